@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge
-from specbench.analysis.audit_methods import AuditConditions, AuditedMethod, AuditPrompt, audit_methods
+from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge_draws
+from specbench.analysis.audit_methods import Audit, AuditedMethod, AuditPrompt
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
@@ -79,8 +79,9 @@ def audited(
     """AR and the others on three prompts; the control accepts every draft of `draft`."""
     prompts = [AuditPrompt(f"p{i}", [i, 1, 2], STOP) for i in range(3)]
     control = Toy(target, ModelDrafter(draft, PLAIN), AcceptEverything(), PLAIN)
-    bench = AuditConditions(target, str, draft, ("every draft accepted", control), PLAIN, num_draws, seed=0)
-    return audit_methods([subject("ar", target, None, rejection), *others], prompts, bench, say)
+    subjects = [subject("ar", target, None, rejection), *others]
+    wrong = ("every draft accepted", control)
+    return Audit(subjects, prompts, target, str, draft, wrong, PLAIN, num_draws, seed=0, progress=say).findings()
 
 
 def verdict(findings: AuditFindings, method: str) -> MethodVerdict:
@@ -307,7 +308,7 @@ def test_false_alarms_are_as_rare_as_stated(vocab: int, spread: float) -> None:
     for _ in range(250):
         sequences = [[sample(table, [number, 1], generator) for _ in range(60)] for number in range(2)]
         rows = exact_rows(model, [[0, 1], [1, 1]], [sequences], PLAIN, 120)
-        p_values.append(judge(sequences, rows, noise=0.0).p_value)
+        p_values.append(judge_draws(sequences, rows, noise=0.0)[0].p_value)
     assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 250)
     assert np.mean(np.array(p_values) < 0.5) > 0.2
 
@@ -327,8 +328,8 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
     prompts = [[0, 1], [1, 2]]
     drawn = draw_many(Toy(rough, NoDrafter(), rejection, PLAIN), prompts, STOP, 600, lambda *place: hash(place))
     rows = exact_rows(target, prompts, [drawn.sequences], PLAIN, 600)
-    assert judge(drawn.sequences, rows, noise=0.0).p_value < 1e-3
-    assert judge(drawn.sequences, rows, noise=4 * 0.3**2).p_value > 1e-3
+    assert judge_draws(drawn.sequences, rows, noise=0.0)[0].p_value < 1e-3
+    assert judge_draws(drawn.sequences, rows, noise=4 * 0.3**2)[0].p_value > 1e-3
 
 
 def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel, draft: TableModel) -> None:
@@ -471,7 +472,7 @@ def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
         (["--method", "sd", "--temperature", "0"], "--temperature 0: the draws need 0.01 to 100"),
         (["--method", "sd", "--temperature", "nan"], "--temperature nan: the draws need"),
         (["--method", "sd", "--task", "mgsm,mgsm"], "an audit takes its prompts from one task"),
-        (["--method", "sd", "--output", "."], "cannot write the report: it is a folder: name another file"),
+        (["--method", "sd", "--output", "."], "--output .: cannot be written (it is a folder): name another file"),
         (["--method", "sd", "--subset", "enn"], "task 'mgsm' has no subset 'enn'"),
         (["--method", ""], "--task and --method need at least one name"),
     ],

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from specbench.analysis.vocab_overlap import injectivity
+from specbench.analysis.vocab_figures import injectivity
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import Common, shared

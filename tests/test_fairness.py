@@ -9,12 +9,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.fairness import FairnessRequest, fairness_answer
-from specbench.analysis.fairness_drafters import LEAST, DrafterEntry, exclusion_notes, labels
-from specbench.analysis.fairness_numbers import BoundViolation
+from specbench.analysis.fairness import FairnessRequest, fairness_report
+from specbench.analysis.fairness_drafters import DrafterEntry, labels
+from specbench.analysis.fairness_groups import BoundViolation, check_fitness
 from specbench.analysis.fairness_runs import read_run, within
 from specbench.analysis.fairness_tables import (
+    LEAST,
     comparison_table,
+    exclusion_notes,
     forced_caption,
     forced_cells,
     measured_caption,
@@ -76,8 +78,7 @@ def worse(tmp_path_factory, folder):
 
 
 def asked(*runs, **options):
-    given = {"before": None, "after": None, "drafters": (), "reference": "continuation", "samples": 0, **options}
-    return fairness_answer(FairnessRequest([str(run) for run in runs], **given))
+    return fairness_report(FairnessRequest([str(run) for run in runs], **options))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def found(folder):
 
 def test_measured_numbers_are_those_of_the_run(found, folder):
     rows = {(row.method_name, row.subset): row.metrics for row in load(folder / "leaderboard.json")}
-    for drafter in found.report.drafters:
+    for drafter in found.drafters:
         for name, group in drafter.groups.items():
             row = rows[drafter.method, name]
             for metric in ("acceptance_rate", "mean_acceptance_length", "speedup"):
@@ -99,13 +100,13 @@ def test_all_drafters_stand_on_the_positions_of_the_targets_own_tokens(found, fo
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
     for name in NAMES:
         num_tokens = sum(len(r["methods"]["ar"]["token_ids"]) for r in records if r["subset"] == name)
-        groups = [drafter.groups[name].forced for drafter in found.report.drafters]
+        groups = [drafter.groups[name].forced for drafter in found.drafters]
         assert {group.num_positions for group in groups} == {num_tokens}
         assert len({group.target_misfit.value for group in groups}) == 1
 
 
 def test_a_drafter_that_is_the_target_accepts_everything(folder):
-    report = asked(folder, drafters=["embedded:target"], subsets=["en"]).report
+    report = asked(folder, drafters=["embedded:target"], subsets=["en"])
     same = next(drafter for drafter in report.drafters if drafter.method is None)
     group = same.groups["en"].forced
     assert group.kl.value == pytest.approx(0, abs=1e-9) and group.acceptance_rate.value == pytest.approx(1, abs=1e-6)
@@ -129,17 +130,15 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
         )
         overlaps += torch.minimum(p, q).sum(-1).tolist()
         entropies += (-(p * q.log()).sum(-1)).tolist()
-    group = found.report.drafters[0].groups["sw"].forced
+    group = found.drafters[0].groups["sw"].forced
     assert group.acceptance_rate.value == pytest.approx(sum(overlaps) / len(overlaps), abs=1e-4)
     assert group.cross_entropy.value == pytest.approx(sum(entropies) / len(entropies), abs=1e-3)
 
 
 def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
     """Control: the check must fail on numbers of the other family."""
-    from specbench.analysis.fairness_numbers import check_fitness
-
     broken = 0
-    for group in found.report.drafters[0].groups.values():
+    for group in found.drafters[0].groups.values():
         misfits = group.forced.target_misfit.value, group.forced.draft_misfit.value
         check_fitness("forced", group.forced.acceptance_rate.value, *misfits)
         try:
@@ -164,7 +163,7 @@ def test_a_violation_ends_the_command_with_its_numbers(specbench, folder, monkey
 
 
 def test_before_and_after(folder, worse):
-    report = asked(before=f"{folder}:sd", after=str(worse)).report
+    report = asked(before=f"{folder}:sd", after=str(worse))
     comparison = report.comparison
     assert (comparison.before, comparison.after) == ("first:sd", "second:sd") and report.num_prompts == 15
     for change in (comparison.groups[name]["cross_entropy"] for name in NAMES):
@@ -202,7 +201,7 @@ def test_tables_fit_the_terminal_and_say_who_is_left_behind(specbench, folder, w
 
 def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
     """The n-gram model gives many tokens no probability, the draft model none of them."""
-    sd, ngram = found.report.drafters
+    sd, ngram = found.drafters
     for drafter in (sd, ngram):
         assert drafter.family.excluded == {name: group.forced.excluded for name, group in drafter.groups.items()}
     assert max(sd.family.excluded.values()) < LEAST < min(ngram.family.excluded.values())
@@ -211,13 +210,13 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
         overview = overview_cell(drafter.groups["en"]).split(" · ")
         marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
         assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha
-        assert any("* counts tokens" in line for line in forced_caption(drafter, found.report)) is is_marked
+        assert any("* counts tokens" in line for line in forced_caption(drafter, found)) is is_marked
     assert exclusion_notes({"sd": sd.family.excluded}) == []
     assert exclusion_notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
     assert exclusion_notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == [
         "a excludes 1 % to 20 % in 20 groups"
     ]
-    change = asked(before=f"{folder}:sd", after=f"{folder}:ngram").report.comparison
+    change = asked(before=f"{folder}:sd", after=f"{folder}:ngram").comparison
     assert (change.excluded_before, change.excluded_after) == (sd.family.excluded, ngram.family.excluded)
     table = comparison_table(change)
     assert all(row[1].endswith("*") for row in table.rows) and any("ngram excludes" in line for line in table.caption)
@@ -226,7 +225,7 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
 
 def test_alpha_t_of_a_drafter_without_a_run_is_marked_beside_measured_alpha(folder):
     """The drafter of sd by name: the same α_T, which is not the α that the run measured."""
-    report = asked(folder, drafters=["embedded:drafter"]).report
+    report = asked(folder, drafters=["embedded:drafter"])
     sd, _, same = report.drafters
     forced, measured = (sd.groups["en"].forced.acceptance_rate.value, sd.groups["en"].measured.acceptance_rate.value)
     assert same.groups["en"].forced.acceptance_rate.value == forced and f"{forced:.2f}" != f"{measured:.2f}"
@@ -274,13 +273,13 @@ def test_a_picture(specbench, folder, tmp_path):
 
 
 def test_references_of_the_data(folder):
-    group = asked(folder, reference="data", subsets=["en"]).report.drafters[0].groups["en"].forced
+    group = asked(folder, reference="data", subsets=["en"]).drafters[0].groups["en"].forced
     assert group.num_positions >= 5 and group.target_misfit.value > 0.5  # the bare number is not what it would write
 
 
 def test_routes_are_forced_each_by_its_own_drafter(tmp_path):
     run_into(tmp_path / "run", "routed,ngram,sd", subsets=("en", "sw"), limit=2)
-    report = asked(tmp_path / "run").report
+    report = asked(tmp_path / "run")
     routed, ngram, sd = report.drafters
     assert routed.problem is None and routed.cost_ratio is None
     assert routed.groups["sw"].forced.cross_entropy == ngram.groups["sw"].forced.cross_entropy

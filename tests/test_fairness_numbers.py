@@ -1,6 +1,7 @@
 """The numbers and theorems of `specbench fairness` on tables that are known by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,21 +23,19 @@ from specbench.analysis.fairness_drafters import (
 )
 from specbench.analysis.fairness_groups import (
     WIDTH,
-    Columns,
-    columns_of,
-    family_of,
-    forced_group,
-    forced_sums,
-    measured_numbers,
-    with_rank,
-)
-from specbench.analysis.fairness_numbers import (
     BoundViolation,
+    GroupSums,
     bound_chain,
     check_bounds,
     check_fitness,
+    family_of,
+    forced_numbers_of,
+    forced_sums,
+    group_sums,
+    measured_numbers,
     pinsker,
     tokens_per_pass,
+    with_rank,
 )
 from specbench.analysis.fairness_report import compare_drafters
 from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
@@ -68,14 +67,14 @@ def numbers(target=P, draft=Q, tokens=TOKENS):
     return position_numbers(logs(target), logs(draft), torch.tensor(tokens)).numpy()
 
 
-def group(per_prompt, num_draft_tokens=2, measured=()):
+def group(per_prompt, num_draft_tokens=2, measured=(), cost_ratio=0.25):
     """A group of prompts with the numbers of their positions, and measured columns where they are given."""
     sums = np.zeros((len(per_prompt), WIDTH))
     for row, prompt in zip(sums, per_prompt, strict=True):
         row[: c.POSITIONS + 1] = forced_sums(prompt, num_draft_tokens)
     for row, values in zip(sums, measured, strict=False):
         row[c.RATES :] = values
-    return Columns(sums)
+    return GroupSums(sums, num_draft_tokens, cost_ratio)
 
 
 def test_every_number_of_a_position():
@@ -95,7 +94,7 @@ def test_a_token_that_the_drafter_excludes_counts_as_the_smallest_float32():
 
 
 def test_the_numbers_of_a_group_and_its_bounds():
-    found = forced_group("sd, en", group([numbers()]), 2, cost=1.5, seed=0)
+    found = forced_numbers_of("sd, en", group([numbers()]), seed=0)
     kl = (D - math.log(2)) / 2
     assert found.num_positions == 2
     assert found.cross_entropy.value == pytest.approx((D + math.log(2)) / 2)
@@ -112,12 +111,12 @@ def test_the_numbers_of_a_group_and_its_bounds():
 
 
 def test_without_a_cost_ratio_there_are_bounds_in_tokens_but_no_speedup():
-    found = forced_group("sd, en", group([numbers()]), 2, cost=None, seed=0)
+    found = forced_numbers_of("sd, en", group([numbers()], cost_ratio=None), seed=0)
     assert found.speedup is None and found.speedup_expected == Metric() and found.tokens_per_pass.expected > 2
 
 
 def test_a_group_without_positions_has_nothing():
-    assert forced_group("sd, en", Columns(np.zeros((3, WIDTH))), 2, 1.0, 0) is None
+    assert forced_numbers_of("sd, en", GroupSums(np.zeros((3, WIDTH)), 2, 0.0), 0) is None
 
 
 def test_the_formulas_of_spread():
@@ -151,9 +150,7 @@ def test_the_theorems_hold_on_any_distributions(data, vocab_size, num_positions,
     rows = st.lists(row.map(lambda logits: [0.0, *logits]), min_size=num_positions, max_size=num_positions)
     tokens = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=num_positions, max_size=num_positions))
     found = position_numbers(torch.tensor(data.draw(rows)), torch.tensor(data.draw(rows)), torch.tensor(tokens)).numpy()
-    made = forced_group(
-        "any", group([found], num_draft_tokens), num_draft_tokens, 1.2, 0
-    )  # raises where one does not hold
+    made = forced_numbers_of("any", group([found], num_draft_tokens), 0)  # raises where one does not hold
     assert made.cross_entropy.value >= made.kl.value >= 0
     assert made.acceptance_rate.value == pytest.approx(1 - made.tv.value, abs=1e-9)
 
@@ -161,7 +158,7 @@ def test_the_theorems_hold_on_any_distributions(data, vocab_size, num_positions,
 def test_a_rate_of_another_family_breaks_the_bounds():
     """Greedy decoding accepts every token of two models with the same best token; α_T is another number."""
     found = numbers([[0.6, 0.4]], [[0.9, 0.1]], [0])
-    check_bounds("toy", forced_group("toy", group([found]), 2, 1.0, 0).tokens_per_pass)
+    check_bounds("toy", forced_numbers_of("toy", group([found]), 0).tokens_per_pass)
     with pytest.raises(BoundViolation, match=r"toy: theorem 1 .* expected < of_acceptance .* of_acceptance = 3\.0000"):
         check_bounds(
             "toy", bound_chain(float(tokens_per_pass(found[:, ACCEPTANCE], 2).mean()), 1.0, *found[0, [1, 0]], 2)
@@ -220,11 +217,12 @@ def test_a_number_of_one_group_has_the_interval_of_the_leaderboard():
     assert found.speedup == prompts.ratio(*columns[4:])
 
 
-def toy_family(cross_entropies, rates=(0.9, 0.8, 0.6), num_prompts=6):
+def toy_family(cross_entropies, rates=(0.9, 0.8, 0.6), num_prompts=6, cost_ratio=None):
     made = {}
     for name, divergence, rate in zip(("en", "de", "sw"), cross_entropies, rates, strict=True):
         one = np.array([[divergence, divergence / 2, 1 - rate, rate, 0.1, 1 - rate, 0.0]])
-        made[name] = group([one] * num_prompts, measured=[[rate, 1, 3, 1, 10, 2, 10, 4]] * num_prompts)
+        made[name] = group([one] * num_prompts, measured=[[rate, 1, 3, 1, 10, 2, 10, 4]] * num_prompts,
+                           cost_ratio=cost_ratio)  # fmt: skip
     return made
 
 
@@ -235,7 +233,7 @@ def plain(name):
 def test_a_family_by_hand():
     shares = {"en": 0.6, "de": 0.3, "sw": 0.0}
     ranks = {name: plain(name).model_copy(update={"representation_share": n}) for name, n in shares.items()}
-    found = family_of(toy_family([1.0, 2.0, 4.0]), ranks, np.array([1.5] * 3), seed=0)
+    found = family_of(toy_family([1.0, 2.0, 4.0], cost_ratio=0.25), ranks, seed=0)
     assert [*found.unfairness.model_dump().values()] == pytest.approx([10 / 3] * 3)
     assert (found.lowest, found.groups) == ("en", ("en", "de", "sw"))
     rate = found.spreads["forced_acceptance_rate"]
@@ -255,7 +253,7 @@ def test_equal_shares_are_no_order():
             name: plain(name).model_copy(update={"representation_share": share, "representation_rank": rank})
             for name, share, rank in zip(groups, (0.6, 0.0, 0.0), (1, 2, 2), strict=True)
         }
-        found = family_of(groups, numbers, None, seed=0).correlations.representation_and_acceptance
+        found = family_of(groups, numbers, seed=0).correlations.representation_and_acceptance
         assert found.value == pytest.approx(stats.spearmanr([0.6, 0, 0], [0.9, 0.8, 0.6]).statistic)
         assert found.value < 0.9
 
@@ -264,14 +262,15 @@ def test_what_is_not_known_of_every_group_is_left_out():
     groups = toy_family([1.0, 2.0, 4.0])
     groups["sw"].sums[:, c.RATED] = 0
     groups["sw"].sums[:, c.POSITIONS] = 0
-    found = family_of(groups, {name: plain(name) for name in groups}, None, seed=0)
+    found = family_of(groups, {name: plain(name) for name in groups}, seed=0)
     assert found.unfairness is None and set(found.spreads) == {"speedup"}
     assert found.correlations.representation_and_measured is None
 
 
 def test_a_change_of_drafter_by_hand():
-    sides = toy_family([1.0, 2.0, 4.0]), toy_family([1.0, 2.0, 2.0], rates=(0.9, 0.8, 0.8))
-    found = compare_drafters(("before", "after"), sides, (np.array([1.5] * 3), np.array([1.5] * 3)), seed=0)
+    sides = (toy_family([1.0, 2.0, 4.0], cost_ratio=0.25),
+             toy_family([1.0, 2.0, 2.0], rates=(0.9, 0.8, 0.8), cost_ratio=0.25))  # fmt: skip
+    found = compare_drafters(("before", "after"), *sides, seed=0)
     change = found.family["unfairness"]
     assert (change.before.value, change.after.value) == (pytest.approx(10 / 3), pytest.approx(2 / 3))
     assert change.difference.value == pytest.approx(-8 / 3) and change.percent.value == pytest.approx(-80)
@@ -289,7 +288,7 @@ def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
         for found in groups.values():
             for over, under in ((c.RATES, c.RATED), (ACCEPTANCE, c.POSITIONS)):
                 found.sums[:, over], found.sums[:, under] = rates * weights, weights
-    found = compare_drafters(("low", "high"), (low, high), (None, None), seed=0)
+    found = compare_drafters(("low", "high"), low, high, seed=0)
     for name in ("acceptance_rate", "forced_acceptance_rate"):
         change = found.groups["en"][name]
         assert change.before.low == 0 < change.before.value and change.after.high == 1 > change.after.value
@@ -316,9 +315,9 @@ def test_acceptance_times_bleu():
     scorer = make_scorer(load_task("wmt").subset("de-en"))
     right, half = (scorer(answer, text).statistics["bleu"] for answer in (text, "the cat sat on a mat now"))
     group = toy_family([1.0, 2.0, 4.0])["de"]
-    perfect = measured_numbers(Columns(group.sums, np.array([right] * 6)), scorer, seed=0)
+    perfect = measured_numbers(replace(group, bleu=np.array([right] * 6)), scorer, seed=0)
     assert (perfect.bleu.value, perfect.adjusted_acceptance.value) == (pytest.approx(100), pytest.approx(80))
-    mixed = measured_numbers(Columns(group.sums, np.array([right] * 3 + [half] * 3)), scorer, seed=0)
+    mixed = measured_numbers(replace(group, bleu=np.array([right] * 3 + [half] * 3)), scorer, seed=0)
     assert mixed.adjusted_acceptance.value == pytest.approx(0.8 * mixed.bleu.value)
     assert mixed.adjusted_acceptance.low < mixed.adjusted_acceptance.value <= mixed.adjusted_acceptance.high < 100
     assert measured_numbers(group, None, seed=0).bleu is None
@@ -329,7 +328,7 @@ def test_repeats_of_a_prompt_are_one_prompt():
     baseline = {"steps": [], "token_ids": [0, 1, 2], "decode_seconds": 3.0}
     keys = [("t", "en", 0, 0, 0), ("t", "en", 0, 1, 0), ("t", "en", 1, 0, 0)]
     records = {key: {"methods": {"sd": own, "ar": baseline}} for key in keys}
-    found = columns_of(keys, records, "sd", dict.fromkeys(keys, numbers()), 2)
+    found = group_sums(keys, records, "sd", dict.fromkeys(keys, numbers()), 2)
     assert found.bleu is None and found.sums[:, c.POSITIONS].tolist() == [4, 2]
     assert found.sums[1, c.RATES :].tolist() == [0.5, 1, 2, 1, 2, 1, 2, 3]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.fairness_numbers import DrafterReport
+from specbench.analysis.fairness_report import DrafterReport
 from specbench.analysis.fairness_tables import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, MeasuredNumbers

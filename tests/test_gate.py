@@ -462,7 +462,7 @@ MISTAKES = {
     "has no leaderboard.json, so it is not finished": ["--baseline", "{run}", "--candidate", "."],
     "--max-regression 3: give a share": ["--baseline", "{run}", "--candidate", "x", "--max-regression", "3"],
     "did you mean 'versions'?": ["--baseline", "{run}", "--candidate", "x", "--ignore", "version"],
-    "cannot write the report: it is a folder": ["--baseline", "{run}", "--candidate", "x", "--junit", "."],
+    "--junit .: cannot be written (it is a folder)": ["--baseline", "{run}", "--candidate", "x", "--junit", "."],
 }
 
 

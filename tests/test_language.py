@@ -131,7 +131,7 @@ def test_the_command_ranks_the_languages_of_the_embedded_drafter():
     [
         (["--samples", "0"], "--samples 0: must be above 0"),
         (["--temperature", "0"], "--temperature 0: must be above 0"),
-        (["--also", "x-demo"], "--also x-demo: no language that lingua can identify"),
+        (["--extra-languages", "x-demo"], "--extra-languages x-demo: no language that lingua can identify"),
     ],
 )
 def test_options_that_mean_nothing_are_one_line(options, said):

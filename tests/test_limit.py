@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.limit import LimitOptions, RoundDraws, limits_of, model_limit, verdict, wide_intervals
-from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, best
+from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, best, tables
 from specbench.analysis.limit_rounds import (
     COMPILED_LENGTHS,
     NUM_DRAFT_TOKENS,
@@ -26,7 +26,6 @@ from specbench.analysis.limit_rounds import (
     time_passes,
     time_steps,
 )
-from specbench.analysis.limit_tables import tables
 from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
@@ -171,12 +170,12 @@ def test_a_figure_with_too_wide_an_interval_is_undecided_and_a_warning_says_so()
     report = known_report(9)
     assert report.verdict == (
         "AR runs at 0.71 [0.71, 0.71] of the bandwidth bound (of copies), drafting runs at 0.50 [0.50, 0.50] of its "
-        "arithmetic bound; what verifying 6 tokens costs is undecided (rounds differ too much: 0.54 to 2.16), a draft "
+        "arithmetic bound; the cost of verifying 6 tokens is undecided (rounds differ too much: 0.54 to 2.16), a draft "
         "pass costs 0.30 [0.30, 0.30]."
     )
     [warning] = json.loads(report.model_dump_json())["warnings"]
     assert warning["code"] == "wide_interval"
-    assert warning["text"].startswith("the interval of what verifying 6 tokens costs is wide, 0.54 to 2.16 (× 4.00): ")
+    assert warning["text"].startswith("the interval of the cost of verifying 6 tokens is wide, 0.54 to 2.16 (× 4.00): ")
     assert f"warning: {warning['text']}" in " ".join(printed(report).split())
     assert known_report(4).warnings == [] and "wide" not in printed(known_report(4))
 
@@ -197,7 +196,7 @@ def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
     assert lines["0.3"][:3] == ["0", "1.00", "[1.00,"]
     assert lines["0.4"][:4] == ["1", "†1.06", "[0.91,", "1.16]"]
     assert lines["0.9"][:4] == ["5", "1.82", "[1.28,", "2.30]"]
-    assert "† not told apart from 1" in printed(known_report(9))
+    assert "† the interval includes 1" in printed(known_report(9))
     assert "†1" not in printed(known_report(4))  # without intervals nothing is said of it
 
 
@@ -300,9 +299,11 @@ def test_ratios_are_of_the_same_round() -> None:
 def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
-    rounds: list[None] = []
-    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=lambda: rounds.append(None))
-    assert len(rounds) == 3  # one to warm up
+    rounds: list[str] = []
+    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=rounds.append)
+    assert rounds == [
+        f"behind 16 tokens: {done}" for done in ("warmed up", "round 1 of 2 is done", "round 2 of 2 is done")
+    ]
     for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}
         assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specbench.analysis.fairness_numbers import NumberChange
+from specbench.analysis.fairness_report import NumberChange
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
 from tools.drafters.cells import interval, number, table

@@ -13,7 +13,8 @@ import yaml
 
 from specbench.analysis.estimates import StepCosts, agreeing
 from specbench.analysis.replay import KEY, KeepingRule, RecordedGeneration, ReplaySetting, keeping, replay, windows
-from specbench.analysis.sweep import at, spread, swept_values
+from specbench.analysis.sweep import spread, values_by_path
+from specbench.analysis.trials import fuzzy_at
 from specbench.cli.tune import sweep
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
@@ -158,7 +159,7 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
     def measure(
         threshold: float, length: int, keep: bool = False
     ) -> tuple[list[dict[str, Any]], list[RecordedGeneration]]:
-        decoder = compose(at(base, threshold, length), embedded_pair, GREEDY)
+        decoder = compose(fuzzy_at(base, threshold, length), embedded_pair, GREEDY)
         decoder = keeping(decoder) if keep else decoder
         records, kept = [], []
         for prompt in prompts:
@@ -202,16 +203,16 @@ def test_costs_give_back_the_recorded_seconds_and_lie_between_the_lengths() -> N
 
 def test_values_of_a_sweep() -> None:
     fsd = load_method("fsd")
-    assert set(swept_values(fsd, None, None)) == {"num_draft_tokens", "verification.threshold"}
-    assert swept_values(fsd, "verification.threshold", "0.1, 0.25") == {"verification.threshold": [0.1, 0.25]}
-    assert swept_values(fsd, "verification.divergence", "js,tv") == {"verification.divergence": ["js", "tv"]}
+    assert set(values_by_path(fsd, None, None)) == {"num_draft_tokens", "verification.threshold"}
+    assert values_by_path(fsd, "verification.threshold", "0.1, 0.25") == {"verification.threshold": [0.1, 0.25]}
+    assert values_by_path(fsd, "verification.divergence", "js,tv") == {"verification.divergence": ["js", "tv"]}
     for path, values, problem in [
         (None, "0.1", "--values 0.1: needs --path"),
         ("verification.treshold", None, r"--path verification\.treshold: .*'verification\.threshold'"),
         ("verification.divergence", None, "sweeps no values of it"),
     ]:
         with pytest.raises(ConfigError, match=problem):
-            swept_values(fsd, path, values)
+            values_by_path(fsd, path, values)
 
 
 def test_checks_are_spread_over_the_thresholds() -> None:
@@ -281,7 +282,7 @@ def test_every_value_of_a_fuzzy_method_can_be_run(call: Callable[..., tuple[str,
     text = yaml.safe_load((builtin_dir("methods") / "fsd.yaml").read_text())
     text |= {"name": "mine", "sweep": {"num_draft_tokens": [5], "verification.threshold": [0.3, 0.4]}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(text))
-    out, err = call("mine.yaml", every=True, as_json=True)
+    out, err = call("mine.yaml", measure_all=True, as_json=True)
     assert err.count("measuring 6 examples") == 2
     measured = json.loads(out)["measured"]
     assert [(each["path"], each["value"]) for each in measured] == [
@@ -295,7 +296,7 @@ def test_every_value_of_a_fuzzy_method_can_be_run(call: Callable[..., tuple[str,
     [
         ({"method": "ar"}, "--method ar: it drafts nothing, so there is nothing to sweep"),
         ({"method": "sd,fsd"}, "takes one method"),
-        ({"method": "fsd", "check": 2}, "--check 2: an estimate is shown with its error: give at least 3"),
+        ({"method": "fsd", "checks": 2}, "--checks 2: an estimate is shown with its error: give at least 3"),
         ({"method": "fsd", "path": "verification.threshold", "values": "0.1,-1"}, "value -1: .*threshold"),
         ({"method": "fsd", "plot": "sweep.doc"}, "no kind of picture"),
         ({"method": "sd", "path": "num_draft_tokens", "values": "0"}, "nothing is drafted"),
@@ -310,5 +311,5 @@ def test_bad_input_is_one_line(call: Callable[..., tuple[str, str]], options: di
 @pytest.mark.parametrize("path", ["calibration", "decodes_with", "drafter.type", "title"])
 def test_what_makes_another_method_is_not_swept(path: str) -> None:
     with pytest.raises(ConfigError, match=f"--path {path}: method 'fsd' has no such key: ") as error:
-        swept_values(load_method("fsd"), path, "3")
+        values_by_path(load_method("fsd"), path, "3")
     assert "calibration," not in str(error.value) and "verification.rule" in str(error.value)

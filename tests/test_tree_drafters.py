@@ -9,6 +9,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.lookahead import Lookahead
+from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.drafters.token_recycling import TokenRecycling
@@ -45,7 +46,7 @@ METHODS: dict[str, Make] = {
     "top and one": model_tree("top_and_one", GreedyMultiDraft()),
     "traversal": model_tree("without_replacement", Traversal()),
     "exact match of draws": model_tree("without_replacement", exact_match),
-    "block": lambda draft, sampling: (ModelTreeDrafter(draft, sampling, regular_shape([1, 1, 1]), "independent"), BlockVerification()),
+    "block": lambda draft, sampling: (ModelDrafter(draft, sampling), BlockVerification()),
     "token recycling": lambda draft, sampling: (
         TokenRecycling(best_shape([0.5, 0.3, 0.1], 8, 3), 3, frozenset(), forgets=True), exact_match,
     ),

@@ -12,9 +12,9 @@ import yaml
 from rich.console import Console
 
 from specbench.analysis import tune as tuner
-from specbench.analysis.tune import Tuner, lossless, named
+from specbench.analysis.tune import Tuner, lossless
 from specbench.analysis.tune import tune as tune_with
-from specbench.analysis.tuning_runs import choose_slice, described
+from specbench.analysis.tuned_methods import calibration_of, choose_slice
 from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
@@ -26,7 +26,7 @@ from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.tasks.examples import Example, TaskData
 
 Accuracy = Callable[[float], float]
-LENGTHS = [named(lossless(load_method("fsd")), "length-10"), load_method("draft-only")]
+LENGTHS = [lossless(load_method("fsd")).model_copy(update={"name": "length-10"}), load_method("draft-only")]
 
 
 def loaded(*sizes: int) -> list[Any]:
@@ -145,7 +145,6 @@ def test_the_smaller_decisions() -> None:
     assert tuner.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
     assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
     assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
-    assert tuner.allowed_quality(0.9, 0.8) == pytest.approx(0.88), "the paper's own example"
     assert tuner.within([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
     assert tuner.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
     assert tuner.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(tuner.thresholds_up_to("kl", 0.1)) == 10
@@ -200,14 +199,14 @@ def test_what_was_tuned_on_is_left_out() -> None:
     """Also where the rows have another order; other tasks and methods that were never tuned change nothing."""
     data = loaded(40, 20)
     chosen = choose_slice(data, "0.25", seed=0)
-    tuned: Any = SimpleNamespace(calibration=described(chosen))
+    tuned: Any = SimpleNamespace(calibration=calibration_of(chosen))
     turned = [(task, subset, replace(each, examples=each.examples[::-1])) for task, subset, each in data]
     left = without_calibration(turned, [load_method("sd"), tuned])
     used = {prompt_digest(example, turn=0) for _, _, each in chosen for example in each.examples}
     kept = {prompt_digest(example, turn=0) for _, _, each in left for example in each.examples}
     assert len(used) == 15 and len(kept) == 45 and not used & kept
     assert without_calibration(data, [load_method("sd")]) == data
-    other: Any = SimpleNamespace(calibration=described(chosen).model_copy(update={"task": "gsm8k"}))
+    other: Any = SimpleNamespace(calibration=calibration_of(chosen).model_copy(update={"task": "gsm8k"}))
     assert without_calibration(data, [other]) == data
     with pytest.raises(ConfigError, match=r"all 10 examples of mgsm/en are of the slice"):
         without_calibration(chosen, [tuned])

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from specbench.analysis import vocab_acceptance as accepted
+from specbench.analysis import vocab_figures as accepted
 from specbench.analysis.vocab import NamedTokenizer, VocabReport, make_report, task_prompts
-from specbench.analysis.vocab_acceptance import MethodFit
-from specbench.analysis.vocab_overlap import (
+from specbench.analysis.vocab_figures import (
+    MethodFit,
     count,
     decompositions,
     injectivity,
@@ -38,7 +38,7 @@ from tests import tokenizers_made_here as made
 
 
 def side(tokenizer: PreTrainedTokenizerFast, name: str = "here") -> NamedTokenizer:
-    return NamedTokenizer(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+    return NamedTokenizer(name, tokenizer)
 
 
 def report_on(target: PreTrainedTokenizerFast, drafter: PreTrainedTokenizerFast) -> VocabReport:
@@ -311,12 +311,16 @@ class DrawnOnly(DraftProbs):
 
 def test_single_drafts_give_the_formulas_of_the_paper_on_average() -> None:
     target_probs, psi = torch.tensor([0.5, 0.1, 0.3, 0.1]), torch.tensor([0.2, 0.4, 0.3, 0.1])
-    judged = [(accepted._judged(Proposal([t], DrawnOnly(psi)), target_probs), float(psi[t])) for t in range(4)]
-    certain = [(accepted._judged(Proposal([t], PointMass([t])), target_probs), float(psi[t])) for t in range(4)]
+    judged = [
+        (accepted.acceptance_probability(Proposal([t], DrawnOnly(psi)), target_probs), float(psi[t])) for t in range(4)
+    ]
+    certain = [
+        (accepted.acceptance_probability(Proposal([t], PointMass([t])), target_probs), float(psi[t])) for t in range(4)
+    ]
     assert sum(value * share for value, share in judged) == pytest.approx(float(torch.minimum(target_probs, psi).sum()))
     assert sum(value * share for value, share in certain) == pytest.approx(float((target_probs * psi).sum()))
-    assert accepted._judged(Proposal(), target_probs) == 0.0
-    assert accepted._judged(Proposal([OUT_OF_VOCABULARY], DrawnOnly(psi)), target_probs) == 0.0
+    assert accepted.acceptance_probability(Proposal(), target_probs) == 0.0
+    assert accepted.acceptance_probability(Proposal([OUT_OF_VOCABULARY], DrawnOnly(psi)), target_probs) == 0.0
 
 
 def test_a_method_that_cannot_run_says_so_and_the_others_go_on(few_tokens: None) -> None:

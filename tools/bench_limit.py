@@ -21,8 +21,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from specbench.analysis.limit import LimitOptions, limits_of
-from specbench.analysis.limit_report import Costs, LimitReport
-from specbench.analysis.limit_tables import tables
+from specbench.analysis.limit_report import Costs, LimitReport, tables
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation

@@ -7,10 +7,10 @@ from rich.console import Console
 
 from specbench.analysis.audit_methods import (
     GREEDY,
-    AuditConditions,
+    Audit,
+    AuditedMethod,
     AuditPrompt,
     Progress,
-    audit_methods,
     audited_methods,
     eager_baseline,
     make_control,
@@ -25,6 +25,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.results.verdict import NUM_TOKENS
+from specbench.running.calibration import Loaded
 from specbench.running.checked import run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
@@ -35,27 +36,28 @@ from specbench.running.request import Request
 from specbench.running.requirements import reserve_for
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
+from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, named, own_drafter
-from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import TaskData
 
 ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
 
 
-def run_audit(request: Request, num_draws: int, temperature: float, say: Progress, console: Console) -> AuditReport:
-    """Audit the methods of a request, or all known ones where its only method is "all". `say`: told where it is;
-    `console`: told which subsets have no files.
+def run_audit(
+    request: Request, num_draws: int, temperature: float, progress: Progress, console: Console
+) -> AuditReport:
+    """Audits the methods of a request, or all known ones where its only method is "all". `progress` gets lines of text;
+    `console` gets lines about subsets that have no files.
 
     Raises ConfigError for a method that was asked for by name and does not fit the models; of "all", such a method is
     "not run", with the reason.
     """
     check_numbers(num_draws, temperature)
-    every = set(request.methods) == {ALL}
-    if ALL in request.methods and not every:
-        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: name no other beside it")
-    request, verdicts = every_method(request) if every else (request, [])
+    audits_all = set(request.methods) == {ALL}
+    if ALL in request.methods and not audits_all:
+        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
+    request, without_drafter = all_methods(request) if audits_all else (request, [])
     spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     embedded = spec.target.startswith(EMBEDDED)
@@ -64,39 +66,51 @@ def run_audit(request: Request, num_draws: int, temperature: float, say: Progres
     models = load_models(spec)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
-    subjects, others = audited_methods(spec.methods, models, sampling, strict=not every)
-    fitting = [method for method in spec.methods if method.name in {subject.name for subject in subjects}]
-    found = same_vocabulary_drafter(fitting, models)
-    bench = AuditConditions(
-        target=models.target, decode_text=readable(models.target), drafter=found[1] if found else None,
-        control=make_control(fitting, models, sampling), sampling=sampling, num_draws=num_draws, seed=spec.seed,
-    )  # fmt: skip
-    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
-    if models.target.static is not None:
-        subjects.append(eager_baseline(spec.methods[0], models.target))
-    prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, say, [prompt.ids for prompt in prompts], composed)
-    findings = audit_methods(subjects, prompts, bench, say)
-    drafters = {name: model.name for name, model in models.drafters.items()}
-    decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
-    identities = {
-        method.name: AuditedIdentity(
-            method=named(method),
-            drafter=drafter["name"],
-            drafter_revision=drafter["revision"],
-            engine=models.engine(method),
-        )
-        for method in fitting
-        if isinstance(decoder := decoders[method.name], Decoder)
-        for drafter in [drafter_identity(decoder, models)]
-    }
+    subjects, unfit = audited_methods(spec.methods, models, sampling, strict=not audits_all)
+    identities = identities_of(subjects, spec.methods, models)
+    findings = prepared_audit(spec, models, loaded, subjects, sampling, num_draws, progress).findings()
+    target = models.target
     return AuditReport(
-        task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=models.target.name,
-        target_revision=models.target.revision, drafters=drafters, identities=identities, dtype=models.target.dtype,
-        engine=models.target.engine, device=str(models.target.device), temperature=temperature,
-        top_k=sampling.top_k, top_p=sampling.top_p,
-        num_draws=num_draws, seed=spec.seed, noise=findings.noise, prompts=findings.prompts, control=findings.control,
-        verdicts=[*findings.verdicts, *others, *verdicts],
+        **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
+        task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
+        target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
+        identities=identities, dtype=target.dtype, engine=target.engine, device=str(target.device),
+        temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, num_draws=num_draws, seed=spec.seed,
+    )  # fmt: skip
+
+
+def identities_of(
+    subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: Models
+) -> dict[str, AuditedIdentity]:
+    """Returns the audited methods that specbench decodes as their leaderboard rows identify them, by name."""
+    decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
+    found = {}
+    for method in methods:
+        if isinstance(decoder := decoders.get(method.name), Decoder):
+            drafter = drafter_identity(decoder, models)
+            found[method.name] = AuditedIdentity(
+                method=named(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
+                engine=models.engine(method),
+            )  # fmt: skip
+    return found
+
+
+def prepared_audit(
+    spec: RunSpec, models: Models, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
+    num_draws: int, progress: Progress,
+) -> Audit:  # fmt: skip
+    """Returns the audit of the methods on the prompts of all subsets; compiles or records the passes that it needs."""
+    names, target = {subject.name for subject in subjects}, models.target
+    fitting = [method for method in spec.methods if method.name in names]
+    drafting = same_vocabulary_drafter(fitting, models)
+    control = make_control(fitting[0], drafting, models, sampling)
+    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
+    compared = [*subjects, *([eager_baseline(spec.methods[0], target)] if target.static is not None else [])]
+    prompts = make_prompts(spec, models, loaded)
+    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
+    return Audit(
+        compared, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
+        spec.seed, progress,
     )  # fmt: skip
 
 
@@ -110,8 +124,8 @@ def check_numbers(num_draws: int, temperature: float) -> None:
         )
 
 
-def every_method(request: Request) -> tuple[Request, list[MethodVerdict]]:
-    """The request with all known methods that have the models they need, and verdicts on the others."""
+def all_methods(request: Request) -> tuple[Request, list[MethodVerdict]]:
+    """Returns the request with all known methods that have the models they need, and verdicts on the others."""
     target = request.options.target or EMBEDDED + "target"
     without_drafter = request.options.drafter is None and target != EMBEDDED + "target"
     names, verdicts = [], []
@@ -124,8 +138,8 @@ def every_method(request: Request) -> tuple[Request, list[MethodVerdict]]:
     return replace(request, methods=names), verdicts
 
 
-def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[AuditPrompt]:
-    """The prompts of all subsets, encoded as a run does and checked, with where their generations end."""
+def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPrompt]:
+    """Returns the prompts of all subsets, encoded as a run does and checked, with where their generations end."""
     prompts = []
     baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)
@@ -142,8 +156,9 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec,
     return prompts
 
 
-def readable(model: CausalLM) -> Callable[[Sequence[int]], str]:
-    """Token ids as text; a single token that is no text by itself, as the tokenizer spells it."""
+def token_text(model: CausalLM) -> Callable[[Sequence[int]], str]:
+    """Returns a function for the text of token ids. A single token that is no text by itself is given as the tokenizer
+    spells it."""
 
     def text_of(token_ids: Sequence[int]) -> str:
         text = model.decode_text(token_ids)

@@ -10,20 +10,23 @@ every prefix that was drawn are known. Two statistics:
 - log p: the sum of ln p of all drawn tokens, against its exact mean, variance and skewness (Pearson III), two-sided,
   after one rarest token's worth is forgiven. This one also uses the prefixes that were drawn only once.
 
-The p-value is the smaller of the two times two (Bonferroni). Both forgive the rounding noise that `noise.py` measured.
+The p-value is the smaller of the two times two (Bonferroni). Both forgive the rounding noise that
+`results.greedy` measured.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from specbench.analysis.audit_report import DrawStatistics
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verification
@@ -97,20 +100,6 @@ def make_row(probs: NDArray[np.float64], met: Iterable[int], num_draws: int) -> 
 SMALLEST = 1e-300  # a p-value that is still a number
 
 
-@dataclass
-class Sum:
-    """A statistic summed over independent parts, with its exact mean and variance."""
-
-    value: float = 0.0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    def add(self, value: float, mean: float, variance: float) -> None:
-        self.value += value
-        self.mean += mean
-        self.variance += variance
-
-
 class Outlier(NamedTuple):
     """The cell that is farthest from its expectation, in standard deviations."""
 
@@ -121,100 +110,94 @@ class Outlier(NamedTuple):
     num_expected: float
 
 
-@dataclass(frozen=True)
-class DrawJudgement:
-    """p-values, and the mean log p of the drawn tokens with its expectation and standard error, in nats."""
-
-    p_value: float
-    p_by_token: list[float | None]
-    num_tokens: int
-    mean_log_p: float
-    expected_log_p: float
-    standard_error: float
-    outlier: Outlier | None
-
-
 @dataclass
-class _Counts:
-    by_token: dict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
+class CountTest:
+    """χ² by token position, summed over prefixes, with its exact mean and variance; and the cell that is farthest from
+    its expectation."""
+
+    by_token: dict[int, NDArray[np.float64]] = field(default_factory=lambda: defaultdict(lambda: np.zeros(3)))
     outlier: Outlier | None = None
 
+    def add(self, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float) -> None:
+        """Adds the χ² of the tokens after one prefix, when its draws fill at least two cells."""
+        total = counter.total()
+        frequent = row.probs * total >= MIN_EXPECTED
+        probs = row.probs[frequent]
+        observed = np.array([counter[int(token)] for token in row.tokens[frequent]], dtype=np.float64)
+        rest = 1.0 - float(probs.sum())
+        if rest * total >= MIN_EXPECTED:
+            probs, observed = np.append(probs, rest), np.append(observed, total - observed.sum())
+        elif len(probs):  # too rare for a cell of its own
+            smallest = int(probs.argmin())
+            probs[smallest] += rest
+            observed[smallest] += total - observed.sum()
+        if len(probs) < 2:
+            return
+        expected = probs * total
+        value = float(((observed - expected) ** 2 / expected).sum())
+        num_cells = len(probs)
+        variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
+        shift = noise * total
+        self.by_token[len(key[1])] += (value, num_cells - 1 + shift, variance + 4 * shift)
+        scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
+        worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
+        if worst >= 0 and (self.outlier is None or scores[worst] > self.outlier.score):
+            token = int(row.tokens[frequent][worst])
+            self.outlier = Outlier(
+                float(scores[worst]), key, token, counter[token], total * float(row.probs[frequent][worst])
+            )
 
-def judge(
+    def p_values(self, num_positions: int) -> list[float | None]:
+        """Returns for each position the probability of a sum at least as large, by the gamma distribution of its mean
+        and variance; None where no prefix has enough draws."""
+        found: list[float | None] = [None] * num_positions
+        for position, (value, mean, variance) in self.by_token.items():
+            found[position] = float(stats.gamma.sf(value, mean**2 / variance, scale=variance / mean))
+        return found
+
+
+def judge_draws(
     sequences: Sequence[Sequence[Tokens]], rows: Mapping[PromptPrefix, TokenDistribution], noise: float
-) -> DrawJudgement:
-    """Test the drawn sequences, one list per prompt; `noise` is E_p[(Δ ln p)²] of a correct method's probabilities."""
+) -> tuple[DrawStatistics, Outlier | None]:
+    """Returns the test of the drawn sequences, one list per prompt, and the token farthest from its expectation.
+    `noise`: E_p[(Δ ln p)²] of a correct method's probabilities."""
     nexts: dict[PromptPrefix, Counter[int]] = defaultdict(Counter)
     for prompt, drawn in enumerate(sequences):
         for tokens in drawn:
             for length, token in enumerate(tokens):
                 nexts[prompt, tokens[:length]][token] += 1
-    counts = _Counts()
-    log_p, third, num_tokens = Sum(), 0.0, 0
+    counts = CountTest()
+    sums, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
     for key, counter in nexts.items():
         row, total = rows[key], counter.total()
         num_tokens += total
         value = sum(count * row.log_p[token] for token, count in counter.items())
-        log_p.add(value, total * row.mean, total * row.variance)
-        third += total * row.third
-        add_counts(counts, key, counter, row, noise)
+        sums += (value, total * row.mean, total * row.variance, total * row.third)
+        counts.add(key, counter, row, noise)
     longest = max(len(tokens) for drawn in sequences for tokens in drawn)
-    by_token = [gamma_p(counts.by_token[k]) if k in counts.by_token else None for k in range(longest)]
+    by_token = counts.p_values(longest)
     known = [max(p, SMALLEST) for p in by_token if p is not None]
     p_counts = float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
-    p_log = log_p_value(log_p, third, math.sqrt(noise * num_tokens))
-    return DrawJudgement(
+    log_p, expected, variance, third = sums.tolist()
+    p_log = log_p_value(log_p, expected, variance, third, math.sqrt(noise * num_tokens))
+    found = DrawStatistics(
         p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,
-        mean_log_p=log_p.value / num_tokens, expected_log_p=log_p.mean / num_tokens,
-        standard_error=math.sqrt(log_p.variance) / num_tokens, outlier=counts.outlier,
+        mean_log_p=log_p / num_tokens, expected_log_p=expected / num_tokens,
+        standard_error=math.sqrt(variance) / num_tokens,
     )  # fmt: skip
+    return found, counts.outlier
 
 
-def add_counts(counts: _Counts, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float) -> None:
-    """Add the χ² of the tokens after one prefix, when its draws fill at least two cells."""
-    total = counter.total()
-    chosen = row.probs * total >= MIN_EXPECTED
-    probs = row.probs[chosen]
-    observed = np.array([counter[int(token)] for token in row.tokens[chosen]], dtype=np.float64)
-    rest = 1.0 - float(probs.sum())
-    if rest * total >= MIN_EXPECTED:
-        probs, observed = np.append(probs, rest), np.append(observed, total - observed.sum())
-    elif len(probs):  # too rare for a cell of its own
-        smallest = int(probs.argmin())
-        probs[smallest] += rest
-        observed[smallest] += total - observed.sum()
-    if len(probs) < 2:
-        return
-    expected = probs * total
-    value = float(((observed - expected) ** 2 / expected).sum())
-    num_cells = len(probs)
-    variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
-    shift = noise * total
-    counts.by_token[len(key[1])].add(value, num_cells - 1 + shift, variance + 4 * shift)
-    scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
-    worst = int(scores[: int(chosen.sum())].argmax()) if chosen.any() else -1
-    if worst >= 0 and (counts.outlier is None or scores[worst] > counts.outlier.score):
-        token = int(row.tokens[chosen][worst])
-        counts.outlier = Outlier(
-            float(scores[worst]), key, token, counter[token], total * float(row.probs[chosen][worst])
-        )
-
-
-def gamma_p(total: Sum) -> float:
-    """The probability of a sum at least as large, by the gamma distribution of its mean and variance."""
-    return float(stats.gamma.sf(total.value, total.mean**2 / total.variance, scale=total.variance / total.mean))
-
-
-def log_p_value(total: Sum, third: float, noise_deviations: float) -> float:
-    """Two-sided, by Pearson III, after forgiving one token of the lowest log p and the noise."""
-    deviation = math.sqrt(total.variance)
-    distance = total.value - total.mean
-    excess = abs(distance) - abs(LOWEST_LOG_P) - noise_deviations * deviation
+def log_p_value(value: float, mean: float, variance: float, third: float, noise_deviations: float) -> float:
+    """Returns the two-sided p-value by Pearson III, after forgiving one token of the lowest log p and the noise.
+    `third`: central moment."""
+    deviation = math.sqrt(variance)
+    excess = abs(value - mean) - abs(LOWEST_LOG_P) - noise_deviations * deviation
     if excess <= 0:
         return 1.0
     if deviation == 0:
         return 0.0
-    score = math.copysign(excess / deviation, distance)
+    score = math.copysign(excess / deviation, value - mean)
     law = stats.pearson3(third / deviation**3)
     return min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
 
@@ -244,18 +227,15 @@ def choose_prompts(
 ) -> list[Cut]:
     """The best cut of each of the best `num_prompts` answers, for draws of `num_tokens` tokens."""
     per_answer = [cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
+    weight = attrgetter("weight")
     best = sorted((max(group, key=weight) for group in per_answer if group), key=weight, reverse=True)
-    chosen = best[:num_prompts]
-    if any(cut.repeats for cut in chosen):
-        return chosen
-    kept = chosen[: num_prompts - 1]
+    best = best[:num_prompts]
+    if any(cut.repeats for cut in best):
+        return best
+    kept = best[: num_prompts - 1]
     repeating = [cut for group in per_answer for cut in group if cut.repeats]
     others = [cut for cut in repeating if cut.name not in {one.name for one in kept}]
-    return [*kept, max(others or repeating, key=weight)] if repeating else chosen
-
-
-def weight(cut: Cut) -> float:
-    return cut.weight
+    return [*kept, max(others or repeating, key=weight)] if repeating else best
 
 
 def cuts(
@@ -287,49 +267,51 @@ def probs_along(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sa
     return process(model.score(ids, num_rows).logits, sampling)
 
 
-class Generates(Protocol):
-    """All that the audit asks of a method: running.compose.Decoder, or anything that decodes in its stead."""
+class AnyDecoder(Protocol):
+    """The part of `decoding.decoder.Decoder` that the audit of a method needs."""
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decode one prompt with the random stream of `seed`."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class MethodDraws:
-    """The drawn tokens per prompt, and what the steps were; the counts stay null for a decoder without steps."""
+    """The drawn tokens per prompt, and the steps of all draws; there are none for a decoder without steps."""
 
     sequences: list[list[Tokens]]
-    num_drafted: int | None = None
-    num_accepted: int | None = None
-    num_recovered: int | None = None
-    num_bonus: int | None = None
+    steps: list[Step] = field(default_factory=list)
 
-    def count(self, step: Step) -> None:
-        """Add one step. A step that the end of the text cut has neither a recovered nor a bonus token."""
-        self.num_drafted = (self.num_drafted or 0) + step.num_drafted
-        self.num_accepted = (self.num_accepted or 0) + step.num_accepted
-        is_whole = step.num_drafted > 0 and step.num_emitted == step.num_accepted + 1
-        all_accepted = step.num_accepted == step.num_drafted
-        self.num_recovered = (self.num_recovered or 0) + int(is_whole and not all_accepted)
-        self.num_bonus = (self.num_bonus or 0) + int(is_whole and all_accepted)
+    def counts(self) -> dict[str, Any]:
+        """Returns the kinds of tokens in all draws; empty for a decoder without steps. A step that the end of the text
+        cut has neither a recovered nor a bonus token."""
+        if not self.steps:
+            return {}
+        whole = [step for step in self.steps if step.num_drafted and step.num_emitted == step.num_accepted + 1]
+        num_bonus = sum(step.num_accepted == step.num_drafted for step in whole)
+        return {
+            "num_drafted": sum(step.num_drafted for step in self.steps),
+            "num_accepted": sum(step.num_accepted for step in self.steps),
+            "num_recovered": len(whole) - num_bonus,
+            "num_bonus": num_bonus,
+        }
 
 
 def draw_many(
-    decoder: Generates,
+    decoder: AnyDecoder,
     prompts: Sequence[list[int]],
     stop: StopRules,
     num_draws: int,
     seed_of: Callable[[int, int], int],
 ) -> MethodDraws:
-    """`num_draws` draws, shared out evenly among the prompts; `seed_of` (prompt, draw) gives each its random stream."""
+    """Returns `num_draws` draws, spread evenly over the prompts; `seed_of` (prompt, draw) gives each its random
+    stream."""
     stop = replace(stop, max_new_tokens=NUM_TOKENS, stop_strings=())
     draws = MethodDraws([[] for _ in prompts])
     for draw in range(num_draws):
         number = draw % len(prompts)
         generation = decoder.generate(prompts[number], stop, seed_of(number, draw))
         draws.sequences[number].append(tuple(generation.token_ids))
-        for step in generation.steps:
-            draws.count(step)
+        draws.steps.extend(generation.steps)
     return draws
 
 

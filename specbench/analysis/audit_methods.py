@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from specbench.analysis.audit_distribution import (
     AcceptEverything,
+    AnyDecoder,
     Cut,
-    Generates,
     MethodDraws,
-    PromptPrefix,
-    TokenDistribution,
+    Outlier,
     choose_prompts,
     draw_many,
     exact_rows,
-    judge,
+    judge_draws,
 )
 from specbench.analysis.audit_report import (
     AuditFindings,
@@ -22,7 +22,6 @@ from specbench.analysis.audit_report import (
     MethodVerdict,
     TokenDeviation,
     VerdictName,
-    decide,
 )
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
@@ -51,8 +50,8 @@ class AuditedMethod:
     name: str
     declared_lossless: bool | None
     num_draft_tokens: int
-    greedy: Generates | None
-    drawing: Generates | None
+    greedy: AnyDecoder | None
+    drawing: AnyDecoder | None
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
@@ -70,136 +69,134 @@ class AuditPrompt:
 
 
 @dataclass(frozen=True)
-class AuditConditions:
-    """The conditions of all methods of an audit. `control`: a wrong method with its name. `drafter`, if any, shares the
-    target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out."""
+class Audit:
+    """Methods, the first of which is AR, on one target. `control`: a wrong method with its name. `drafter`, if any,
+    shares the target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out.
+    `progress` gets lines of text."""
 
+    subjects: Sequence[AuditedMethod]
+    prompts: Sequence[AuditPrompt]
     target: ScoringModel
     decode_text: DecodeText
     drafter: ScoringModel | None
-    control: tuple[str, Generates]
+    control: tuple[str, AnyDecoder]
     sampling: Sampling
     num_draws: int
     seed: int
+    progress: Progress
 
+    def findings(self) -> AuditFindings:
+        """Returns the verdicts. A method that raises ConfigError on the way is "not run", with the reason."""
+        ar = self.subjects[0]
+        assert ar.greedy is not None
+        self.progress("ar: noise floor")
+        answers = [
+            BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids)
+            for each in self.prompts
+        ]
+        noise = measure_noise(self.target, answers, max(subject.num_draft_tokens for subject in self.subjects) + 1)
+        greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
+        cuts: list[Cut] = []
+        judged: dict[str, DrawTest] = {}
+        if self.num_draws:
+            self.progress("prompts of the draws")
+            cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
+            judged = self._test_draws(cuts, noise)
+        control = ControlTest(name=self.control[0], distribution=judged[CONTROL]) if judged else None
+        verdicts = [decide(subject, greedy[subject.name], judged, control) for subject in self.subjects]
+        return AuditFindings(noise=noise, prompts=[*map(self._name_of, cuts)], control=control, verdicts=verdicts)
 
-def audit_methods(
-    subjects: Sequence[AuditedMethod], prompts: Sequence[AuditPrompt], bench: AuditConditions, say: Progress
-) -> AuditFindings:
-    """Audit methods, the first of which is AR. A method that raises ConfigError on the way is "not run", with the
-    reason."""
-    ar = subjects[0]
-    assert ar.greedy is not None
-    say("ar: noise floor")
-    answers = [
-        BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids) for each in prompts
-    ]
-    noise = measure_noise(bench.target, answers, max(subject.num_draft_tokens for subject in subjects) + 1)
-    greedy = {}
-    for subject in subjects:
-        say(f"{subject.name}: greedy")
-        greedy[subject.name] = compare_greedy(subject, prompts, answers, noise, bench)
-    cuts: list[Cut] = []
-    judged: dict[str, DrawTest] = {}
-    if bench.num_draws:
-        say("prompts of the draws")
-        cuts = choose_prompts(bench.target, bench.drafter, answers, bench.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
-        judged = judge_draws(subjects, cuts, prompts[0].stop, noise, bench, say)
-    control = ControlTest(name=bench.control[0], distribution=judged[CONTROL]) if judged else None
-    verdicts = [
-        decide(subject.name, subject.declared_lossless, greedy[subject.name], judged.get(subject.name),
-               reasons_for_doubt(subject, greedy[subject.name], control, judged), subject.note,
-               greedy_only=subject.drawing is None)
-        for subject in subjects
-    ]  # fmt: skip
-    return AuditFindings(noise=noise, prompts=[named(cut, bench) for cut in cuts], control=control, verdicts=verdicts)
+    def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
+        """Returns the greedy evidence of one method; None where it could not be run."""
+        self.progress(f"{subject.name}: greedy")
+        if subject.greedy is None:
+            return None
+        try:
+            made = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
+        except ConfigError as error:
+            subject.refuse("greedy", error)
+            return None
+        counts = all(generation.external is None for generation in made)
+        num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
+        outputs = [generation.token_ids for generation in made]
+        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged)
 
-
-def compare_greedy(
-    subject: AuditedMethod,
-    prompts: Sequence[AuditPrompt],
-    answers: Sequence[BaselineAnswer],
-    noise: Noise,
-    bench: AuditConditions,
-) -> Greedy | None:
-    """Returns the greedy evidence of one method; None where it could not be run."""
-    if subject.greedy is None:
-        return None
-    try:
-        made = [subject.greedy.generate(each.ids, each.stop, 0) for each in prompts]
-    except ConfigError as error:
-        subject.refuse("greedy", error)
-        return None
-    counts = all(generation.external is None for generation in made)
-    num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
-    outputs = [generation.token_ids for generation in made]
-    return compare(bench.target, answers, outputs, noise.tolerance, bench.decode_text, num_judged)
-
-
-def judge_draws(
-    subjects: Sequence[AuditedMethod],
-    cuts: Sequence[Cut],
-    stop: StopRules,
-    noise: Noise,
-    bench: AuditConditions,
-    say: Progress,
-) -> dict[str, DrawTest]:
-    """Returns the distribution test of every method that draws, and of the control, over one table of exact
-    probabilities."""
-    draws: dict[str, MethodDraws] = {}
-    for subject in subjects:
-        if subject.drawing is not None:
-            say(f"{subject.name}: {bench.num_draws} draws")
+    def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
+        """Returns the distribution test of every method that draws, and of the control, over one table of exact
+        probabilities."""
+        subjects = {subject.name: subject for subject in self.subjects}
+        decoders = {subject.name: subject.drawing for subject in self.subjects if subject.drawing is not None}
+        prompt_ids, stop = [cut.ids for cut in cuts], self.prompts[0].stop
+        draws: dict[str, MethodDraws] = {}
+        for name, decoder in {**decoders, CONTROL: self.control[1]}.items():
+            self.progress(f"{name or 'control'}: {self.num_draws} draws")
+            seed_of = partial(stream_seed, self.seed, "audit", name)
             try:
-                draws[subject.name] = draw(subject.name, subject.drawing, cuts, stop, bench)
+                draws[name] = draw_many(decoder, prompt_ids, stop, self.num_draws, seed_of)
             except ConfigError as error:
-                subject.refuse("draws", error)
-    say(f"control: {bench.num_draws} draws")
-    draws[CONTROL] = draw(CONTROL, bench.control[1], cuts, stop, bench)
-    say("exact probabilities")
-    prompt_ids = [cut.ids for cut in cuts]
-    sequences = [each.sequences for each in draws.values()]
-    rows = exact_rows(bench.target, prompt_ids, sequences, bench.sampling, bench.num_draws)
-    allowance = 4 * noise.mean_square_change / bench.sampling.temperature**2  # twice the amplitude that was measured
-    return {name: tested_draws(each, rows, cuts, allowance, bench) for name, each in draws.items()}
+                if name == CONTROL:
+                    raise
+                subjects[name].refuse("draws", error)
+        self.progress("exact probabilities")
+        sequences = [each.sequences for each in draws.values()]
+        rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the amplitude that was measured
+        tests = {}
+        for name, each in draws.items():
+            statistics, outlier = judge_draws(each.sequences, rows, allowance)
+            example = None if outlier is None else self._deviation(outlier, cuts)
+            tests[name] = DrawTest(num_draws=self.num_draws, example=example, **dict(statistics), **each.counts())
+        return tests
 
-
-def draw(name: str, decoder: Generates, cuts: Sequence[Cut], stop: StopRules, bench: AuditConditions) -> MethodDraws:
-    return draw_many(
-        decoder, [cut.ids for cut in cuts], stop, bench.num_draws,
-        lambda prompt, number: stream_seed(bench.seed, "audit", name, prompt, number),
-    )  # fmt: skip
-
-
-def tested_draws(
-    draws: MethodDraws,
-    rows: dict[PromptPrefix, TokenDistribution],
-    cuts: Sequence[Cut],
-    allowance: float,
-    bench: AuditConditions,
-) -> DrawTest:
-    result = judge(draws.sequences, rows, allowance)
-    example = None
-    if (outlier := result.outlier) is not None:
+    def _deviation(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
         prompt, drawn = outlier.key
-        example = TokenDeviation(
-            prompt=named(cuts[prompt], bench), drawn=bench.decode_text(drawn),
-            token=bench.decode_text([outlier.token]), num_observed=outlier.num_observed,
-            num_expected=outlier.num_expected,
+        return TokenDeviation(
+            prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn), token=self.decode_text([outlier.token]),
+            num_observed=outlier.num_observed, num_expected=outlier.num_expected,
         )  # fmt: skip
-    return DrawTest(
-        num_draws=bench.num_draws, num_tokens=result.num_tokens, p_value=result.p_value,
-        p_by_token=result.p_by_token, mean_log_p=result.mean_log_p, expected_log_p=result.expected_log_p,
-        standard_error=result.standard_error, num_drafted=draws.num_drafted, num_accepted=draws.num_accepted,
-        num_recovered=draws.num_recovered, num_bonus=draws.num_bonus, example=example,
+
+    def _name_of(self, cut: Cut) -> str:
+        """Returns the name of the prompt of a cut, and the end of its text."""
+        return f"{cut.name}: …{self.decode_text(cut.ids)[-40:]}"
+
+
+def decide(
+    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest], control: ControlTest | None
+) -> MethodVerdict:
+    """Returns the verdict on a method from its evidence."""
+    draws, reasons = judged.get(subject.name), []
+    name: VerdictName = "lossless"
+    if subject.declared_lossless is False:
+        name = "lossy by design"
+    elif greedy is not None and greedy.num_diverged:
+        name = "diverged"
+        reasons.append("its greedy output is not AR's")
+    elif greedy is not None and greedy.num_near_ties:
+        name = "near-tie only"
+    if name != "lossy by design" and draws is not None and draws.failed:
+        name = "diverged"
+        reasons.append("its draws do not follow the target's probabilities")
+    doubts = reasons_for_doubt(subject, greedy, control, judged)
+    if name in ("lossless", "near-tie only") and doubts:
+        name = "undecided"
+        reasons += doubts
+    if name == "lossless" and greedy is not None and subject.drawing is None:
+        name = "greedy equal"
+    if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence is no proof
+        name = "undecided"
+        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
+    if greedy is None and draws is None:
+        name = "not run"
+    return MethodVerdict(
+        method=subject.name, verdict=name, declared_lossless=subject.declared_lossless,
+        reason="; ".join(filter(None, [*reasons, subject.note])) or None, greedy=greedy, distribution=draws,
     )  # fmt: skip
 
 
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
-) -> str | None:
-    """Returns why a part of the evidence that passes proves nothing; None where both parts prove something, or were not
-    tried."""
+) -> list[str]:
+    """Returns why parts of the evidence that pass prove nothing."""
     found = []
     if subject.num_draft_tokens and greedy is not None and greedy.num_judged == 0:
         found.append("none of its draft tokens was judged in greedy decoding")
@@ -210,12 +207,7 @@ def reasons_for_doubt(
             found.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and draws.num_drafted == 0:
             found.append("it drafted nothing in the draws")
-    return "; ".join(found) or None
-
-
-def named(cut: Cut, bench: AuditConditions) -> str:
-    """Returns the name of the prompt of a cut, and the end of its text."""
-    return f"{cut.name}: …{bench.decode_text(cut.ids)[-40:]}"
+    return found
 
 
 GREEDY = Sampling(0.0)
@@ -230,7 +222,7 @@ def audited_methods(
     `strict`."""
     subjects, others = [], []
     for method in methods:
-        if method.decodes_with == "drafter" and not speaks_as(models.drafters[method.name], models.target):
+        if method.decodes_with == "drafter" and not has_tokens_of(models.drafters[method.name], models.target):
             reason = "its tokens are the drafter's, which are not the target's: nothing to compare"
             others.append(without_evidence("lossy by design", method, reason))
             continue
@@ -270,7 +262,7 @@ def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
     eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
     made = compose(baseline, ModelPair(eager), GREEDY)
     return AuditedMethod(
-        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager beside that of this engine"
+        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager, compared with AR of this engine"
     )
 
 
@@ -284,26 +276,27 @@ def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tu
     for method in parts(methods):
         drafter = models.drafters.get(method.name)
         drafts = method.num_draft_tokens > 0 and method.same_vocabulary
-        if drafter is not None and drafts and speaks_as(drafter, models.target):
+        if drafter is not None and drafts and has_tokens_of(drafter, models.target):
             return method, drafter
     return None
 
 
-def speaks_as(drafter: CausalLM, target: CausalLM) -> bool:
+def has_tokens_of(drafter: CausalLM, target: CausalLM) -> bool:
     """Returns whether two models give the same ids to the same tokens."""
     return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
 
 
-def make_control(methods: Sequence[MethodSpec], models: Models, sampling: Sampling) -> tuple[str, Generates]:
-    """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens, AR at a higher
-    temperature."""
-    autoregressive = compose(methods[0], models.pair(methods[0]), sampling)
+def make_control(
+    baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: Models, sampling: Sampling
+) -> tuple[str, AnyDecoder]:
+    """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens (`drafting`,
+    from `same_vocabulary_drafter`), AR at a higher temperature."""
+    autoregressive = compose(baseline, models.pair(baseline), sampling)
     assert isinstance(autoregressive, DraftingDecoder)
-    found = same_vocabulary_drafter(methods, models)
-    if found is None:
+    if drafting is None:
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
-    method, drafter = found
+    method, drafter = drafting
     wrong = replace(
         autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=AcceptEverything()
     )  # fmt: skip

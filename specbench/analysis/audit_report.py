@@ -1,14 +1,13 @@
 """The report of an audit: the verdict on each method and its evidence, as JSON, as a table and in paragraphs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from specbench.core import bounded, files
+from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
 from specbench.core.table import Column, Table, numbers, words
 from specbench.results.bootstrap import FilePart
 from specbench.results.row import Evidence as RowEvidence
@@ -31,29 +30,33 @@ class TokenDeviation(FilePart):
     num_expected: float
 
 
-class DrawTest(FilePart):
-    """The test of a method's draws against the target's exact probabilities; log p in nats per token.
+class DrawStatistics(FilePart):
+    """The test of drawn tokens against the target's exact probabilities; log p in nats per token, with its expectation
+    and standard error. `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few
+    draws share a prefix."""
 
-    `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few draws share a prefix.
-    Accepted, recovered and bonus tokens are counted over all draws; null for decoders that do not count.
-    """
-
-    num_draws: int
     num_tokens: int
     p_value: float
     p_by_token: list[float | None]
     mean_log_p: float
     expected_log_p: float
     standard_error: float
-    num_drafted: int | None
-    num_accepted: int | None
-    num_recovered: int | None
-    num_bonus: int | None
-    example: TokenDeviation | None
 
     @property
     def failed(self) -> bool:
         return self.p_value < FAILS_BELOW
+
+
+class DrawTest(DrawStatistics):
+    """The test of a method's draws. Drafted, accepted, recovered and bonus tokens are counted over all draws; null for
+    decoders that do not count."""
+
+    num_draws: int
+    num_drafted: int | None = None
+    num_accepted: int | None = None
+    num_recovered: int | None = None
+    num_bonus: int | None = None
+    example: TokenDeviation | None = None
 
 
 class ControlTest(FilePart):
@@ -76,47 +79,6 @@ class MethodVerdict(FilePart):
     reason: str | None = None
     greedy: Greedy | None = None
     distribution: DrawTest | None = None
-
-
-def greedy_verdict(declared_lossless: bool | None, greedy: Greedy | None) -> VerdictName:
-    """Returns the verdict of the greedy outputs alone; without any, nothing speaks against a method."""
-    if declared_lossless is False:
-        return "lossy by design"
-    if greedy is not None and greedy.num_diverged:
-        return "diverged"
-    return "near-tie only" if greedy is not None and greedy.num_near_ties else "lossless"
-
-
-def decide(
-    method: str,
-    declared_lossless: bool | None,
-    greedy: Greedy | None,
-    distribution: DrawTest | None,
-    doubt: str | None = None,
-    note: str | None = None,
-    greedy_only: bool = False,
-) -> MethodVerdict:
-    """Returns the verdict on a method from its evidence. `doubt`: why the evidence proves nothing, if so. `note`: what
-    could not be run. A method that is `greedy_only` has no other evidence than its greedy outputs."""
-    name = greedy_verdict(declared_lossless, greedy)
-    reasons = ["its greedy output is not AR's"] if name == "diverged" else []
-    if name != "lossy by design" and distribution is not None and distribution.failed:
-        name = "diverged"
-        reasons.append("its draws do not follow the target's probabilities")
-    if name in ("lossless", "near-tie only") and doubt is not None:
-        name = "undecided"
-        reasons.append(doubt)
-    if name == "lossless" and greedy is not None and greedy_only:
-        name = "greedy equal"
-    if name == "lossless" and (greedy is None or distribution is None):  # one half of the evidence is no proof
-        name = "undecided"
-        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
-    if greedy is None and distribution is None:
-        name = "not run"
-    return MethodVerdict(
-        method=method, verdict=name, declared_lossless=declared_lossless,
-        reason="; ".join([*reasons, *([note] if note else [])]) or None, greedy=greedy, distribution=distribution,
-    )  # fmt: skip
 
 
 class AuditFindings(FilePart):
@@ -160,86 +122,52 @@ class AuditReport(AuditFindings):
         """Returns whether no method that is declared lossless was found to be lossy."""
         return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
 
-    def verdict_of(self, row: Row) -> tuple[str, RowEvidence] | None:
-        """The verdict on the method and models of a leaderboard row, with its evidence, if they were audited in the
-        row's dtype, engine and way of sampling and something was decided. A finding of the row's own outputs stays."""
+    def verdict_of(self, row: Row, place: str | None = None) -> tuple[str, RowEvidence] | None:
+        """Returns the verdict on the method and models of a leaderboard row, with its evidence, if they were audited in
+        the row's dtype, engine and way of sampling and something was decided. A finding of the row's own outputs stays.
+        `place`: the file of the report, which the evidence names."""
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
-            own = (row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype,
-                   row.engine)  # fmt: skip
-            if found and own == (
+            if found is None or (
+                row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype, row.engine
+            ) != (
                 found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
                 found.engine,
             ):  # fmt: skip
-                clean = verdict.verdict in ("lossless", "greedy equal")
-                own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
-                if verdict.verdict in ("undecided", "not run") or (clean and own_finding):
-                    return None
-                return (verdict.verdict, self._evidence(verdict)) if self._covers(verdict, row) else None
+                continue
+            clean = verdict.verdict in ("lossless", "greedy equal")
+            own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
+            if verdict.verdict in ("undecided", "not run") or (clean and own_finding) or not self._covers(verdict, row):
+                return None
+            draws = verdict.distribution
+            return verdict.verdict, RowEvidence(
+                task=self.task, subsets=tuple(self.subsets),
+                num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
+                num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
+                p_value=draws.p_value if draws else None, report=place,
+            )  # fmt: skip
         return None
 
-    def with_place(self, report: str | None) -> Callable[[Row], tuple[str, RowEvidence] | None]:
-        """Gives `verdict_of`, whose evidence names the report's file."""
-
-        def verdict_of(row: Row) -> tuple[str, RowEvidence] | None:
-            found = self.verdict_of(row)
-            return None if found is None else (found[0], found[1].model_copy(update={"report": report}))
-
-        return verdict_of
-
     def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
-        """Greedy outputs speak of greedy rows; draws of all that are drawn with the same truncation, at any
-        temperature. The subset does not matter for either."""
+        """Returns whether an audit says something of a row: its greedy outputs of greedy rows; its draws of all that
+        are drawn with the same truncation, at any temperature. The subset does not matter for either."""
         if row.sampling.temperature == 0:
             return verdict.greedy is not None
         return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
 
-    def _evidence(self, verdict: MethodVerdict) -> RowEvidence:
-        draws = verdict.distribution
-        return RowEvidence(
-            task=self.task, subsets=tuple(self.subsets),
-            num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
-            num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
-            p_value=draws.p_value if draws else None,
-        )  # fmt: skip
 
-
-def check_place(path: Path, option: str = "--output") -> None:
-    """Raises ConfigError where `write_report` could not write; called before anything is computed."""
-    path = path.resolve()
+def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
+    """Returns the verdict of an audit's report on a row, with its evidence; None where it has none. Raises ConfigError
+    for a file that is no report of an audit."""
     try:
-        files.check_place(path)
-    except OSError as error:
-        raise _refused(option, path, error.strerror) from error
-
-
-def write_report(path: Path, text: str, option: str = "--output") -> None:
-    """Replace the file in one step."""
-    try:
-        write_atomically(path.resolve(), text + "\n")
-    except OSError as error:
-        raise _refused(option, path, error.strerror) from error
-
-
-def _refused(option: str, path: Path, problem: str | None) -> ConfigError:
-    return ConfigError(f"{option} {path}: cannot write the report: {problem}: name another file")
-
-
-def read_report(path: Path) -> AuditReport:
-    """Returns the report of an audit. Raises ConfigError for a file that is none."""
-    try:
-        return AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
+        report = AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
         raise ConfigError(
             f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
         ) from error
-
-
-def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
-    """Returns the verdict of an audit's report on a row, with its evidence; None where it has none."""
-    return read_report(path).verdict_of(row)
+    return report.verdict_of(row)
 
 
 WORDS = (

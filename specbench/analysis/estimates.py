@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, Self
 
 import numpy as np
 
 from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
-from specbench.analysis.trials import TrialRun
+from specbench.analysis.trials import TrialRun, dumped, shown_metrics
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.results.bootstrap import SHARE, Metric, Prompts
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.metrics import acceptance, speeds
 from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
@@ -77,6 +79,10 @@ def _between(points: Mapping[int, float], at: int) -> float:
 
 
 INCLUSIVE = "js_reference"  # accepts at the threshold too, as its code does
+ESTIMATED_METRICS = (
+    "acceptance_rate", "draft_efficiency", "mean_acceptance_length", "accepted_length", "drafter_share",
+    "tokens_per_second", "speedup",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,13 @@ class SettingEstimate:
     num_exact: int
     metrics: Mapping[str, Metric]
     replays: Sequence[Sequence[ReplayedStep]]  # by record
+    generations: Sequence[Generation]  # of these steps, as records have them
 
     def as_json(self) -> dict[str, Any]:
         return {
             "threshold": self.threshold, "num_draft_tokens": self.num_draft_tokens, "estimate": True,
             "num_steps": self.num_steps, "num_exact_steps": self.num_exact,
-            "metrics": {name: metric.model_dump() for name, metric in self.metrics.items()},
+            "metrics": dumped(self.metrics, ESTIMATED_METRICS),
         }  # fmt: skip
 
 
@@ -130,11 +137,10 @@ class Recording:
         replays = [replay(generation, setting) for generation in self.generations]
         baseline = [record["methods"]["ar"] for record in self.records]
         prompts = Prompts.of(list(self.records), self.seed)
-        steps = [step for each in replays for step in each]
-        return SettingEstimate(
-            threshold, num_draft_tokens, len(steps), sum(step.exact for step in steps),
-            _metrics(prompts, replays, [self.seconds(each) for each in replays], baseline), replays,
-        )  # fmt: skip
+        own = [as_generation(steps, self.seconds(steps)) for steps in replays]
+        metrics = {**acceptance(prompts, own, {}), **speeds(prompts, own, baseline, is_baseline=False)}
+        num_steps, num_exact = sum(map(len, replays)), sum(step.exact for steps in replays for step in steps)
+        return SettingEstimate(threshold, num_draft_tokens, num_steps, num_exact, metrics, replays, own)
 
     def seconds(self, steps: Sequence[ReplayedStep]) -> float:
         """Returns the modelled seconds of a replayed generation, without its first token."""
@@ -156,36 +162,12 @@ def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGenerati
     )  # fmt: skip
 
 
-def _metrics(
-    prompts: Prompts,
-    replays: Sequence[Sequence[ReplayedStep]],
-    seconds: Sequence[float],
-    baseline: Sequence[Generation],
-) -> dict[str, Metric]:
-    drafted, judged, accepted, emitted = (
-        [total(steps, f"num_{count}") for steps in replays] for count in ("drafted", "judged", "accepted", "emitted")
-    )
-    speeds = emitted, seconds, [step_sum(g, EMITTED) for g in baseline], [g["decode_seconds"] for g in baseline]
-    return {
-        "acceptance_rate": prompts.mean([a / j if j else None for a, j in zip(accepted, judged, strict=True)], SHARE),
-        "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
-        "mean_acceptance_length": prompts.ratio(emitted, [len(steps) for steps in replays]),
-        "accepted_length": prompts.ratio(accepted, [len(steps) for steps in replays]),
-        "drafter_share": prompts.ratio(accepted, [e + 1 for e in emitted], bounds=SHARE),
-        "tokens_per_second": prompts.ratio(speeds[0], speeds[1]),
-        "speedup": prompts.ratio(*speeds),
-    }
-
-
-def total(steps: Sequence[ReplayedStep], count: str) -> int:
-    return sum(int(getattr(step, count)) for step in steps)
-
-
-SHOWN_METRICS = (
-    "acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
-    "speedup",
-)  # fmt: skip
-ReplayedPair = tuple[Sequence[ReplayedStep], Generation]
+def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
+    """Returns replayed steps as a record has a generation: its counts and its modelled seconds."""
+    counts = [[step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted] for step in steps]
+    num_tokens = 1 + sum(step.num_emitted for step in steps)  # one is from the prefill
+    return {"steps": counts, "token_ids": range(num_tokens), "positions": {}, "ttft_seconds": None,
+            "decode_seconds": seconds}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -194,9 +176,13 @@ class EstimateCheck:
 
     estimate: SettingEstimate
     run: TrialRun
-    metrics: Mapping[str, Metric]
+    method: str
     errors: Mapping[str, Metric]
     num_confirmed: int
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        return self.run.metrics(self.method)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -204,39 +190,30 @@ class EstimateCheck:
             "estimate": False, "folder": str(self.run.folder),
             "num_exact_steps": self.estimate.num_exact, "num_exact_steps_confirmed": self.num_confirmed,
             "metrics": shown_metrics(self.metrics, self.run.quality),
-            "estimate_over_measured_minus_1": {name: error.model_dump() for name, error in self.errors.items()},
+            "estimate_over_measured_minus_1": dumped(self.errors, self.errors),
         }  # fmt: skip
 
 
-def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
-    """Returns the metrics of a real run that reports show: speeds, acceptance, and the main score."""
-    names = [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])]
-    return {name: metrics[name].model_dump() for name in names}
-
-
 def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, method: str) -> EstimateCheck:
-    """Returns the check of an estimate by a run of the same prompts."""
-    real = {record_key(record): record["methods"][method] for record in run.records}
-    pairs = [
-        (steps, real[record_key(record)]) for record, steps in zip(recording.records, estimate.replays, strict=True)
-    ]
-    found = errors(recording, pairs, busier=_ar_seconds(recording.records) / _ar_seconds(run.records))
-    num_confirmed = sum(agreeing(steps, generation) for steps, generation in pairs)
-    return EstimateCheck(estimate, run, run.metrics(method), found, num_confirmed)
-
-
-def errors(recording: Recording, pairs: Sequence[ReplayedPair], busier: float) -> dict[str, Metric]:
-    """Returns estimated ÷ measured − 1 of τ and of the speed-up, with intervals over the prompts.
+    """Returns the check of an estimate by a run of the same prompts: estimated ÷ measured − 1 of τ and of the speed-up,
+    with intervals over the prompts.
 
     Each speed-up is over the AR of its own run, so that a busier machine in one of them is no error of the estimate.
-    `busier`: seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
     """
+    by_key = {record_key(record): record["methods"][method] for record in run.records}
+    replayed, real = estimate.generations, [by_key[record_key(record)] for record in recording.records]
+    # Seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
+    busier = _ar_seconds(recording.records) / _ar_seconds(run.records)
     prompts = Prompts.of(list(recording.records), recording.seed)
-    replayed, real = [total(steps, "num_emitted") for steps, _ in pairs], [step_sum(g, EMITTED) for _, g in pairs]
-    tokens_per_step = prompts.ratio(replayed, [len(s) for s, _ in pairs], real, [len(g["steps"]) for _, g in pairs])
-    seconds = [recording.seconds(steps) / busier for steps, _ in pairs]
-    speed = prompts.ratio(replayed, seconds, real, [g["decode_seconds"] for _, g in pairs])
-    return {"mean_acceptance_length": _minus_one(tokens_per_step), "speedup": _minus_one(speed)}
+    emitted, real_emitted = ([step_sum(g, EMITTED) for g in each] for each in (replayed, real))
+    num_steps, real_num_steps = ([len(g["steps"]) for g in each] for each in (replayed, real))
+    seconds, real_seconds = [g["decode_seconds"] / busier for g in replayed], [g["decode_seconds"] for g in real]
+    errors = {
+        "mean_acceptance_length": _minus_one(prompts.ratio(emitted, num_steps, real_emitted, real_num_steps)),
+        "speedup": _minus_one(prompts.ratio(emitted, seconds, real_emitted, real_seconds)),
+    }
+    num_confirmed = sum(agreeing(steps, g) for steps, g in zip(estimate.replays, real, strict=True))
+    return EstimateCheck(estimate, run, method, errors, num_confirmed)
 
 
 def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
@@ -262,3 +239,23 @@ def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
 
 def _minus_one(metric: Metric) -> Metric:
     return Metric(**{key: None if value is None else value - 1 for key, value in metric.model_dump().items()})
+
+
+@dataclass(frozen=True)
+class OnePassSweep:
+    """One recorded run, the estimates made from it, and the real runs that they were checked against."""
+
+    recorded_at: MethodSpec
+    run: TrialRun
+    estimates: Sequence[SettingEstimate]
+    checks: Sequence[EstimateCheck]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recorded": {
+                "threshold": self.recorded_at.verification.options["threshold"],
+                "num_draft_tokens": self.recorded_at.num_draft_tokens, "folder": str(self.run.folder),
+            },
+            "estimates": [estimate.as_json() for estimate in self.estimates],
+            "measured": [check.as_json() for check in self.checks],
+        }  # fmt: skip

@@ -1,15 +1,14 @@
 """The drafters that are compared, and their distributions at the same positions of the same texts."""
 
-import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
 
 import numpy as np
 import torch
 
-from specbench.analysis.fairness_runs import WHOLE, Drafting, drafters_of
+from specbench.analysis.fairness_runs import WHOLE, RecordedDrafter, RunMethods, drafters_of
 from specbench.analysis.group_statistics import Array
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
@@ -25,15 +24,8 @@ from specbench.results.runs import RecordedRun
 from specbench.running.records import Key, Record
 from specbench.training.passes import Batch, Sample, learnt_logits
 
-# The columns of what `position_numbers` gives.
-CROSS_ENTROPY: Final = 0
-KL: Final = 1
-TV: Final = 2
-ACCEPTANCE: Final = 3
-TARGET_MISFIT: Final = 4
-DRAFT_MISFIT: Final = 5
-EXCLUDED: Final = 6
-NUM_COLUMNS: Final = 7
+NUM_COLUMNS = 7  # of the result of `position_numbers`
+CROSS_ENTROPY, KL, TV, ACCEPTANCE, TARGET_MISFIT, DRAFT_MISFIT, EXCLUDED = range(NUM_COLUMNS)
 
 TINY = torch.finfo(torch.float32).tiny
 CHUNK = 1 << 22  # probabilities that are in float64 at once
@@ -72,7 +64,7 @@ def _numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: to
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities [n, vocab] and their logarithms, with zero as TINY."""
+    """Returns probabilities [n, vocab] and their logarithms, with zero as TINY."""
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # mps has no float64
     log_probs = torch.log_softmax(logits.double(), dim=-1)
     return log_probs.exp(), log_probs.clamp_min(torch.tensor(TINY, dtype=torch.float64).log().item())
@@ -81,51 +73,39 @@ def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 MAX_LOGITS = 1 << 27  # of one batch of texts: half a gigabyte in float32
 
 
-class Forecaster(Protocol):
-    """Gives the next-token distribution at every learnt position of texts; `context_limit` as CausalLM's."""
-
-    name: str
-    revision: str | None
-    context_limit: int | None
-
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """[num_learnt, vocab], the texts one below the other."""
-
-
 class ModelForecaster:
-    """A causal language model, without its cache."""
+    """The next-token distributions of a causal language model, without its cache."""
 
     def __init__(self, model: CausalLM) -> None:
-        self.name, self.revision, self.context_limit = model.name, model.revision, model.context_limit
+        self.name, self.revision = model.name, model.revision
         self._model = model
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
+        """Returns the logits at every learnt position, [num_learnt, vocab], one text after the other."""
         return learnt_logits(self._model.model, batch, self._model.vocab_size)
 
 
 class NgramForecaster:
-    """An n-gram model: the logarithms of its counts; what never followed has −∞."""
+    """The next-token distributions of an n-gram model: the logarithms of its counts; tokens that never followed have
+    −∞."""
 
     def __init__(self, model: NgramModel, vocab_size: int, name: str, device: torch.device) -> None:
         self.name = name
         self.revision: str | None = model.digest
-        self.context_limit: int | None = None
         self._model, self._vocab_size, self._device = model, vocab_size, device
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        rows = [self._row(context) for text in batch.samples for context in self._contexts(text)]
-        return torch.stack(rows).to(self._device)
+        """Returns the logits at every learnt position, [num_learnt, vocab], one text after the other."""
+        rows = torch.full((batch.num_learnt, self._vocab_size), -torch.inf)
+        ends = ((text.ids, end) for text in batch.samples for end in range(text.num_given, len(text.ids)))
+        for row, (ids, end) in zip(rows, ends, strict=True):
+            token_ids, counts = self._model.continuations(list(ids[max(0, end - self._model.order + 1) : end]))
+            row[torch.as_tensor(token_ids.astype("int64"))] = torch.as_tensor(counts.astype("float32")).log()
+        return rows.to(self._device)
 
-    def _contexts(self, text: Sample) -> list[list[int]]:
-        num_before = self._model.order - 1
-        return [list(text.ids[max(0, end - num_before) : end]) for end in range(text.num_given, len(text.ids))]
 
-    def _row(self, context: list[int]) -> torch.Tensor:
-        token_ids, counts = self._model.continuations(context)
-        row = torch.full((self._vocab_size,), -torch.inf)
-        row[torch.as_tensor(token_ids.astype("int64"))] = torch.as_tensor(counts.astype("float32")).log()
-        return row
+Forecaster = ModelForecaster | NgramForecaster
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
@@ -133,16 +113,14 @@ def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
     text)."""
     made: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
-        together = [*made[-1], number] if made else [number]
-        longest = len(texts[number].ids)
-        if made and len(together) * longest * vocab_size <= MAX_LOGITS:
+        if made and (len(made[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
             made[-1].append(number)
         else:
             made.append([number])
     return made
 
 
-Numbers = dict[Key, Array]  # of each text its positions' numbers [num_positions, positions.NUM_COLUMNS]
+Numbers = dict[Key, Array]  # of each text its positions' numbers [num_positions, NUM_COLUMNS]
 
 
 @torch.inference_mode()
@@ -151,61 +129,27 @@ def forced_numbers(
     drafters: Sequence[Forecaster],
     texts: Mapping[Key, Sample],
     vocab_size: int,
-    report: Callable[[int], None] = lambda num_texts: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> list[Numbers]:
-    """Returns the numbers of each drafter at every learnt position of the texts; `report` gets the number of texts
-    done.
+    """Returns the numbers of each drafter at every learnt position of the texts; `progress` gets the number of texts
+    done, in a line.
 
     The target reads each text once, whatever the number of drafters.
     """
     keys, found = list(texts), [Numbers() for _ in drafters]
     num_done = 0
-    for chosen in batches([texts[key] for key in keys], vocab_size):
-        batch = Batch([texts[keys[number]] for number in chosen])
+    for places in batches([texts[key] for key in keys], vocab_size):
+        batch = Batch([texts[keys[place]] for place in places])
         target_logits = target.logits(batch)
         ends = np.cumsum([text.num_learnt for text in batch.samples])[:-1]
         for drafter, numbers in zip(drafters, found, strict=True):
             logits = drafter.logits(batch).to(target_logits.device)
-            place = "cpu" if logits.device.type == "mps" else logits.device
-            made = position_numbers(target_logits, logits, batch.learnt_ids.to(place)).numpy()
-            numbers |= {keys[number]: part for number, part in zip(chosen, np.split(made, ends), strict=True)}
-        num_done += len(chosen)
-        report(num_done)
+            device = "cpu" if logits.device.type == "mps" else logits.device
+            made = position_numbers(target_logits, logits, batch.learnt_ids.to(device)).numpy()
+            numbers |= {keys[place]: part for place, part in zip(places, np.split(made, ends), strict=True)}
+        num_done += len(places)
+        progress(f"{num_done} of {len(texts)} texts")
     return found
-
-
-MARK = "*"
-LEAST = 1e-6  # of the target's mass: adds less than 1e-4 nats
-MOST_NAMED = 12  # groups
-
-
-def marked(text: str, *masses: float) -> str:
-    """Returns a number (with its interval), with the mark where the excluded `masses` change its digits."""
-    return text + MARK * any(mass >= LEAST for mass in masses)
-
-
-def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Returns the lines of a caption that explain the mark; none where nothing is marked. `masses`: the target's mean
-    mass on excluded tokens, by drafter and group."""
-    seen = {
-        drafter: {group: mass for group, mass in found.items() if mass >= LEAST} for drafter, found in masses.items()
-    }
-    lines = [f"{drafter} excludes {_listed(found)}" for drafter, found in seen.items() if found]
-    meaning = (
-        f"{MARK} counts tokens to which the drafter gives no probability as {TINY:.1e}, {-math.log(TINY) / 100:.2f} "
-        "nats for each % of the target's mass on them: a convention; exactly, D and KL are infinite"
-    )
-    return [meaning, *lines] if lines else []
-
-
-def _listed(masses: Mapping[str, float]) -> str:
-    if len(masses) > MOST_NAMED:
-        return f"{_percent(min(masses.values()))} to {_percent(max(masses.values()))} in {len(masses)} groups"
-    return ", ".join(f"{_percent(mass)} in {group}" for group, mass in masses.items())
-
-
-def _percent(mass: float) -> str:
-    return f"{100 * mass:.2g} %"
 
 
 @dataclass(frozen=True)
@@ -250,17 +194,17 @@ class DrafterEntry:
         return own
 
 
-def make_entries(
-    chosen: Sequence[tuple[RecordedRun, Sequence[str]]], others: Sequence[str], loader: ModelLoader
-) -> list[DrafterEntry]:
+def make_entries(methods: RunMethods, others: Sequence[str], loader: ModelLoader) -> list[DrafterEntry]:
     """Returns the drafters of the runs' methods, then `others` by name, each with its label (`labels`).
 
     Raises ConfigError for a model that cannot be loaded, and for one of `others` with another vocabulary."""
-    target_row = chosen[0][0].rows[0]
+    target_row = methods[0][0].rows[0]
     target = loader.load(target_row.target, target_row.target_revision)
-    entries = []
-    for (run, method), label in labels(chosen).items():
-        entries.append(_measured_entry(label, run_of(chosen, run), method, target, loader))
+    names = labels(methods)
+    entries = [
+        _measured_entry(names[run.path, method], run, method, target, loader)
+        for run, of_run in methods for method in of_run
+    ]  # fmt: skip
     for name in others:
         model = loader.load(name)
         problem = mismatch(target, model)
@@ -270,55 +214,38 @@ def make_entries(
     return entries
 
 
-def run_of(chosen: Sequence[tuple[RecordedRun, Sequence[str]]], path: Path) -> RecordedRun:
-    return next(run for run, _ in chosen if run.path == path)
-
-
-def labels(chosen: Sequence[tuple[RecordedRun, Sequence[str]]]) -> dict[tuple[Path, str], str]:
+def labels(methods: RunMethods) -> dict[tuple[Path, str], str]:
     """Returns the label of each method of each run: its name; where several runs have it, RUN:METHOD with the name of
     the run's folder, or with the whole path where several folders have that name."""
-    pairs = list(dict.fromkeys((run.path, method) for run, methods in chosen for method in methods))
-    methods = [method for _, method in pairs]
-    names = {path: path.resolve().name for path, _ in pairs}
+    counts = Counter(method for _, of_run in methods for method in of_run)
+    names = {run.path: run.path.resolve().name for run, _ in methods}
+    folders = Counter(names.values())
 
     def label(path: Path, method: str) -> str:
-        if methods.count(method) == 1:
+        if counts[method] == 1:
             return method
-        return f"{names[path] if [*names.values()].count(names[path]) == 1 else path}:{method}"
+        return f"{names[path] if folders[names[path]] == 1 else path}:{method}"
 
-    return {pair: label(*pair) for pair in pairs}
+    return {(run.path, method): label(run.path, method) for run, of_run in methods for method in of_run}
 
 
 def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM, loader: ModelLoader) -> DrafterEntry:
-    found: dict[str, Forecaster] = {}
-    models: list[CausalLM] = []
-    problems = []
+    forecasters: dict[str, Forecaster] = {}
+    models: dict[int, CausalLM] = {}
+    problem: str | None = None
     for route, drafter in drafters_of(run, method).items():
-        forecaster, model, problem = _forecaster(drafter, target, loader)
-        if forecaster is not None:
-            found[route] = forecaster
-        if model is not None and all(model is not other for other in models):
-            models.append(model)
-        problems += [problem] if problem else []
-    problem = problems[0] if problems else None
-    return DrafterEntry(label, run, method, {} if problem else found, tuple(models), problem)
+        if drafter.kind == "model" and drafter.name is not None:
+            model = loader.load(drafter.name, drafter.revision)
+            models[id(model)], forecasters[route] = model, ModelForecaster(model)
+            problem = problem or mismatch(target, model)
+        elif drafter.kind == "ngram":
+            forecasters[route] = _ngram(drafter, target)
+        else:
+            problem = problem or f"drafter '{drafter.kind}' has no distribution of its next token"
+    return DrafterEntry(label, run, method, {} if problem else forecasters, tuple(models.values()), problem)
 
 
-def _forecaster(
-    drafter: Drafting, target: CausalLM, loader: ModelLoader
-) -> tuple[Forecaster | None, CausalLM | None, str | None]:
-    """Returns the distributions of a drafter, the model that was loaded for them, and the reason where there are
-    none."""
-    if drafter.kind == "model" and drafter.name is not None:
-        model = loader.load(drafter.name, drafter.revision)
-        problem = mismatch(target, model)
-        return (None if problem else ModelForecaster(model)), model, problem
-    if drafter.kind == "ngram":
-        return _ngram(drafter, target), None, None
-    return None, None, f"drafter '{drafter.kind}' has no distribution of its next token"
-
-
-def _ngram(drafter: Drafting, target: CausalLM) -> Forecaster:
+def _ngram(drafter: RecordedDrafter, target: CausalLM) -> Forecaster:
     made = ngram_drafter(ModelPair(target), Sampling(1.0), path=drafter.options.get("path"))
     if made.revision != drafter.revision:
         raise ConfigError(f"n-gram model '{drafter.name}' is not what the run measured: measure again")

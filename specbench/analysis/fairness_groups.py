@@ -1,8 +1,15 @@
-"""Sums over the prompts of groups → the numbers of each group and of all groups together."""
+"""Sums over the prompts of groups → the numbers of each group and of all groups together; theorems 1 and 2.
 
-from collections.abc import Callable, Mapping, Sequence
+Rates are shares, divergences are nats. Intervals are 95 %, over prompts drawn anew (`group_statistics.estimate`). Only
+those of acceptance rate, acceptance length and speed-up as measured in one group are computed as in a row of a
+leaderboard (`results.bootstrap`).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -17,56 +24,111 @@ from specbench.analysis.fairness_drafters import (
     TV,
     Numbers,
 )
-from specbench.analysis.fairness_numbers import bound_chain, check_bounds, check_fitness, tokens_per_pass
-from specbench.analysis.group_statistics import Array, estimate, max_over_min, ratios, spearman, variance
-from specbench.analysis.representation import Representation
+from specbench.analysis.group_statistics import Array, adjusted, estimate, max_over_min, ratios, spearman, variance
+from specbench.analysis.representation import Representation, share_of
+from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.metrics import timed_tokens
-from specbench.results.row import Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
+from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
-from specbench.specs.languages import known
 from specbench.tasks.scoring.contract import Scorer
 from specbench.training.passes import unfairness
 
-# After the columns of positions.py, per prompt: Σ F(α(s)) and the number of positions, …
-PER_PASS: Final = NUM_COLUMNS
-POSITIONS: Final = NUM_COLUMNS + 1
-# … Σ accepted/judged and the generations that have it, emitted tokens and steps, …
-RATES: Final = NUM_COLUMNS + 2
-RATED: Final = NUM_COLUMNS + 3
-EMITTED_TOKENS: Final = NUM_COLUMNS + 4
-STEPS: Final = NUM_COLUMNS + 5
-# … and tokens and seconds of the method and of AR.
-TOKENS: Final = NUM_COLUMNS + 6
-SECONDS: Final = NUM_COLUMNS + 7
-AR_TOKENS: Final = NUM_COLUMNS + 8
-AR_SECONDS: Final = NUM_COLUMNS + 9
-WIDTH: Final = NUM_COLUMNS + 10
+TOLERANCE = 1e-9  # sums of float64 numbers
 
-Prompt = tuple[str, str, int]
+
+class BoundViolation(ConfigError):
+    """Numbers that contradict a theorem: they are not of one family, or a model's output is not what it should be."""
+
+
+def tokens_per_pass(rate: Array, num_draft_tokens: int) -> Array:
+    """Returns F(a) = Σ_{k=0..γ} a^k for acceptance rates of any shape (theorem 1; arXiv:2211.17192, theorem 3.8)."""
+    return np.asarray(np.sum([rate**k for k in range(num_draft_tokens + 1)], axis=0))
+
+
+def bound_chain(expected: float, acceptance: float, kl: float, cross_entropy: float, num_draft_tokens: int) -> Chain:
+    """Returns the links of theorem 1 from the means over positions: E[F(α(s))], α_T, KL_T and D_T (nats)."""
+    rates = np.array([acceptance, pinsker(kl), pinsker(cross_entropy)])
+    of_acceptance, of_kl, of_cross_entropy = tokens_per_pass(rates, num_draft_tokens).tolist()
+    return Chain(expected=expected, of_acceptance=of_acceptance, of_kl=of_kl, of_cross_entropy=of_cross_entropy)
+
+
+def pinsker(divergence: float) -> float:
+    """Returns max(0, 1 − √(d/2)): no acceptance rate with a divergence of d nats is below it."""
+    return max(0.0, 1.0 - math.sqrt(divergence / 2))
+
+
+def check_bounds(where: str, links: Chain) -> None:
+    """Raises BoundViolation, with the numbers, where theorem 1 does not hold."""
+    values = list(links.model_dump().items())
+    for (upper, high), (lower, low) in pairwise(values):
+        if high < low - TOLERANCE * max(1.0, abs(low)):
+            shown = ", ".join(f"{name} = {value:.6f}" for name, value in values)
+            raise BoundViolation(
+                f"{where}: theorem 1 is violated: {upper} < {lower} in tokens per target pass ({shown}): the numbers "
+                "are not of the same positions and distributions"
+            )
+
+
+def check_fitness(where: str, acceptance: float, target_misfit: float, draft_misfit: float) -> None:
+    """Raises BoundViolation, with the numbers, where |α_T − (1 − r_q)| ≤ r_p (theorem 2) does not hold.
+
+    Its assumption r_p ≤ r_q is not needed: the triangle inequality holds without it.
+    """
+    gap = abs(acceptance - (1.0 - draft_misfit))
+    if gap > target_misfit + TOLERANCE:
+        raise BoundViolation(
+            f"{where}: theorem 2 is violated: |α_T − (1 − r_q)| = {gap:.6f} > r_p = {target_misfit:.6f} "
+            f"(α_T = {acceptance:.6f}, r_q = {draft_misfit:.6f}): the numbers are not of the same positions and "
+            "distributions"
+        )
+
+
+# The columns of a prompt's sums after those of `position_numbers`: Σ F(α(s)) and the number of positions; Σ
+# accepted/judged and the generations that have it; emitted tokens and steps; tokens and seconds of the method, of AR.
+WIDTH = NUM_COLUMNS + 10
+(PER_PASS, POSITIONS, RATES, RATED, EMITTED_TOKENS, STEPS, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS) = range(
+    NUM_COLUMNS, WIDTH
+)
 
 
 @dataclass(frozen=True)
-class Columns:
-    """One group: the sums of each prompt [num_prompts, WIDTH], and its statistics of BLEU where answers are scored by
-    it [num_prompts, num_statistics]."""
+class GroupSums:
+    """The sums of each prompt of a group, [num_prompts, WIDTH].
+
+    `num_draft_tokens`: γ, that of the longest of several routes. `cost_ratio`: c; None where it is not known, and for
+    several routes. `bleu`: the statistics of BLEU where answers are scored by it, [num_prompts, num_statistics].
+    """
 
     sums: Array
+    num_draft_tokens: int
+    cost_ratio: float | None = None
     bleu: Array | None = None
 
+    @property
+    def step_cost(self) -> float | None:
+        """Returns 1 + γc: the cost of a step in target passes over one token."""
+        return None if self.cost_ratio is None else 1 + self.num_draft_tokens * self.cost_ratio
 
-def columns_of(
-    keys: Sequence[Key], records: Mapping[Key, Record], method: str | None, numbers: Numbers | None,
-    num_draft_tokens: int,
-) -> Columns:  # fmt: skip
-    """The sums of a group's records (repeats and turns of a prompt together); a missing number is 0. `method`: None
-    where nothing was measured, `numbers`: None where nothing is teacher-forced."""
-    rows: dict[Prompt, Array] = {}
-    bleu: dict[Prompt, Array] = {}
+
+def step_costs(groups: Iterable[GroupSums]) -> Array | None:
+    """Returns 1 + γc of every group, [num_groups]; None where one is not known."""
+    costs = [group.step_cost for group in groups]
+    return None if None in costs else np.array(costs, dtype=np.float64)
+
+
+def group_sums(
+    keys: Sequence[Key], records: Mapping[Key, Record], method: str | None, numbers: Numbers, num_draft_tokens: int,
+    cost_ratio: float | None = None,
+) -> GroupSums:  # fmt: skip
+    """Returns the sums of a group's records (repeats and turns of a prompt together); a missing number is 0. `method`:
+    None where nothing was measured. `numbers`: of the positions of those texts that are teacher-forced."""
+    rows: dict[tuple[Any, ...], Array] = {}
+    bleu: dict[tuple[Any, ...], Array] = {}
     for key in keys:
         sums = rows.setdefault(key[:3], np.zeros(WIDTH))
-        if numbers is not None and key in numbers:
+        if key in numbers:
             sums[: POSITIONS + 1] += forced_sums(numbers[key], num_draft_tokens)
         if method is not None:
             generations = records[key]["methods"]
@@ -74,87 +136,62 @@ def columns_of(
             statistics = generations[method].get("statistics", {}).get("bleu")
             if statistics is not None:
                 bleu[key[:3]] = bleu.get(key[:3], 0) + np.array(statistics, dtype=np.float64)
-    whole = np.stack(list(bleu.values())) if bleu and bleu.keys() == rows.keys() else None
-    return Columns(np.stack(list(rows.values())), whole)
+    all_bleu = np.stack(list(bleu.values())) if bleu and bleu.keys() == rows.keys() else None
+    return GroupSums(np.stack(list(rows.values())), num_draft_tokens, cost_ratio, all_bleu)
 
 
 def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
-    """Sums over the positions of one text, with Σ F(α(s)) and their number."""
+    """Returns the sums over the positions of one text, with Σ F(α(s)) and their number."""
     per_pass = tokens_per_pass(numbers[:, ACCEPTANCE], num_draft_tokens)
     return np.concatenate([numbers.sum(axis=0), [per_pass.sum(), len(numbers)]])
 
 
 def measured_sums(own: Generation, baseline: Generation) -> Array:
-    """The columns of one generation and AR's: acceptance as results.acceptance counts it, speed as results.speed."""
+    """Returns the columns of one generation and AR's: acceptance as results.metrics counts it, speed as
+    results.speed."""
     judged = step_sum(own, JUDGED)
     is_timed = min(timed_tokens(own), timed_tokens(baseline)) > 0
-    pair: Sequence[Any] = (own, baseline)
-    speeds = [value * is_timed for each in pair for value in (timed_tokens(each), each["decode_seconds"])]
+    speeds = [value * is_timed for each in (own, baseline) for value in (timed_tokens(each), each["decode_seconds"])]
     return np.array([
         step_sum(own, ACCEPTED) / judged if judged else 0.0, float(judged > 0), step_sum(own, EMITTED),
         len(own["steps"]), *speeds,
     ], dtype=np.float64)  # fmt: skip
 
 
-def ratio(
-    group: Columns, over: int, under: int, seed: int, factor: float = 1.0, bounds: Bounds = (0.0, np.inf)
-) -> Metric:
-    """Returns a ratio of sums of one group, with its interval."""
-    return estimate([group.sums], lambda sums: factor * ratios(sums, over, under)[..., 0], seed, *bounds)
-
-
-def as_in_a_row(group: Columns, *columns: int, seed: int, bounds: Bounds | None = None) -> Metric:
-    """Returns a ratio of two or four columns' sums over the prompts of one group, with the interval of the
-    leaderboard."""
-    return Prompts(np.arange(len(group.sums)), seed).ratio(*(group.sums[:, n] for n in columns), bounds=bounds)
-
-
-def speedups(sums: Sequence[Array]) -> Array:
-    """Measured tokens per second over AR's: m arrays → [..., m]."""
-    return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
-
-
-def measured_numbers(group: Columns, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
+def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
     """Returns the measured numbers of a group; `scorer`: that of its answers."""
-    bleu, adjusted = None, None
-    if group.bleu is not None and scorer is not None:
-        bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0], scorer), seed, *PERCENT)
-        both = np.hstack([group.sums[:, [RATES, RATED]], group.bleu])
-        adjusted = estimate(
-            [both], lambda sums: ratios(sums, 0, 1)[..., 0] * corpus_bleu(sums[0][:, 2:], scorer), seed, *PERCENT
-        )
-    return MeasuredNumbers(
-        acceptance_rate=as_in_a_row(group, RATES, RATED, seed=seed, bounds=SHARE),
-        mean_acceptance_length=as_in_a_row(group, EMITTED_TOKENS, STEPS, seed=seed),
-        speedup=as_in_a_row(group, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS, seed=seed),
-        bleu=bleu,
-        adjusted_acceptance=adjusted,
+    prompts, columns = Prompts(np.arange(len(group.sums)), seed), group.sums.T
+    found = MeasuredNumbers(
+        acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
+        mean_acceptance_length=prompts.ratio(columns[EMITTED_TOKENS], columns[STEPS]),
+        speedup=prompts.ratio(columns[TOKENS], columns[SECONDS], columns[AR_TOKENS], columns[AR_SECONDS]),
     )
+    if group.bleu is None or scorer is None:
+        return found
+
+    def corpus_bleu(sums: Array) -> Array:
+        return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
+
+    bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0]), seed, *PERCENT)
+    times_rate = adjusted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
+    return found.model_copy(update={"bleu": bleu, "adjusted_acceptance": times_rate})
 
 
-def corpus_bleu(sums: Array, scorer: Scorer) -> Array:
-    """The corpus score of summed statistics: [num_resamples, num_statistics] → [num_resamples]."""
-    return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
-
-
-def forced_group(
-    where: str, group: Columns, num_draft_tokens: int, cost: float | None, seed: int
-) -> ForcedNumbers | None:
-    """Returns the teacher-forced numbers of a group; None where it has no position. `cost`: 1 + γc, None for an unknown
-    c.
+def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers | None:
+    """Returns the teacher-forced numbers of a group; None where it has no position.
 
     Raises BoundViolation where the numbers contradict theorem 1 or 2.
     """
-    totals = group.sums.sum(axis=0)
+    totals, cost = group.sums.sum(axis=0), group.step_cost
     if not totals[POSITIONS]:
         return None
     means = totals / totals[POSITIONS]
-    links = bound_chain(means[PER_PASS], means[ACCEPTANCE], means[KL], means[CROSS_ENTROPY], num_draft_tokens)
+    links = bound_chain(means[PER_PASS], means[ACCEPTANCE], means[KL], means[CROSS_ENTROPY], group.num_draft_tokens)
     check_bounds(where, links)
     check_fitness(where, means[ACCEPTANCE], means[TARGET_MISFIT], means[DRAFT_MISFIT])
 
-    def mean(column: int, bounds: Bounds = (0.0, np.inf)) -> Metric:
-        return ratio(group, column, POSITIONS, seed, bounds=bounds)
+    def mean(column: int, bounds: Bounds = (0.0, np.inf), factor: float = 1.0) -> Metric:
+        return estimate([group.sums], lambda s: factor * ratios(s, column, POSITIONS)[..., 0], seed, *bounds)
 
     return ForcedNumbers(
         num_positions=int(totals[POSITIONS]),
@@ -166,61 +203,45 @@ def forced_group(
         draft_misfit=mean(DRAFT_MISFIT, SHARE),
         excluded=float(means[EXCLUDED]),
         tokens_per_pass=links,
-        speedup_expected=Metric() if cost is None else ratio(group, PER_PASS, POSITIONS, seed, 1 / cost),
+        speedup_expected=Metric() if cost is None else mean(PER_PASS, factor=1 / cost),
         speedup=None if cost is None else links.divided_by(cost),
     )
 
 
-def with_rank(group: GroupNumbers, found: Representation | None) -> GroupNumbers:
+def with_rank(group: GroupNumbers, texts: Representation | None) -> GroupNumbers:
     """Returns the group with the rank of its language among the languages that the drafter writes on an empty
     prompt."""
-    code = known(group.language) if group.language else None
-    if found is None or code is None:
-        return group
-    share = next((each for each in found.languages if each.language == code), None)
-    rank = share.rank if share else len(found.languages) + 1
-    return group.model_copy(update={"representation_rank": rank, "representation_share": share.share if share else 0.0})
+    found = share_of(texts.languages, group.language) if texts else None
+    ranked = {"representation_rank": found.rank, "representation_share": found.share} if found else {}
+    return group.model_copy(update=ranked)
 
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
 
 
-def mean_over_positions(column: int) -> Values:
-    return lambda sums: ratios(sums, column, POSITIONS)
+def ratio_of(over: int, under: int) -> Values:
+    return lambda sums: ratios(sums, over, under)
 
 
-def measured_rate(sums: Sequence[Array]) -> Array:
-    return ratios(sums, RATES, RATED)
+measured_rate, forced_rate = ratio_of(RATES, RATED), ratio_of(ACCEPTANCE, POSITIONS)
+divergence, kl_divergence = ratio_of(CROSS_ENTROPY, POSITIONS), ratio_of(KL, POSITIONS)
 
 
-def divergence(sums: Sequence[Array]) -> Array:
-    return ratios(sums, CROSS_ENTROPY, POSITIONS)
-
-
-def forced_rate(sums: Sequence[Array]) -> Array:
-    return ratios(sums, ACCEPTANCE, POSITIONS)
-
-
-def forced_speedup(cost: Array) -> Values:
-    return lambda sums: ratios(sums, PER_PASS, POSITIONS) / cost
+def speedups(sums: Sequence[Array]) -> Array:
+    """Returns the measured tokens per second over AR's: m arrays → [..., m]."""
+    return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
 
 
 def fitness(sums: Sequence[Array]) -> Array:
     return 1.0 - ratios(sums, DRAFT_MISFIT, POSITIONS)
 
 
-def excluded_masses(groups: Mapping[str, Columns]) -> dict[str, float]:
-    """Returns the mean mass of p on tokens that q excludes, for every group that is teacher-forced."""
-    totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
-    return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
-
-
-def values_of(cost: Array | None) -> dict[str, Values]:
-    """The numbers whose spread is reported, by name; `cost`: 1 + γc of every group [m]."""
+def values_by_name(cost: Array | None) -> dict[str, Values]:
+    """Returns the numbers whose spread is reported; `cost`: 1 + γc of every group, [num_groups]."""
     found: dict[str, Values] = {
         "acceptance_rate": measured_rate, "speedup": speedups, "forced_acceptance_rate": forced_rate,
     }  # fmt: skip
-    return found if cost is None else {**found, "forced_speedup": forced_speedup(cost)}
+    return found if cost is None else {**found, "forced_speedup": lambda s: ratios(s, PER_PASS, POSITIONS) / cost}
 
 
 def bounds_of(name: str) -> Bounds:
@@ -234,19 +255,23 @@ def variance_bounds(bounds: Bounds) -> Bounds:
     return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
 
 
-def family_of(
-    groups: Mapping[str, Columns], numbers: Mapping[str, GroupNumbers], cost: Array | None, seed: int
-) -> Family:
+def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
+    """Returns the mean mass of p on tokens that q excludes, for every group that is teacher-forced."""
+    totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
+    return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
+
+
+def family_of(groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int) -> Family:
     """Returns 𝒰, spreads and correlations; a number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     is_forced = all(group[:, POSITIONS].sum() > 0 for group in sums)
-    spreads = {name: spread(names, sums, values, bounds_of(name), seed) for name, values in values_of(cost).items()}
-    divergences = divergence([group.sum(axis=0) for group in sums]) if is_forced else None
+    values = values_by_name(step_costs(groups.values()))
+    spreads = {name: spread(names, sums, function, bounds_of(name), seed) for name, function in values.items()}
     return Family(
         groups=names,
         unfairness=estimate(sums, lambda s: unfairness(divergence(s)), seed, least=0.0) if is_forced else None,
         excluded=excluded_masses(groups),
-        lowest=None if divergences is None else names[int(divergences.argmin())],
+        lowest=names[int(divergence([group.sum(axis=0) for group in sums]).argmin())] if is_forced else None,
         spreads={name: found for name, found in spreads.items() if found is not None},
         correlations=correlations(sums, [numbers[name].representation_share for name in names], seed),
     )
@@ -269,30 +294,25 @@ def spread(
 
 def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: int) -> Correlations:
     """Returns Spearman's ρ with the share of a group's language in the drafter's texts (groups whose language is
-    known), and with the drafter's fitness (all groups)."""
-    told = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
-    groups, known_shares = [group for group, _ in told], np.array([share for _, share in told])
+    known), and with the drafter's fitness (all groups). None where it is not defined."""
+    represented = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
+    groups, known_shares = [group for group, _ in represented], np.array([share for _, share in represented])
 
-    def of_share(values: Values) -> Metric | None:
-        return correlation(groups, lambda s: spearman(known_shares, values(s)), seed) if told else None
+    def correlation(of: Sequence[Array], function: Values) -> Metric | None:
+        found = estimate(of, function, seed, least=-1.0, most=1.0) if of else Metric()
+        return None if found.value is None else found
 
     return Correlations(
-        representation_and_acceptance=of_share(forced_rate),
-        representation_and_measured=of_share(measured_rate),
-        fitness_and_acceptance=correlation(sums, lambda s: spearman(fitness(s), forced_rate(s)), seed),
-        fitness_and_measured=correlation(sums, lambda s: spearman(fitness(s), measured_rate(s)), seed),
+        representation_and_acceptance=correlation(groups, lambda s: spearman(known_shares, forced_rate(s))),
+        representation_and_measured=correlation(groups, lambda s: spearman(known_shares, measured_rate(s))),
+        fitness_and_acceptance=correlation(sums, lambda s: spearman(fitness(s), forced_rate(s))),
+        fitness_and_measured=correlation(sums, lambda s: spearman(fitness(s), measured_rate(s))),
         fitness_and_acceptance_over_prompts=over_prompts(sums),
     )
 
 
-def correlation(sums: Sequence[Array], function: Values, seed: int) -> Metric | None:
-    """Returns a correlation, in −1 … 1, with its interval; None where it is not defined."""
-    found = estimate(sums, function, seed, least=-1.0, most=1.0)
-    return None if found.value is None else found
-
-
 def over_prompts(sums: Sequence[Array]) -> float | None:
-    """Spearman's ρ of 1 − r_q and α_T over the prompts of all groups (figure 2a)."""
+    """Returns Spearman's ρ of 1 − r_q and α_T over the prompts of all groups (figure 2a)."""
     prompts = np.concatenate(list(sums))
     prompts = prompts[prompts[:, POSITIONS] > 0]
     means = prompts / prompts[:, [POSITIONS]]

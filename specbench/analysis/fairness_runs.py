@@ -14,10 +14,12 @@ from specbench.running.records import Key, Record
 from specbench.training.passes import Sample
 
 WHOLE = ""  # the route of a method without routes
+Group = tuple[str, str]  # task and subset
+RunMethods = Sequence[tuple[RecordedRun, Sequence[str]]]  # runs, each once, with their methods
 
 
 @dataclass(frozen=True)
-class Drafting:
+class RecordedDrafter:
     """The drafter of a method, or of one of its routes. `kind`: its type. `name`, `revision`: those of its model."""
 
     kind: str
@@ -26,35 +28,18 @@ class Drafting:
     revision: str | None
 
 
-def drafters_of(run: RecordedRun, method: str) -> dict[str, Drafting]:
+def drafters_of(run: RecordedRun, method: str) -> dict[str, RecordedDrafter]:
     """Returns the drafter of each route of a method."""
     row = run.rows_of(method)[0]
     if "routes" not in row.options:
         options = row.options["drafter"]
-        return {WHOLE: Drafting(options["type"], options, row.drafter, row.drafter_revision)}
+        return {WHOLE: RecordedDrafter(options["type"], options, row.drafter, row.drafter_revision)}
     found = {}
     for route, own in row.options["routes"].items():
         options = own.get("drafter") or row.options["routes"]["default"]["drafter"]
         known = run.identity["routes"][method][route]
-        found[route] = Drafting(options["type"], options, known["name"], known["revision"])
+        found[route] = RecordedDrafter(options["type"], options, known["name"], known["revision"])
     return found
-
-
-def groups_of(run: RecordedRun) -> dict[tuple[str, str], Row]:
-    """Returns AR's row of every (task, subset) that has records, in the order of the run."""
-    measured = {key[:2] for key in run.records}
-    found = {(row.task_name, row.subset): row for row in run.rows_of("ar")}
-    return {place: row for place, row in found.items() if place in measured}
-
-
-def drafting_methods(run: RecordedRun) -> list[str]:
-    """Returns the methods that draft with a drafter of specbench; AR and external code have no draft distribution."""
-    return list(dict.fromkeys(row.method_name for row in run.rows if drafts(row)))
-
-
-def drafts(row: Row) -> bool:
-    """Returns whether a row's method proposes tokens that a verification rule judges."""
-    return row.num_draft_tokens > 0 and "decoder" not in row.options
 
 
 def read_run(text: str) -> tuple[RecordedRun, list[str]]:
@@ -70,9 +55,13 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
         if not (path / name).is_file():
             raise ConfigError(f"run '{path}': has no {name}: {HOW}")
     run = RecordedRun(path)
-    _check_routes(run)
+    routes = run.identity.get("routes", {})
+    if not isinstance(routes, dict):
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is no mapping: {HOW}")
     assert run.records  # read now: damaged ones are reported before any model is loaded
-    drafting = drafting_methods(run)
+    # AR drafts nothing, and external code has no draft distribution.
+    names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)
+    drafting = list(dict.fromkeys(names))
     if not drafting:
         raise ConfigError(f"run '{path}': none of its methods drafts: run one with a drafter, such as --method sd")
     if method is not None and method not in drafting:
@@ -80,54 +69,51 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     return run, drafting if method is None else [method]
 
 
-def _check_routes(run: RecordedRun) -> None:
-    found = run.identity.get("routes", {})
-    if not isinstance(found, dict):
-        raise ConfigError(f"{run.path / 'run.json'}: routes = {found!r:.60}: is no mapping: {HOW}")
-
-
 @dataclass(frozen=True)
 class CommonRecords:
     """The runs of one target, with the groups and records that all of them have."""
 
     runs: tuple[RecordedRun, ...]
-    groups: dict[tuple[str, str], Row]
-    keys: dict[tuple[str, str], list[Key]]  # of each group, those of the same prompt in all runs
+    groups: dict[Group, Row]  # AR's rows in the first run
+    keys: dict[Group, list[Key]]  # of each group, those of the same prompt in all runs
     num_left_out: int  # records of the first run's groups that another run lacks
 
+    @property
+    def labels(self) -> dict[Group, str]:
+        """Returns the label of each group: its subset, with its task where there are several."""
+        several = len({task for task, _ in self.groups}) > 1
+        return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in self.groups}
 
-def common(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> CommonRecords:
+
+def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> CommonRecords:
     """Returns the chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another
     target, or no group of the same prompts."""
-    first = runs[0]
-    _check_target(runs)
-    groups = {place: row for place, row in groups_of(first).items() if all(place in groups_of(run) for run in runs)}
+    targets: dict[tuple[str, str | None], Path] = {}
+    for run in runs:
+        targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
+    if len(targets) > 1:
+        shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
+        raise ConfigError(f"runs of several targets do not compare ({shown}): give runs of one target")
+    shared = set.intersection(*({key[:2] for key in run.records} for run in runs))
+    groups = {group: row for row in runs[0].rows_of("ar") if (group := (row.task_name, row.subset)) in shared}
     for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):
         known = {group[place] for group in groups}
         for name in names:
             if name not in known:
                 raise ConfigError(f"{option} {name}: the runs have none: {nearest(name, known)}")
         groups = {group: row for group, row in groups.items() if not names or group[place] in names}
-    keys: dict[tuple[str, str], list[Key]] = {place: [] for place in groups}
+    keys: dict[Group, list[Key]] = {group: [] for group in groups}
     num_left_out = 0
-    for key, record in first.records.items():
+    for key, record in runs[0].records.items():
         if key[:2] in groups:
             same = all(run.records.get(key, {}).get("prompt") == record["prompt"] for run in runs)
             num_left_out += not same
             keys[key[:2]] += [key] * same
-    if not any(keys.values()):
+    keys = {group: found for group, found in keys.items() if found}
+    if not keys:
         paths = ", ".join(str(run.path) for run in runs)
         raise ConfigError(f"runs {paths}: have no prompt in common: give runs of the same task and subsets")
-    return CommonRecords(tuple(runs), {g: row for g, row in groups.items() if keys[g]}, keys, num_left_out)
-
-
-def _check_target(runs: Sequence[RecordedRun]) -> None:
-    targets: dict[Any, Path] = {}
-    for run in runs:
-        targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
-    if len(targets) > 1:
-        shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
-        raise ConfigError(f"runs of several targets do not compare ({shown}): give runs of one target")
+    return CommonRecords(tuple(runs), {group: groups[group] for group in keys}, keys, num_left_out)
 
 
 Reference = Literal["continuation", "data"]
@@ -136,7 +122,7 @@ REFERENCES: tuple[str, ...] = get_args(Reference)
 
 def texts_of(
     common: CommonRecords,
-    asked: Mapping[Key, RecordedPrompt],
+    prompts: Mapping[Key, RecordedPrompt],
     target: CausalLM,
     reference: Reference,
     context_limit: int | None,
@@ -153,9 +139,9 @@ def texts_of(
             record = common.runs[0].records[key]
             new_ids = (
                 tuple(record["methods"]["ar"]["token_ids"])
-                if reference == "continuation" else reference_ids(record, asked[key], target)
+                if reference == "continuation" else reference_ids(record, prompts[key], target)
             )  # fmt: skip
-            prompt_ids = asked[key].prompt_ids
+            prompt_ids = prompts[key].prompt_ids
             made[key] = within(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
         found = {key: text for key, text in made.items() if text.num_learnt}
         if not found:
@@ -174,18 +160,18 @@ def within(text: Sample, context_limit: int | None) -> Sample:
     return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
 
 
-def reference_ids(record: Record, asked: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
+def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
     """Returns the target's tokens of the reference answer (the first of several), with a space between a prompt that
     does not end in one and the answer. Raises ConfigError where there is no text."""
     turn = record.get("turn", 0)
-    found = asked.example.references[turn]
+    found = prompt.example.references[turn]
     answer = found[0] if isinstance(found, list | tuple) and found else found
     if not isinstance(answer, str | int | float) or not str(answer).strip():
         raise ConfigError(
             f"--reference data: {record['task']}/{record['subset']} example {record['id']} has no reference text: use "
             "--reference continuation"
         )
-    before = asked.example.turns[turn]
+    before = prompt.example.turns[turn]
     space = "" if before[-1:].isspace() else " "
     ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
     return tuple(ids)

@@ -1,18 +1,20 @@
 """A fairness report as tables for a terminal of 100 columns, and as a picture."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specbench.analysis.fairness_drafters import MARK, TINY, exclusion_notes, marked
-from specbench.analysis.fairness_numbers import DrafterComparison, DrafterReport, FairnessReport, NumberChange, pinsker
+from specbench.analysis.fairness_drafters import TINY
+from specbench.analysis.fairness_groups import pinsker
+from specbench.analysis.fairness_report import DrafterComparison, DrafterReport, FairnessReport, NumberChange
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import reach, save_picture
-from specbench.results.row import Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
+from specbench.results.row import Family, ForcedNumbers, GroupNumbers
 from specbench.results.units import NULL, number, with_interval
 
 COLUMNS = {
@@ -43,17 +45,57 @@ def tables(report: FairnessReport) -> Iterator[Table]:
         yield comparison_table(report.comparison)
 
 
+MARK = "*"
+LEAST = 1e-6  # of the target's mass: adds less than 1e-4 nats
+MOST_NAMED = 12  # groups
+
+
+def marked(text: str, *masses: float) -> str:
+    """Returns a number (with its interval), with the mark where the excluded `masses` change its digits."""
+    return text + MARK * any(mass >= LEAST for mass in masses)
+
+
+def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Returns the lines of a caption that explain the mark; none where nothing is marked. `masses`: the target's mean
+    mass on excluded tokens, by drafter and group."""
+    lines = []
+    for drafter, found in masses.items():
+        shown = {group: f"{100 * mass:.2g} %" for group, mass in found.items() if mass >= LEAST}
+        if len(shown) > MOST_NAMED:
+            least, most = (end(shown, key=lambda group: found[group]) for end in (min, max))
+            lines.append(f"{drafter} excludes {shown[least]} to {shown[most]} in {len(shown)} groups")
+        elif shown:
+            lines.append(f"{drafter} excludes {', '.join(f'{mass} in {group}' for group, mass in shown.items())}")
+    meaning = (
+        f"{MARK} counts tokens to which the drafter gives no probability as {TINY:.1e}, {-math.log(TINY) / 100:.2f} "
+        "nats for each % of the target's mass on them: a convention; exactly, D and KL are infinite"
+    )
+    return [meaning, *lines] if lines else []
+
+
 def comparison_table(found: DrafterComparison) -> Table:
     """Returns a table with a line per group: after − before; its caption has a line for each number of all groups."""
-    of_all = [*found.excluded_before.values(), *found.excluded_after.values()]
-    rows = []
-    for label, changes in found.groups.items():
-        masses = tuple(side.get(label, 0.0) for side in (found.excluded_before, found.excluded_after))
-        rows.append([label, *(_change_cell(name, changes.get(name), masses) for name in COLUMNS)])
+    sides = {found.before: found.excluded_before, found.after: found.excluded_after}
+
+    def change_cell(label: str, name: str, change: NumberChange | None) -> str:
+        masses = [side.get(label, 0.0) for side in sides.values()] if name in DIVERGENCES else []
+        return marked(with_interval(change.difference, 2), *masses) if change else NULL
+
+    def change_line(name: str, change: NumberChange) -> str:
+        subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
+        both = " → ".join(number(metric, 5) for metric in (change.before, change.after))
+        masses = [mass for side in sides.values() for mass in side.values()]
+        line = f"{subject}: {both} ({with_interval(change.percent, 1)} %)"
+        return marked(line, *(masses if name.partition(".")[0] in DIVERGENCES else ()))
+
+    rows = [
+        [label, *(change_cell(label, name, changes.get(name)) for name in COLUMNS)]
+        for label, changes in found.groups.items()
+    ]
     caption = [
         "differences after − before with 95 % intervals, paired by prompt",
-        *(_change_line(name, change, of_all) for name, change in changes_of_all(found).items()),
-        *exclusion_notes({found.before: found.excluded_before, found.after: found.excluded_after}),
+        *(change_line(name, change) for name, change in changes_of_all(found).items()),
+        *exclusion_notes(sides),
     ]
     columns = words("group") + numbers(*(f"Δ {name}" for name in COLUMNS.values()), folds=True)
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
@@ -66,32 +108,15 @@ def changes_of_all(found: DrafterComparison) -> dict[str, NumberChange]:
     return {name.removesuffix(".mean"): change for name, change in found.family.items() if name.endswith(".mean")}
 
 
-def _change_cell(name: str, change: NumberChange | None, excluded: Sequence[float]) -> str:
-    if change is None:
-        return NULL
-    return marked(with_interval(change.difference, 2), *(excluded if name in DIVERGENCES else ()))
-
-
-def _change_line(name: str, change: NumberChange, excluded: Sequence[float]) -> str:
-    subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
-    both = " → ".join(number(metric, 5) for metric in (change.before, change.after))
-    line = f"{subject}: {both} ({with_interval(change.percent, 1)} %)"
-    return marked(line, *(excluded if name.partition(".")[0] in DIVERGENCES else ()))
-
-
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
     """Returns a line for each number that is known; none where there is one group."""
-    if len(drafter.groups) == 1:
-        return []
-    spreads = drafter.family.spreads
-    return [f"{SPREAD_NAMES[name]}: {_spread_text(spreads[name])}" for name in names if name in spreads]
-
-
-def _spread_text(found: GroupSpread) -> str:
-    return (
-        f"variance {with_interval(found.variance, 5)}, max/min {with_interval(found.max_over_min, 2)}, worst "
-        f"{found.worst}, best {found.best}"
-    )
+    spreads = drafter.family.spreads if len(drafter.groups) > 1 else {}
+    return [
+        f"{SPREAD_NAMES[name]}: variance {with_interval(found.variance, 5)}, max/min "
+        f"{with_interval(found.max_over_min, 2)}, worst {found.worst}, best {found.best}"
+        for name in names
+        if (found := spreads.get(name))
+    ]
 
 
 def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
@@ -145,27 +170,19 @@ def measured_table(drafter: DrafterReport) -> Table:
     has_rank = any(group.representation_rank for group in groups.values())
     rows = []
     for label, group in groups.items():
-        assert group.measured is not None
-        cells = [label, str(group.num_prompts), *_measured_cells(group.measured, has_bleu)]
-        rows.append([*cells, *_rank_cells(group)] if has_rank else cells)
+        found, rank, share = group.measured, group.representation_rank, group.representation_share
+        assert found is not None
+        cells = [
+            label, str(group.num_prompts), with_interval(found.acceptance_rate, 3),
+            number(found.mean_acceptance_length, 2), with_interval(found.speedup, 2),
+        ]  # fmt: skip
+        cells += [number(found.bleu, 1), with_interval(found.adjusted_acceptance, 1)] * has_bleu
+        ranked = [NULL, NULL] if rank is None or share is None else [str(rank), f"{100 * share:.1f}"]
+        rows.append(cells + ranked * has_rank)
     headings = ["n", "α\n95 % interval", "τ", "speed-up\n95 % interval"]
     headings += ["BLEU", "α·BLEU\n95 % interval"] * has_bleu + ["rank", "share %"] * has_rank
     columns = words("group") + numbers(*headings, folds=True)
     return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
-
-
-def _measured_cells(found: MeasuredNumbers, has_bleu: bool) -> list[str]:
-    cells = [
-        with_interval(found.acceptance_rate, 3), number(found.mean_acceptance_length, 2),
-        with_interval(found.speedup, 2),
-    ]  # fmt: skip
-    return cells + [number(found.bleu, 1), with_interval(found.adjusted_acceptance, 1)] * has_bleu
-
-
-def _rank_cells(group: GroupNumbers) -> tuple[str, str]:
-    if group.representation_rank is None or group.representation_share is None:
-        return NULL, NULL
-    return str(group.representation_rank), f"{100 * group.representation_share:.1f}"
 
 
 def measured_caption(drafter: DrafterReport) -> list[str]:
@@ -255,12 +272,12 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
     """Returns by place of the group the measured acceptance rates, or the α_T of the groups that are not measured."""
-    chosen = {
+    parts = {
         place: group.measured if is_measured else group.forced
         for place, group in enumerate(drafter.groups.values())
         if is_measured == (group.measured is not None)
     }
-    rates = {place: found.acceptance_rate for place, found in chosen.items() if found is not None}
+    rates = {place: found.acceptance_rate for place, found in parts.items() if found is not None}
     return {place: rate for place, rate in rates.items() if rate.value is not None}
 
 

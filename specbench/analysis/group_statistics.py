@@ -74,6 +74,19 @@ def estimate(
     return Metric(value=value, low=min(value, float(low)), high=max(value, float(high)))
 
 
+def adjusted(
+    rates: Array, statistics: Array, score: Callable[[Array], Array], seed: int, bounds: tuple[float, float]
+) -> Metric:
+    """Returns the mean acceptance rate times a score, with its interval. The rates and the statistics of a prompt are
+    drawn together.
+
+    `rates`: Σ of the rates and their number, [num_prompts, 2]; `statistics`: [num_prompts, num_statistics]; `score`: of
+    their sums [num_resamples, num_statistics] → [num_resamples]; `bounds`: what the product can be.
+    """
+    both = np.hstack([rates, statistics])
+    return estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * score(sums[0][:, 2:]), seed, *bounds)
+
+
 def _resampled(prompts: Array, generator: np.random.Generator) -> Array:
     """Returns the sums over prompts drawn with replacement: [num_prompts, num_columns] → [NUM_RESAMPLES,
     num_columns]."""

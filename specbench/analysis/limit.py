@@ -1,7 +1,6 @@
 """`specbench limit`: two models → timed rounds → the report, with medians over rounds and intervals of ratios."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from statistics import median, quantiles
 from typing import Annotated, Any
 
@@ -29,7 +28,6 @@ from specbench.analysis.limit_rounds import (
     ModelTimings,
     PairTimings,
     Points,
-    StepTimings,
     measure,
     points_for,
 )
@@ -45,8 +43,6 @@ from specbench.results.warnings import WIDE
 from specbench.running.models import engine_of, warn_of
 from specbench.running.requirements import num_compilations
 from specbench.specs.components import Dtype, Engine, Spec, Text
-
-MIN_ROUNDS = MIN_PROMPTS
 
 
 class RoundDraws:
@@ -64,7 +60,7 @@ class RoundDraws:
 
     def ratio(self, values: Array) -> Ratio:
         """Returns a value computed from such medians, [1 + NUM_RESAMPLES], with its interval."""
-        if self.num_rounds < MIN_ROUNDS:
+        if self.num_rounds < MIN_PROMPTS:
             return Ratio(value=float(values[0]))
         low, high = np.quantile(values[1:], TAILS)
         return Ratio(value=float(values[0]), low=float(low), high=float(high))
@@ -73,48 +69,40 @@ class RoundDraws:
 TOO_WIDE = 2.0  # end ÷ start of an interval that leaves a figure undecided
 
 
-def verdict(report: LimitReport) -> str:
-    """Returns a sentence: the shares of AR and drafting of their bounds, and the costs of verifying and drafting."""
+def figures(report: LimitReport) -> list[tuple[str, str, Ratio]]:
+    """Returns the figures of the verdict: the shares of AR and drafting of their bounds, and the costs of verifying and
+    drafting; each with its clause, in which {} stands for it, and with its name."""
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
-    share, drafting = report.target.share_of_bound, report.drafter.share_of_bound_drafting
-    verifying = report.verification_cost[length]
-    clauses = (
-        clause(f"AR runs at {{}} of the {ar}", f"AR's share of the {ar}", share),
-        clause(f"drafting runs at {{}} of its {own}", f"drafting's share of its {own}", drafting),
-        clause(
-            f"verification of {length} tokens costs {{}} single passes",
-            f"what verifying {length} tokens costs",
-            verifying,
-        ),
-        clause("a draft pass costs {}", "what a draft pass costs", report.cost_ratio),
-    )
-    few = "" if report.repeats >= MIN_ROUNDS else f" (no intervals below {MIN_ROUNDS} rounds)"
+    verifying = f"verification of {length} tokens costs {{}} single passes"
+    return [
+        (f"AR runs at {{}} of the {ar}", f"AR's share of the {ar}", report.target.share_of_bound),
+        (f"drafting runs at {{}} of its {own}", f"drafting's share of its {own}",
+         report.drafter.share_of_bound_drafting),
+        (verifying, f"the cost of verifying {length} tokens", report.verification_cost[length]),
+        ("a draft pass costs {}", "the cost of a draft pass", report.cost_ratio),
+    ]  # fmt: skip
+
+
+def verdict(report: LimitReport) -> str:
+    """Returns a sentence with the figures; one whose interval is too wide is undecided."""
+    clauses = [
+        clause.format(ratio.text) if ratio.width <= TOO_WIDE
+        else f"{name} is undecided (rounds differ too much: {ratio.span})"
+        for clause, name, ratio in figures(report)
+    ]  # fmt: skip
+    few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
     return "{}, {}; {}, {}{}.".format(*clauses, few)
-
-
-def clause(said: str, subject: str, ratio: Ratio) -> str:
-    """Returns a clause with a figure and its interval, or that it is undecided where the interval is too wide."""
-    if ratio.width <= TOO_WIDE:
-        return said.format(ratio.text)
-    return f"{subject} is undecided (rounds differ too much: {ratio.span})"
 
 
 def wide_intervals(report: LimitReport) -> list[RowWarning]:
     """Returns a warning for each figure of the verdict whose interval is wide."""
-    length = report.step.num_draft_tokens + 1
-    figures = {
-        "AR's share of its bound": report.target.share_of_bound,
-        "drafting's share of its bound": report.drafter.share_of_bound_drafting,
-        f"what verifying {length} tokens costs": report.verification_cost[length],
-        "what a draft pass costs": report.cost_ratio,
-    }
     return [
         RowWarning(code="wide_interval", text=(
             f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "
             "or give more --repeats"
         ))
-        for name, ratio in figures.items()
+        for _, name, ratio in figures(report)
         if ratio.width > WIDE
     ]  # fmt: skip
 
@@ -128,6 +116,8 @@ def conclude(
 ) -> LimitReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings at the points; generations belong to the first."""
     draws, context, main = RoundDraws(repeats, seed), points.context, parts[0]
+    of_drafter = model_limit(drafter, [part.drafter for part in parts], context, draws)
+    drafting = draws.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
         draws.ratios(main.drafter.passes[1, context], single),
@@ -136,7 +126,10 @@ def conclude(
     report = LimitReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
         target=model_limit(target, [part.target for part in parts], context, draws),
-        drafter=drafter_limit(drafter, [part.drafter for part in parts], main.steps, context, draws),
+        drafter=DrafterLimit(
+            **dict(of_drafter), per_draft_token=spread(main.steps.per_draft_token),
+            share_of_bound_drafting=draws.ratio(drafting),
+        ),
         step=StepLimit(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=spread(main.steps.per_step),
             outside_passes=spread(main.steps.outside_passes),
@@ -163,16 +156,6 @@ def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, d
             (point for timings in parts for point in points_of(timings, work)),
             key=lambda point: (point.query_length, point.context),
         ),
-    )  # fmt: skip
-
-
-def drafter_limit(
-    subject: Subject, parts: Sequence[ModelTimings], steps: StepTimings, context: int, draws: RoundDraws
-) -> DrafterLimit:
-    share = draws.ratios(bounds(subject[1], parts[0], context), steps.per_draft_token)
-    return DrafterLimit(
-        **dict(model_limit(subject, parts, context, draws)),
-        per_draft_token=spread(steps.per_draft_token), share_of_bound_drafting=draws.ratio(share),
     )  # fmt: skip
 
 
@@ -204,22 +187,17 @@ def spread(values: Sequence[float]) -> Quartiles:
 def best_length(costs: Costs[Array], rate: float, draws: RoundDraws) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
-    length, free_length = (best(as_measured(each), rate) for each in (costs, free))
+    # By the first draw, which has all rounds as they were.
+    measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
+    length = best(measured, rate)
+    free_length = best(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
     return BestLength(
         acceptance_rate=rate, num_draft_tokens=length, speedup=draws.ratio(costs.speedup(rate, length)),
         free_num_draft_tokens=free_length, free_speedup=draws.ratio(free.speedup(rate, free_length)),
     )  # fmt: skip
 
 
-def as_measured(costs: Costs[Array]) -> Costs[float]:
-    """Returns the costs of the first draw, which has all rounds."""
-    return Costs(float(costs.cost_ratio[0]), {length: float(cost[0]) for length, cost in costs.verifying.items()})
-
-
 Progress = Callable[[str], None]
-
-
-Models = tuple[CausalLM, CausalLM]
 
 
 class LimitOptions(Spec):
@@ -237,17 +215,14 @@ class LimitOptions(Spec):
     drafter_revision: str | None = None
 
 
-def limits(options: LimitOptions, progress: Progress) -> LimitReport:
-    """Load both models and measure them. `progress` is called with lines of text. Raises ConfigError for models that
-    cannot be loaded, and for a context that does not fit into them."""
+def measure_pair(options: LimitOptions, progress: Progress) -> LimitReport:
+    """Loads both models and measures them. `progress` gets lines of text. Raises ConfigError for models that cannot be
+    loaded, and for a context that does not fit into them."""
     progress(f"loading {options.target} and {options.drafter}")
     target = load_model(
-        options.target,
-        revision=options.target_revision,
-        dtype=options.dtype,
-        device=options.device,
+        options.target, revision=options.target_revision, dtype=options.dtype, device=options.device,
         engine=options.engine,
-    )
+    )  # fmt: skip
     dtype = target.dtype if options.dtype == "auto" else options.dtype
     drafter = load_model(
         options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine
@@ -255,33 +230,36 @@ def limits(options: LimitOptions, progress: Progress) -> LimitReport:
     if target.why_eager is not None:
         warn_of(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
-        warn_of(drafter, options.engine, "its passes are eager beside compiled ones of the target")
+        warn_of(drafter, options.engine, "its passes are eager, those of the target are compiled")
     return limits_of(target, drafter, options, progress)
 
 
 def limits_of(
     target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Progress = lambda line: None
 ) -> LimitReport:
-    """Measure two loaded models."""
+    """Measures two loaded models."""
     models = (target, drafter)
     points = points_for(models, options.context)
     works = [work_of(model) for model in models]
-    gauges = [gauge_of(*each, points) for each in zip(models, works, strict=True)]
-    is_static = any(model.static is not None for model in models)
-    parts = [
-        measured_part(models, gauges, part, options, progress) for part in (points.parts() if is_static else [points])
+    gauges = [
+        Gauge(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+        for model, work in zip(models, works, strict=True)
     ]
-    capacities = (parts[0].target.capacity, parts[0].drafter.capacity)
-    first, second = (
-        (described_model(model, capacity), work)
-        for model, capacity, work in zip(models, capacities, works, strict=True)
-    )
+    is_static = any(model.static is not None for model in models)
+    parts: list[PairTimings] = []
+    subjects: list[Subject] = []
+    for part in points.parts() if is_static else [points]:
+        parts.append(measure_part(models, gauges, part, options, progress))
+        subjects += [(conditions_of(model), work) for model, work in zip(models, works, strict=True)]
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    return conclude(first, second, parts, points, environment=conditions, seed=options.seed, repeats=options.repeats)
+    # The first part is that of the context, with the buffers that a run has.
+    return conclude(
+        subjects[0], subjects[1], parts, points, environment=conditions, seed=options.seed, repeats=options.repeats
+    )
 
 
-def measured_part(
-    models: Models, gauges: Sequence[Gauge], part: Points, options: LimitOptions, progress: Progress
+def measure_part(
+    models: tuple[CausalLM, CausalLM], gauges: Sequence[Gauge], part: Points, options: LimitOptions, progress: Progress
 ) -> PairTimings:
     """Returns the timings of rounds whose passes were made before."""
     for model in models:
@@ -290,36 +268,17 @@ def measured_part(
     if part.decodes:
         models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     before = num_compilations()
-    rounds = report_rounds(part, options.repeats, progress)
-    found = measure(*models, gauges, part, repeats=options.repeats, seed=options.seed, progress=rounds)
+    found = measure(*models, gauges, part, repeats=options.repeats, seed=options.seed, progress=progress)
     if number := num_compilations() - before:
         raise ConfigError(
             f"--engine {models[0].engine}: {number} passes were made while others were measured, so their seconds say "
             "nothing: take --engine eager"
         )
-    found.target.capacity, found.drafter.capacity = (
-        None if model.static is None else model.static.capacity for model in models
-    )
     return found
 
 
-def gauge_of(model: CausalLM, work: Work, points: Points) -> Gauge:
-    return Gauge(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
-
-
-def described_model(model: CausalLM, capacity: int | None) -> ModelConditions:
+def conditions_of(model: CausalLM) -> ModelConditions:
+    capacity = None if model.static is None else model.static.capacity
     return ModelConditions(
         name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention, capacity=capacity
     )
-
-
-def report_rounds(part: Points, repeats: int, progress: Progress) -> Callable[[], None]:
-    """Returns a function that reports each round."""
-    numbers = count()
-
-    def report_round() -> None:
-        number = next(numbers)
-        said = f"round {number} of {repeats} is done" if number else "warmed up"
-        progress(f"behind {part.context} tokens: {said}")
-
-    return report_round

@@ -1,18 +1,21 @@
-"""The report of `specbench limit` on a pair: bounds, measurements, draft cost, draft lengths, a verdict."""
+"""The report of `specbench limit` on a pair: bounds, measurements, draft lengths; as tables and as a picture."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, FiniteFloat
 
-from specbench.core.errors import ConfigError
-from specbench.core.files import check_place, write_atomically
-from specbench.results.bootstrap import Metric
+from specbench.core.table import Table, numbers, words
+from specbench.results.bootstrap import MIN_PROMPTS, Metric
+from specbench.results.captions import model_name
 from specbench.results.log_ratios import Array
+from specbench.results.plots import reach, save_picture
 from specbench.results.row import RowWarning
+from specbench.results.units import NULL, with_interval
 
 RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 Number = TypeVar("Number", float, Array)
@@ -69,15 +72,9 @@ class Ratio(Metric):
         return 2 if self.value >= 0.1 else 3
 
     @property
-    def rounded(self) -> str:
-        return f"{self.value:.{self.digits}f}"
-
-    @property
     def text(self) -> str:
         """Returns the figure, with its interval where it has one."""
-        if self.low is None or self.high is None:
-            return self.rounded
-        return f"{self.rounded} [{self.low:.{self.digits}f}, {self.high:.{self.digits}f}]"
+        return with_interval(self, self.digits)
 
     @property
     def span(self) -> str:
@@ -195,21 +192,198 @@ class LimitReport(BaseModel):
         return Costs(self.cost_ratio.value, {length: cost.value for length, cost in self.verification_cost.items()})
 
 
-def check_output(option: str, path: Path) -> None:
-    """Raises ConfigError where the file of an option could not be written; called before anything is measured."""
-    try:
-        check_place(path)
-    except OSError as error:
-        raise _refused(option, path, error) from error
+COMMIT_DIGITS = 10
+MS, MEGA, GIGA = 1e3, 1e-6, 1e-9
+UNDECIDED = "†"
+COLOURS = {"target": "#2f6f94", "drafter": "#b5493a"}
+SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
-def write(path: Path, report: LimitReport) -> None:
-    """Replace the file of --output by the report, in one step. Raises ConfigError where it cannot be written."""
-    try:
-        write_atomically(path, report.model_dump_json(indent=2) + "\n")
-    except OSError as error:
-        raise _refused("--output", path, error) from error
+def tables(report: LimitReport) -> list[Table]:
+    """Returns the bounds and the measured times; passes by query length and by context; draft lengths."""
+    return [bounds_table(report), lengths_table(report), contexts_table(report), drafts_table(report)]
 
 
-def _refused(option: str, path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{option} {path}: cannot be written ({error.strerror or error}): name another file")
+def bounds_table(report: LimitReport) -> Table:
+    """Returns the times of one token behind the context: bounds, bare pass and decode loop; a column per model."""
+    models, step = (report.target, report.drafter), report.step
+    points = [model.at(1, report.context) for model in models]
+    rows = [
+        ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
+        ("copies of as much, read and written, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
+        ("sums of as much, only read, GB/s", *(quartiles(m.read_bytes_per_second, GIGA) for m in models)),
+        ("products of matrices, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
+        ("bound by the bandwidth of copies, ms", *(ms(point.bandwidth_seconds) for point in points)),
+        ("bound by the arithmetic of products, ms", *(ms(point.arithmetic_seconds) for point in points)),
+        ("bare pass, ms", *(quartiles(point.seconds) for point in points)),
+        ("decoding alone, ms per token", *(quartiles(model.per_token) for model in models)),
+        ("  overhead left, outside of bare passes", *(share_of(m.outside_passes, m.per_token) for m in models)),
+        ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
+        ("drafting, ms per draft token", NULL, quartiles(report.drafter.per_draft_token)),
+        ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
+        (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
+        ("  overhead left, outside of bare passes", share_of(step.outside_passes, step.seconds), NULL),
+    ]
+    title = f"one token behind {report.context} · {report.environment['engine']} · median [quartiles]"
+    caption = [*conditions(report), *explanations(report), report.verdict]
+    return Table(title, _columns("", "target", "drafter"), rows, caption)
+
+
+def lengths_table(report: LimitReport) -> Table:
+    """Returns a line per query length behind the context."""
+    rows = [
+        [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
+         ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
+        for point in report.target.points if point.context == report.context
+        for own in [report.drafter.at(point.query_length, point.context)]
+    ]  # fmt: skip
+    columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
+    return Table(f"passes behind {report.context} · ms", columns, rows)
+
+
+def contexts_table(report: LimitReport) -> Table:
+    """Returns a line per context: a pass over one token behind it."""
+    rows = [
+        [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
+         ms(own.bound_seconds)]
+        for point in report.target.points if point.query_length == 1
+        for own in [report.drafter.at(1, point.context)]
+    ]  # fmt: skip
+    return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
+
+
+def drafts_table(report: LimitReport) -> Table:
+    """Returns a line per acceptance rate: the best draft length by the measured costs, and with free verification."""
+
+    def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
+        """Returns a speed-up, with a mark where its interval includes 1; without drafting it is 1."""
+        is_decided = num_draft_tokens == 0 or speedup.tells_from(1.0)
+        return [str(num_draft_tokens), speedup.text if is_decided else f"{UNDECIDED}{speedup.text}"]
+
+    rows = [
+        [f"{each.acceptance_rate:g}", *cells(each.num_draft_tokens, each.speedup),
+         *cells(each.free_num_draft_tokens, each.free_speedup)]
+        for each in report.best
+    ]  # fmt: skip
+    columns = _columns("α", "γ", "speed-up [95 %]", "γ, free\nverification", "speed-up [95 %],\nfree verification")
+    caption = [
+        f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio.text},",
+        "v: single passes as measured above",
+        "γ = 0: drafting does not pay",
+        f"{UNDECIDED} the interval includes 1",
+    ]
+    return Table("best draft length", columns, rows, caption)
+
+
+def _columns(first: str, *others: str) -> tuple[Any, ...]:
+    return words(first, folds=False) + numbers(*others)
+
+
+def conditions(report: LimitReport) -> list[str]:
+    """Returns the models, the machine, the versions and the rounds, a line each."""
+    known = report.environment
+    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
+    if commit := known["commit"]:
+        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
+    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
+    return [
+        f"target {_model_conditions(report.target.model)}",
+        f"drafter {_model_conditions(report.drafter.model)}",
+        f"on {known['device']}",
+        ", ".join(versions),
+        f"{report.repeats} rounds, all in turn, seed {report.seed}",
+        f"ratios: medians of those in each round; intervals: {intervals}",
+    ]
+
+
+def _model_conditions(model: ModelConditions) -> str:
+    buffers = f", buffers of {model.capacity} tokens" if model.capacity else ""
+    return f"{model_name(model.name, model.revision)}: {model.dtype}, {model.attention}{buffers}"
+
+
+def explanations(report: LimitReport) -> list[str]:
+    """Returns the warnings, and the reason why a share of a bandwidth bound may be above 1, where one is."""
+    target, drafter = report.target, report.drafter
+    shares = (
+        (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
+    )  # fmt: skip
+    lines = [f"warning: {warning.text}" for warning in report.warnings]
+    if any(share.value > 1 and model.at(1, report.context).is_by_memory for model, share in shares):
+        lines.append("a share above 1: copies also write; a pass only reads (as sums do), or reads from a cache")
+    return lines
+
+
+def ms(seconds: float) -> str:
+    """Returns seconds as milliseconds with three digits."""
+    return _three_digits(MS * seconds) if seconds else NULL
+
+
+def quartiles(values: Quartiles, unit: float = MS) -> str:
+    """Returns the median with its quartiles, such as "1.2 [1.1, 1.4]"."""
+    median, low, high = (_three_digits(unit * value) for value in (values.median, values.low, values.high))
+    return f"{median} [{low}, {high}]"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def share_of(part: Quartiles, whole: Quartiles) -> str:
+    """Returns a median as a share of another, in percent."""
+    return f"{part.median / whole.median:.0%}"
+
+
+def draw_limit(report: LimitReport, path: Path) -> None:
+    """Draw passes and bounds by query length and by context, and speed-ups by draft length.
+
+    Raises ConfigError where the file cannot be written.
+    """
+    engine, device = report.environment["engine"], report.environment["device"]
+    names = (model.model.name.rpartition("/")[2] for model in (report.target, report.drafter))
+    panels = [
+        partial(_draw_passes, report=report, by_context=False), partial(_draw_passes, report=report, by_context=True),
+        partial(_draw_speedups, report=report),
+    ]  # fmt: skip
+    save_picture([panels], path, size=(13, 4), title=f"{' and '.join(names)}, {engine}: {device}")
+
+
+def _draw_passes(panel: Any, report: LimitReport, by_context: bool) -> None:
+    """Draw the passes and bounds of both models: over one token by context, or behind the context by query length."""
+    for role, model in (("target", report.target), ("drafter", report.drafter)):
+        if by_context:
+            points = {point.context: point for point in model.points if point.query_length == 1}
+        else:
+            points = {point.query_length: point for point in model.points if point.context == report.context}
+        places, colour = list(points), COLOURS[role]
+        low, middle, high = (
+            [MS * getattr(point.seconds, name) for point in points.values()] for name in ("low", "median", "high")
+        )
+        panel.plot(places, middle, "o-", markersize=3, color=colour, label=role)
+        panel.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+        bounds = [MS * point.bound_seconds for point in points.values()]
+        panel.plot(places, bounds, ":", color=colour, label=f"{role}: bound")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:.0f}")
+    panel.set_ylabel("ms")
+    if by_context:
+        panel.set_xlabel("context of a pass over one token")
+    else:
+        panel.set_xlabel(f"tokens in the pass, behind {report.context}")
+        panel.legend(frameon=False, fontsize="small")
+
+
+def _draw_speedups(panel: Any, report: LimitReport) -> None:
+    lengths = range(max(report.verification_cost))
+    for best in report.best:
+        rate = best.acceptance_rate
+        if rate in SHOWN_RATES:
+            [line] = panel.plot(lengths, [report.costs.speedup(rate, n) for n in lengths], label=f"α = {rate:g}")
+            panel.errorbar(
+                [best.num_draft_tokens], [best.speedup.value], reach([best.speedup]), fmt="o", capsize=3,
+                color=line.get_color(),
+            )  # fmt: skip
+    panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    panel.set_xlabel("draft tokens γ")
+    panel.set_ylabel("speed-up by the measured costs; best: 95 %")
+    panel.legend(frameon=False)

@@ -27,13 +27,12 @@ from specbench.models.timing import PassLog
 class ModelTimings:
     """Timings of one model, an entry per round: mean seconds of bare passes by (query length, context); seconds per
     token of autoregressive decoding, in all and outside of passes; the rates at which the machine copies, reads,
-    multiplies. `capacity`: the tokens of its static buffers, if it has such."""
+    multiplies."""
 
     passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)
     outside_passes: list[float] = field(default_factory=list)
     rates: list[Rates] = field(default_factory=list)
-    capacity: int | None = None
 
 
 @dataclass
@@ -149,21 +148,21 @@ def within(token_ids: list[int], vocab_size: int) -> list[int]:
     return [token % vocab_size for token in token_ids]
 
 
-def time_decoding(model: CausalLM, prompt_ids: list[int], into: ModelTimings) -> None:
-    """One autoregressive generation."""
+def time_decoding(model: CausalLM, prompt_ids: list[int], timings: ModelTimings) -> None:
+    """Adds the seconds of one autoregressive generation."""
     generation = generate(model, NoDrafter(), prompt_ids, 0)
     num_timed = len(generation.token_ids) - 1
-    into.per_token.append(generation.decode_seconds / num_timed)
-    into.outside_passes.append(outside_passes(generation) / num_timed)
+    timings.per_token.append(generation.decode_seconds / num_timed)
+    timings.outside_passes.append(outside_passes(generation) / num_timed)
 
 
-def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], into: StepTimings) -> None:
-    """One speculative generation."""
+def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: StepTimings) -> None:
+    """Adds the seconds of one speculative generation."""
     generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
     num_steps = len(generation.steps)
-    into.per_draft_token.append(drafter.seconds_per_token())
-    into.per_step.append(generation.decode_seconds / num_steps)
-    into.outside_passes.append(outside_passes(generation) / num_steps)
+    timings.per_draft_token.append(drafter.seconds_per_token())
+    timings.per_step.append(generation.decode_seconds / num_steps)
+    timings.outside_passes.append(outside_passes(generation) / num_steps)
 
 
 def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> Generation:
@@ -236,10 +235,10 @@ class Sweeps:
 
 def measure(
     target: CausalLM, drafter: CausalLM, gauges: Sequence[Gauge], points: Points, *,
-    repeats: int, seed: int, progress: Callable[[], None] = lambda: None,
+    repeats: int, seed: int, progress: Callable[[str], None] = lambda line: None,
 ) -> PairTimings:  # fmt: skip
     """After one unmeasured round, `repeats` rounds: each has every point of both models, the rates of both gauges,
-    and one generation of each model and of the pair, in an order that alternates. `progress` is called after each."""
+    and one generation of each model and of the pair, in an order that alternates. `progress` gets a line after each."""
     chance = random.Random(seed)
     models = (target, drafter)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
@@ -257,7 +256,8 @@ def measure(
                 time_decoding(model, ids[: points.context], timings)
         if points.decodes:
             time_steps(target, drafting, texts[0][: points.context], into.steps)
-        progress()
+        done = f"round {number + 1} of {repeats} is done" if number >= 0 else "warmed up"
+        progress(f"behind {points.context} tokens: {done}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from specbench.analysis.group_statistics import estimate, spearman
-from specbench.analysis.representation import LanguageShare, Representation, representation
-from specbench.analysis.sweep import with_value
-from specbench.analysis.trials import TrialRun, Trials, TuningReport, check_files, keep_rows, open_trials, trial_spec
-from specbench.analysis.tuning_tables import KEPT, conditions, title
+from specbench.analysis.group_statistics import Array, adjusted, spearman
+from specbench.analysis.representation import LanguageShare, Representation, representation, share_of
+from specbench.analysis.sweep import KEPT, conditions, title
+from specbench.analysis.trials import (
+    TrialRun,
+    Trials,
+    TuningReport,
+    check_files,
+    dumped,
+    finish,
+    open_trials,
+    trial_spec,
+    with_value,
+)
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.table import RULE, Table, numbers
+from specbench.core.table import Table, in_sections, numbers
 from specbench.results import plots
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.plots import Panel, save_picture
@@ -29,12 +39,9 @@ from specbench.running.request import Request
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
-from specbench.specs.languages import known
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import Scorer
-
-Array = NDArray[np.float64]
 
 
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Metric:
@@ -51,27 +58,19 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
         part = CorpusStatistics.of(quality, scorer, cluster, [own])
         if part is None or part.num_prompts != len(acceptance):
             return Metric()
-        both = np.hstack([acceptance, part.sums[0]])
-        return estimate(
-            [both], lambda sums: rate(sums[0]) * [part.score(row) for row in sums[0][:, 2:].tolist()], seed,
-            *bounds,
-        )  # fmt: skip
+        return adjusted(
+            acceptance, part.sums[0], lambda sums: np.array([part.score(row) for row in sums.tolist()]), seed, bounds
+        )
     scores = [generation.get("scores", {}).get(quality) for generation in own]
     if not scores or None in scores:
         return Metric()
-    both = np.hstack([acceptance, by_prompt(cluster, scores, [1.0] * len(scores))])
-    return estimate([both], lambda sums: rate(sums[0]) * sums[0][:, 2] / sums[0][:, 3], seed, *bounds)
+    statistics = by_prompt(cluster, scores, [1.0] * len(scores))
+    return adjusted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)
 
 
 def by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:
-    """Sums over the records of each prompt: [num_prompts, num_columns]."""
+    """Returns the sums over the records of each prompt: [num_prompts, num_columns]."""
     return np.stack([np.bincount(cluster, weights=np.asarray(column)) for column in columns], axis=1)
-
-
-def rate(sums: Array) -> Array:
-    """Mean acceptance rate of sums over prompts [num_resamples, 2 or more]: [num_resamples]."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sums[:, 0] / sums[:, 1])
 
 
 TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
@@ -89,18 +88,16 @@ class TemperaturePoint:
     adjusted: Metric
 
     def as_json(self) -> dict[str, Any]:
-        metrics = {name: self.row.metrics[name].model_dump() for name in ("acceptance_rate", "speedup")}
-        if self.quality:
-            metrics[self.quality] = self.row.metrics[self.quality].model_dump()
+        names = ["acceptance_rate", "speedup", *([self.quality] if self.quality else [])]
         return {
             "temperature": self.temperature, "subset": self.row.subset, "language": self.row.language,
-            "folder": str(self.run.folder), "quality": self.quality, "metrics": metrics,
+            "folder": str(self.run.folder), "quality": self.quality, "metrics": dumped(self.row.metrics, names),
             "adjusted_acceptance": self.adjusted.model_dump(),
         }  # fmt: skip
 
 
 def checked_temperatures(values: str | None) -> list[float]:
-    """The temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
+    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
     given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
     for value in given:
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -115,7 +112,7 @@ def checked_temperatures(values: str | None) -> list[float]:
 
 
 def joint(spec: RunSpec) -> RunSpec:
-    """The run with drafters that follow its temperature, whatever the method's file gives them."""
+    """Returns the run with drafters that follow its temperature, whatever the method's file gives them."""
     ar, method = spec.methods
     for path in dotted.leaves(method.model_dump(exclude={"sweep"})):
         if path.endswith("drafter.temperature"):
@@ -124,7 +121,7 @@ def joint(spec: RunSpec) -> RunSpec:
 
 
 def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
-    """The run at a temperature. Raises ConfigError where the task cannot be run at it."""
+    """Returns the run at a temperature. Raises ConfigError where the task cannot be run at it."""
     tasks, _ = with_overrides(spec.tasks, [], [f"generation.temperature={temperature:g}"])
     made = spec.model_copy(update={"tasks": tuple(tasks)})
     check_samples(made)
@@ -147,36 +144,30 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
 
 
 def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
-    """One row of a run with its quality-adjusted α."""
-    quality = "bleu" if "bleu" in row.metrics else row.quality
+    """Returns one row of a run with its quality-adjusted α."""
+    quality, of_quality = "bleu" if "bleu" in row.metrics else row.quality, Metric()
     scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
-    if quality is None or scorer is None:
-        return TemperaturePoint(temperature, run, row, quality, Metric())
-    records = [record for record in run.records if record["subset"] == row.subset]
-    return TemperaturePoint(
-        temperature, run, row, quality, adjusted_acceptance(records, method, quality, scorer, run.seed)
-    )
+    if quality is not None and scorer is not None:
+        records = [record for record in run.records if record["subset"] == row.subset]
+        of_quality = adjusted_acceptance(records, method, quality, scorer, run.seed)
+    return TemperaturePoint(temperature, run, row, quality, of_quality)
 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
     """Returns a table with a line for each temperature and subset."""
-    rows: list[Sequence[str]] = []
-    for place, each in enumerate(points):
-        if place and points[place - 1].temperature != each.temperature:
-            rows.append(RULE)
-        quality = each.row.metrics.get(each.quality or "")
-        rows.append([
-            f"{each.temperature:g}", each.row.subset, with_interval(each.row.metrics["acceptance_rate"], 3),
-            score(quality, each.quality), score(each.adjusted, each.quality),
-            with_interval(each.row.metrics["speedup"], 2),
-        ])  # fmt: skip
+    rows = [
+        (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
+         score(metrics.get(each.quality or ""), each.quality), score(each.adjusted, each.quality),
+         with_interval(metrics["speedup"], 2))
+        for each in points for metrics in [each.row.metrics]
+    ]  # fmt: skip
     unit = unit_of(next((point.quality for point in points if point.quality), None))
     columns = numbers("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
                       f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval", folds=True)  # fmt: skip
     caption = [
         f"α·quality is over the prompts of one subset and the answers of the method to them. {conditions(trials)}"
     ]
-    return Table(title(trials, "target and drafter at one temperature"), columns, rows, caption)
+    return Table(title(trials, "target and drafter at one temperature"), columns, in_sections(rows), caption)
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
@@ -202,7 +193,7 @@ def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
     save_picture(panels, path, size=(9, 8), kept=KEPT)
 
 
-NUM_TEXTS, MAX_NEW_TOKENS = 1000, 64
+NUM_TEXTS = 1000
 SHOWN = ("acceptance_rate", "mean_acceptance_length", "speedup", "speedup_expected", "cost_ratio")
 
 
@@ -216,7 +207,7 @@ class LanguageOrder:
     rows: Sequence[tuple[Row, LanguageShare | None]]
 
     def correlation(self, metric: str) -> float | None:
-        """Spearman's ρ between the share of a language and a metric of it; None for too few, or all the same."""
+        """Returns Spearman's ρ between the share of a language and a metric of it; None for too few, or equal ones."""
         pairs = [
             (share.share, value) for row, share in self.rows
             if share is not None and (value := row.metrics[metric].value) is not None
@@ -231,7 +222,7 @@ class LanguageOrder:
             "drafter": self.texts.model,
             "languages": [
                 {"subset": row.subset, "language": row.language, "share": share and share.model_dump(),
-                 "metrics": {name: row.metrics[name].model_dump() for name in SHOWN}}
+                 "metrics": dumped(row.metrics, SHOWN)}
                 for row, share in self.rows
             ],
             "spearman": {name: self.correlation(name) for name in ("acceptance_rate", "speedup")},
@@ -239,7 +230,7 @@ class LanguageOrder:
 
 
 def check_languages(spec: RunSpec) -> None:
-    """Raise ConfigError for a method that no texts can be sampled from, or a task without several languages."""
+    """Raises ConfigError for a method that no texts can be sampled from, or a task without several languages."""
     method = spec.methods[1]
     if method.routes is not None or not method.needs_drafter:
         raise ConfigError(
@@ -260,23 +251,15 @@ def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
     rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@") and row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
     say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
-    texts = representation(
-        drafter, num_texts, max_new_tokens=MAX_NEW_TOKENS, temperature=1.0, seed=trials.spec.seed,
-        languages=[row.language for row in rows if row.language],
-    )  # fmt: skip
+    languages = [row.language for row in rows if row.language]
+    texts = representation(drafter, num_texts, seed=trials.spec.seed, languages=languages)
     return LanguageOrder(run, texts, ordered(rows, texts.languages))
 
 
 def ordered(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
-    """Rows by the rank of their language; one that is in none of the texts is behind those that are, with share 0."""
-    by_code = {share.language: share for share in shares}
-    last = len(shares) + 1
-    found = []
-    for row in rows:
-        code = known(row.language) if row.language else None
-        absent = LanguageShare(rank=last, language=code, num_texts=0, share=0.0, low=0.0, high=0.0) if code else None
-        found.append((row, by_code.get(code, absent) if code else None))
-    return sorted(found, key=lambda pair: last + 1 if pair[1] is None else pair[1].rank)
+    """Returns rows by the rank of their language, with its share of the texts."""
+    found = [(row, share_of(shares, row.language)) for row in rows]
+    return sorted(found, key=lambda pair: np.inf if pair[1] is None else pair[1].rank)
 
 
 def order_table(trials: Trials, order: LanguageOrder) -> Table:
@@ -299,15 +282,10 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
     return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption)
 
 
-def draw_order(order: LanguageOrder, path: Path) -> None:
-    """Speed-up with its interval and α, the best represented language first."""
-    plots.draw([[row for row, _ in order.rows]], path)
-
-
 def run_recipe(
     request: Request, recipe: str, path: str | None, values: str | None, samples: int | None, console: Console
 ) -> TuningReport:
-    """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    """Runs what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
     if recipe not in RECIPES:
         raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
     if path is not None:
@@ -326,11 +304,9 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
         at_temperature(spec, temperature)
     trials = open_trials(spec, request, console, "joint-temperature")
     points = measure_temperatures(trials, temperatures)
-    keep_rows(request, [point.run for point in points])
-    if request.plot is not None:
-        draw_temperatures(points, request.plot)
-    data = {"points": [point.as_json() for point in points]}
-    return TuningReport(data, [temperature_table(trials, points)], trials.folder)
+    data, runs = {"points": [point.as_json() for point in points]}, [point.run for point in points]
+    tables = [temperature_table(trials, points)]
+    return finish(request, trials, runs, data, tables, partial(draw_temperatures, points))
 
 
 def run_language_order(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
@@ -343,10 +319,8 @@ def run_language_order(request: Request, values: str | None, samples: int | None
     check_languages(spec)
     trials = open_trials(spec, request, console, "language-order")
     order = measure_order(trials, NUM_TEXTS if samples is None else samples)
-    keep_rows(request, [order.run])
-    if request.plot is not None:
-        draw_order(order, request.plot)
-    return TuningReport(order.as_json(), [order_table(trials, order)], trials.folder)
+    draw = partial(plots.draw, [[row for row, _ in order.rows]])  # the best represented language first
+    return finish(request, trials, [order.run], order.as_json(), [order_table(trials, order)], draw)
 
 
 RECIPES: dict[str, Callable[[Request, str | None, int | None, Console], TuningReport]] = {

@@ -16,6 +16,7 @@ from specbench.core.table import Table, numbers
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
+from specbench.specs.languages import known
 from specbench.tasks.scoring.language import language_of
 from specbench.training.teacher import GenerationJob, Generator
 
@@ -55,17 +56,11 @@ class Representation(BaseModel):
 
 
 def representation(
-    model: CausalLM,
-    num_texts: int,
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
-    prompt: str = "",
-    languages: Sequence[str] = (),
-) -> Representation:
-    """Sample the texts behind `prompt`, identify the language of each (`languages`: others than the common ones, ISO
-    639), rank them.
+    model: CausalLM, num_texts: int, *, seed: int, max_new_tokens: int = 64, temperature: float = 1.0,
+    prompt: str = "", languages: Sequence[str] = (),
+) -> Representation:  # fmt: skip
+    """Samples texts behind `prompt`, identifies the language of each (`languages`: others than the common ones, ISO
+    639), and ranks the languages.
 
     Raises ConfigError for a prompt that has no token, as where a model cannot begin a text without one.
     """
@@ -92,6 +87,16 @@ def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
                   low=float(bounds.low), high=float(bounds.high))
         )  # fmt: skip
     return shares
+
+
+def share_of(shares: Sequence[LanguageShare], language: str | None) -> LanguageShare | None:
+    """Returns the share of a language. A language in none of the texts is behind all that are, with share 0. None for
+    one that lingua cannot identify."""
+    code = known(language) if language else None
+    if code is None:
+        return None
+    absent = LanguageShare(rank=len(shares) + 1, language=code, num_texts=0, share=0.0, low=0.0, high=0.0)
+    return next((share for share in shares if share.language == code), absent)
 
 
 def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:

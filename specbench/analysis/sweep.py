@@ -1,52 +1,80 @@
 """`specbench sweep`: every value measured, or for fuzzy methods one recorded run replayed at every setting."""
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from specbench.analysis.estimates import EstimateCheck, Recording, SettingEstimate, check_of, shown_metrics
-from specbench.analysis.trials import TrialRun, Trials
+from rich.console import Console
+
+from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, check_of
+from specbench.analysis.trials import (
+    LENGTH,
+    THRESHOLD,
+    MeasuredValue,
+    SweptValue,
+    TrialRun,
+    Trials,
+    TuningReport,
+    check_files,
+    finish,
+    fuzzy_at,
+    open_trials,
+    shown,
+    shown_metrics,
+    trial_spec,
+    with_value,
+)
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import Table, in_sections, numbers, words
 from specbench.results.bootstrap import Metric
+from specbench.results.plots import Panel, reach, save_picture
+from specbench.results.units import number, pair, unit_of, with_interval
+from specbench.running.request import Request
 from specbench.specs import components as dotted
 from specbench.specs import yaml_files
-from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 
-THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
 # Not what a method does, or what makes it another method with other options.
 FIXED = ("name", "version", "title", "paper", "calibration", "decodes_with", "drafter.type", "decoder.type")
+MIN_CHECKS = 3
 
 
-@dataclass(frozen=True)
-class SweptValue:
-    """One value of one path; all other keys are as in the method's file. `name` names its folder too."""
+def run_sweep(
+    request: Request, path: str | None, values: str | None, *, measure_all: bool, num_checks: int, console: Console
+) -> TuningReport:
+    """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    check_files(request)
+    spec = trial_spec(request, "sweep", console)
+    method = spec.methods[1]
+    by_path = values_by_path(method, path, values)
+    settings = [  # one path at a time: crossing the paths would need the product of their numbers of values
+        SweptValue(key, value, with_value(method, key, value, place=f"--path {key}, value {shown(value)}"))
+        for key, of_key in by_path.items() for value in of_key
+    ]  # fmt: skip
+    if measure_all or not fits_one_pass(method, by_path):
+        trials = open_trials(spec, request, console, "sweep")
+        measured = measured_sweep(trials, settings)
+        data = [
+            {"path": each.path, "value": each.value, "estimate": False, "folder": str(each.run.folder),
+             "metrics": shown_metrics(each.metrics, each.run.quality)}
+            for each in measured
+        ]  # fmt: skip
+        runs, tables = [each.run for each in measured], [values_table(trials, measured)]
+        return finish(request, trials, runs, {"measured": data}, tables, partial(draw_values, measured))
+    thresholds = sorted({each.method.verification.options["threshold"] for each in settings if each.path == THRESHOLD})
+    lengths = sorted({each.method.num_draft_tokens for each in settings if each.path == LENGTH})
+    least = min(MIN_CHECKS, len(thresholds))
+    if num_checks < least:
+        raise ConfigError(f"--checks {num_checks}: an estimate is shown with its error: give at least {least}")
+    trials = open_trials(spec, request, console, "sweep")
+    sweep = one_pass(trials, thresholds, lengths or [method.num_draft_tokens], spread(thresholds, num_checks))
+    runs, tables = [check.run for check in sweep.checks], [estimates_table(trials, sweep), checks_table(sweep.checks)]
+    return finish(request, trials, runs, sweep.as_json(), tables, partial(draw_estimates, sweep))
 
-    path: str
-    value: Any
-    method: MethodSpec
 
-    @property
-    def name(self) -> str:
-        return re.sub(r"[^\w.=+-]+", "_", f"{self.path}={shown(self.value)}")
-
-
-def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> MethodSpec:
-    """Returns the method with another value at a dotted path. Raises ConfigError: `place`, and what is wrong."""
-    data = dotted.put(method.model_dump(exclude={"sweep"}), path, value)
-    return build(MethodSpec, data, prefix=f"{place}: " if place else "")
-
-
-def at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
-    """Returns a fuzzy method at another threshold and draft length."""
-    changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
-    return changed.model_copy(update={"name": name}) if name else changed
-
-
-def swept_values(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
+def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
     """Returns values by path: those of the method's own `sweep`, or one path with its own values or the given ones.
 
     Raises ConfigError for a path that the method lacks, and where nothing is given to sweep.
@@ -71,134 +99,58 @@ def swept_values(method: MethodSpec, path: str | None, values: str | None) -> di
     return {path: given}
 
 
-def values_to_sweep(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> list[SweptValue]:
-    """Returns every value of one path at a time, all other keys as in the file: crossing the paths would need the
-    product of their numbers of values."""
-    return [
-        SweptValue(path, value, with_value(method, path, value, place=f"--path {path}, value {shown(value)}"))
-        for path, values in swept.items() for value in values
-    ]  # fmt: skip
-
-
-def shown(value: Any) -> str:
-    """Returns a value as a table or a name shows it."""
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-
-
-MIN_CHECKS = 3
-
-
-@dataclass(frozen=True)
-class MeasuredValue:
-    """A value that was run."""
-
-    swept: SweptValue
-    run: TrialRun
-
-    @property
-    def metrics(self) -> dict[str, Metric]:
-        return self.run.metrics(self.swept.method.name)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "path": self.swept.path, "value": self.swept.value, "estimate": False, "folder": str(self.run.folder),
-            "metrics": shown_metrics(self.metrics, self.run.quality),
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class OnePassSweep:
-    """One recorded run, the estimates made from it, and the real runs that they were checked against."""
-
-    recorded_at: MethodSpec
-    run: TrialRun
-    estimates: Sequence[SettingEstimate]
-    checks: Sequence[EstimateCheck]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "recorded": {
-                "threshold": self.recorded_at.verification.options["threshold"],
-                "num_draft_tokens": self.recorded_at.num_draft_tokens, "folder": str(self.run.folder),
-            },
-            "estimates": [estimate.as_json() for estimate in self.estimates],
-            "measured": [check.as_json() for check in self.checks],
-        }  # fmt: skip
-
-
-def fits_one_pass(method: MethodSpec, swept: Mapping[str, Sequence[Any]]) -> bool:
+def fits_one_pass(method: MethodSpec, values: Mapping[str, Sequence[Any]]) -> bool:
     """Returns whether one run's records suffice: for a sweep of the threshold, or of threshold and draft length."""
     is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
-    return is_fuzzy and THRESHOLD in swept and set(swept) <= {THRESHOLD, LENGTH}
+    return is_fuzzy and THRESHOLD in values and set(values) <= {THRESHOLD, LENGTH}
 
 
-def measured_sweep(trials: Trials, chosen: Sequence[SweptValue]) -> list[MeasuredValue]:
+def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[MeasuredValue]:
     """Measure every value with AR, each in its own folder; equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
-    for number, swept in enumerate(chosen, start=1):
-        meaning = swept.method.model_dump_json()
-        say(trials.console, f"[{number}/{len(chosen)}] {swept.path} = {shown(swept.value)}")
+    measured = []
+    for place, each in enumerate(settings, start=1):
+        meaning = each.method.model_dump_json()
+        say(trials.console, f"[{place}/{len(settings)}] {each.path} = {shown(each.value)}")
         if meaning not in runs:
-            runs[meaning] = trials.run(swept.name, [swept.method])
-    return [MeasuredValue(swept, runs[swept.method.model_dump_json()]) for swept in chosen]
+            runs[meaning] = trials.run(each.name, [each.method])
+        measured.append(MeasuredValue(each.path, each.value, each.method, runs[meaning]))
+    return measured
 
 
 def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
     """Measure a run that keeps the divergences of all drafted positions."""
-    method = at(trials.base, threshold, num_draft_tokens)
+    method = fuzzy_at(trials.base, threshold, num_draft_tokens)
     say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
-    run = trials.run(f"record-{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}", [method], keep=method.name)
+    run = trials.run(f"record-{_folder_name(threshold, num_draft_tokens)}", [method], keep=method.name)
     return run, Recording.of(run, method.name)
 
 
-@dataclass(frozen=True)
-class SweepGrid:
-    """The settings of a one-pass sweep: every threshold at every draft length; `checked`: the thresholds that are
-    run."""
-
-    thresholds: Sequence[float]
-    lengths: Sequence[int]
-    checked: Sequence[float]
+def _folder_name(threshold: float, num_draft_tokens: int) -> str:
+    return f"{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}"
 
 
-def grid(method: MethodSpec, chosen: Sequence[SweptValue], num_checks: int) -> SweepGrid:
-    """Returns the grid of the chosen values. Raises ConfigError for too few checks."""
-    thresholds = {v.method.verification.options["threshold"] for v in chosen if v.path == THRESHOLD}
-    lengths = {v.method.num_draft_tokens for v in chosen if v.path == LENGTH} or {method.num_draft_tokens}
-    wanted = min(MIN_CHECKS, len(thresholds))
-    if num_checks < wanted:
-        raise ConfigError(f"--check {num_checks}: an estimate is shown with its error: give at least {wanted}")
-    return SweepGrid(sorted(thresholds), sorted(lengths), spread(sorted(thresholds), num_checks))
-
-
-def one_pass(trials: Trials, asked: SweepGrid) -> OnePassSweep:
-    """Record once, replay every threshold × draft length, and run some of the thresholds for the error.
+def one_pass(
+    trials: Trials, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
+) -> OnePassSweep:
+    """Record once, replay every threshold × draft length, and run the `checked` thresholds for the error.
 
     Recorded at the smallest threshold, whose answers are nearest to the target's own, so that the answers of all other
     thresholds begin as they do; and at the longest draft, which holds the shorter ones. A check is run at the draft
     length with the best estimated speed: the setting that one would choose.
     """
-    run, recording = recorded_run(trials, asked.thresholds[0], asked.lengths[-1])
-    estimates = [recording.estimate(threshold, length) for threshold in asked.thresholds for length in asked.lengths]
-    checks = [
-        checked_estimate(trials, recording, best_of([e for e in estimates if e.threshold == threshold]))
-        for threshold in asked.checked
-    ]
+    run, recording = recorded_run(trials, thresholds[0], lengths[-1])
+    estimates = [recording.estimate(threshold, length) for threshold in thresholds for length in lengths]
+    checks = []
+    for threshold in checked:
+        of_threshold = [each for each in estimates if each.threshold == threshold]
+        best = max(of_threshold, key=lambda each: each.metrics["tokens_per_second"].value or 0.0)
+        method = fuzzy_at(trials.base, threshold, best.num_draft_tokens)
+        setting = f"threshold {threshold:g} with {best.num_draft_tokens} draft tokens"
+        say(trials.console, f"checking the estimate for {setting}")
+        real = trials.run(_folder_name(threshold, best.num_draft_tokens), [method])
+        checks.append(check_of(recording, best, real, method.name))
     return OnePassSweep(run.method(trials.base.name), run, estimates, checks)
-
-
-def checked_estimate(trials: Trials, recording: Recording, estimate: SettingEstimate) -> EstimateCheck:
-    """Measure a real run at the setting of an estimate. Returns the error of the estimate."""
-    method = at(trials.base, estimate.threshold, estimate.num_draft_tokens)
-    where = f"threshold {estimate.threshold:g} with {estimate.num_draft_tokens} draft tokens"
-    say(trials.console, f"checking the estimate for {where}")
-    run = trials.run(f"{THRESHOLD}={estimate.threshold:g}-{LENGTH}={estimate.num_draft_tokens}", [method])
-    return check_of(recording, estimate, run, method.name)
-
-
-def best_of(estimates: Sequence[SettingEstimate]) -> SettingEstimate:
-    """Returns the estimate with the highest speed."""
-    return max(estimates, key=lambda estimate: estimate.metrics["tokens_per_second"].value or 0.0)
 
 
 def spread(values: Sequence[float], count: int) -> list[float]:
@@ -208,3 +160,156 @@ def spread(values: Sequence[float], count: int) -> list[float]:
     if count == 1:
         return [values[len(values) // 2]]
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+KEPT = "; the runs are kept"
+
+
+def title(trials: Trials, subject: str) -> str:
+    """Returns the title of a table: task and method, then its subject."""
+    return f"{trials.spec.tasks[0].name} · {trials.base.name}: {subject}"
+
+
+def conditions(trials: Trials) -> str:
+    """Returns the models and the prompts of the runs, as captions name them."""
+    subsets = ", ".join(subset for _, subset, _ in trials.loaded)
+    num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
+    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {num_prompts} prompts of {subsets}"
+
+
+def _drafters(trials: Trials) -> str:
+    """Returns the drafter of the method, or that of each of its routes."""
+    names = {part.name: part.drafter.type for part in trials.base.parts}
+    names |= {name: model.name for name, model in trials.models.drafters.items() if name in names}
+    return ", ".join(f"{name.partition('/')[2]} {drafter}".strip() for name, drafter in names.items())
+
+
+def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
+    """Returns a table with a line for each value that was run."""
+    quality = values[0].run.quality
+    rows = [
+        (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
+         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), pair(metrics, quality))
+        for value in values for metrics in [value.metrics]
+    ]  # fmt: skip
+    columns = words("key") + numbers(
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method"), folds=True
+    )
+    caption = ["One key at a time; the others are those of the method's file.", conditions(trials)]
+    return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
+
+
+def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
+    """Returns a table with a line for each setting that was replayed; none of them was run."""
+    rows = [
+        (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
+         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
+         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
+        for estimate in sweep.estimates for metrics in [estimate.metrics]
+    ]  # fmt: skip
+    columns = numbers("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up",
+                      "exact\nsteps %", folds=True)  # fmt: skip
+    threshold = shown(sweep.recorded_at.verification.options["threshold"])
+    caption = [
+        f"≈ estimated, not measured: from one recorded run at threshold {threshold} with "
+        f"{sweep.recorded_at.num_draft_tokens} draft tokens. The last column gives the share of steps whose counts are "
+        "exact (up to the first other token); later counts are estimated. Seconds are modelled from the passes of that "
+        "run. The next table shows the error against real runs.",
+        conditions(trials),
+    ]
+    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption)
+
+
+def checks_table(checks: Sequence[EstimateCheck]) -> Table:
+    """Returns a table of estimates and real runs at the same settings."""
+    quality = checks[0].run.quality if checks else None
+    rows = [_check_cells(check, quality) for check in checks]
+    columns = numbers("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"),
+                      folds=True)  # fmt: skip
+    num_exact = sum(check.estimate.num_exact for check in checks)
+    num_confirmed = sum(check.num_confirmed for check in checks)
+    agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
+    if num_confirmed < num_exact:
+        agreement += ": rounding, or a model whose output depends on the length of its passes"
+    has_interval = any(error.low is not None for check in checks for error in check.errors.values())
+    interval = ", with 95 % interval over prompts" if has_interval else ""
+    caption = [
+        f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is measured "
+        "only."
+    ]
+    return Table("the estimates against real runs", columns, rows, caption)
+
+
+def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:
+    estimated, metrics = check.estimate.metrics, check.metrics
+    lengths = (number(each["mean_acceptance_length"], 2) for each in (estimated, metrics))
+    return [
+        shown(check.estimate.threshold), str(check.estimate.num_draft_tokens), " → ".join(lengths),
+        with_interval(check.errors["mean_acceptance_length"], 0, 100), number(estimated["speedup"], 2),
+        with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100), pair(metrics, quality),
+    ]  # fmt: skip
+
+
+def heading(quality: str | None, method: str) -> str:
+    """Returns the heading of a column with the scores of AR and of a method."""
+    return f"{unit_of(quality).label}\nar → {method}"
+
+
+def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
+    """Draw speed-up over threshold: estimates as a line for each draft length, real runs as points with their score.
+
+    plots.check_plot checks the name of the file.
+    """
+
+    def panel(axes: Any) -> None:
+        for length in sorted({estimate.num_draft_tokens for estimate in sweep.estimates}):
+            line = [estimate for estimate in sweep.estimates if estimate.num_draft_tokens == length]
+            heights = [estimate.metrics["speedup"].value for estimate in line]
+            axes.plot([each.threshold for each in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
+        places = [check.estimate.threshold for check in sweep.checks]
+        _points(axes, places, [check.metrics for check in sweep.checks], sweep.run.quality)
+        for place, check in zip(places, sweep.checks, strict=True):
+            point = (place, check.metrics["speedup"].value or 0.0)
+            axes.annotate(f"{check.estimate.num_draft_tokens}", point, xytext=(5, 5), fontsize=8,
+                          textcoords="offset points")  # fmt: skip
+        axes.set_xlabel("threshold   (≈ estimated from one run; points: real runs, with their draft length)")
+
+    save_picture([[panel]], path, size=(9, 4), kept=KEPT)
+
+
+def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
+    """Draw a panel for each key: speed-up with its interval, and the score, at every value that was run."""
+
+    def panel_of(key: str) -> Panel:
+        of_key = [value for value in values if value.path == key]
+
+        def panel(axes: Any) -> None:
+            _points(axes, range(len(of_key)), [value.metrics for value in of_key], of_key[0].run.quality)
+            axes.set_xticks(range(len(of_key)), [shown(value.value) for value in of_key])
+            axes.set_xlabel("draft tokens" if key == LENGTH else key)
+
+        return panel
+
+    panels = [[panel_of(key)] for key in dict.fromkeys(value.path for value in values)]
+    save_picture(panels, path, size=(9, 4 * len(panels)), kept=KEPT)
+
+
+def _points(axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None) -> None:
+    """Draw measured speed-ups with their intervals and, where there is one, the score on a second axis."""
+    speedups = [each["speedup"] for each in metrics]
+    axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",
+                  capsize=3, label="measured speed-up, 95 %")  # fmt: skip
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylabel("speed-up over AR")
+    unit = unit_of(quality)
+    values = [each[quality].value if quality else None for each in metrics]
+    scored = [(place, unit.factor * value) for place, value in zip(places, values, strict=True) if value is not None]
+    if scored:
+        right = axes.twinx()
+        right.plot(*zip(*scored, strict=True), "s", color="#b5493a", label=f"measured {unit.label}")
+        right.set_ylim(0, max(1.02 * unit.factor * unit.most, *(1.02 * value for _, value in scored)))
+        right.set_ylabel(unit.label, color="#b5493a")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)

@@ -1,6 +1,8 @@
 """Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,9 +34,34 @@ from specbench.running.plan import Cell, load_data, make_cells, present
 from specbench.running.records import Record
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder
+from specbench.specs import components as dotted
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import make_scorer
+
+THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
+SHOWN_METRICS = (
+    "acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
+    "speedup",
+)  # fmt: skip
+
+
+def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> MethodSpec:
+    """Returns the method with another value at a dotted path. Raises ConfigError: `place`, and what is wrong."""
+    data = dotted.put(method.model_dump(exclude={"sweep"}), path, value)
+    return build(MethodSpec, data, prefix=f"{place}: " if place else "")
+
+
+def fuzzy_at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
+    """Returns a fuzzy method at another threshold and draft length."""
+    changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
+    return changed.model_copy(update={"name": name}) if name else changed
+
+
+def shown(value: Any) -> str:
+    """Returns a value as a table or a name shows it."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -63,6 +90,40 @@ class TrialRun:
     def metrics(self, name: str) -> dict[str, Metric]:
         """Returns every metric of one method over all subsets."""
         return metrics_of(self.records, self.method(name), self.seed, self._scoring)
+
+
+def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
+    """Returns the metrics of a method that JSON reports show: speeds, acceptance, and the main score."""
+    return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
+
+
+def dumped(metrics: Mapping[str, Metric], names: Iterable[str]) -> dict[str, Any]:
+    """Returns the named metrics with their intervals, for JSON."""
+    return {name: metrics[name].model_dump() for name in names}
+
+
+@dataclass(frozen=True)
+class SweptValue:
+    """One value of one path; all other keys are as in the method's file. `name` names its folder too."""
+
+    path: str
+    value: Any
+    method: MethodSpec
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"[^\w.=+-]+", "_", f"{self.path}={shown(self.value)}")
+
+
+@dataclass(frozen=True)
+class MeasuredValue(SweptValue):
+    """A value that was run."""
+
+    run: TrialRun
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        return self.run.metrics(self.method.name)
 
 
 @dataclass(frozen=True)
@@ -99,11 +160,11 @@ class Trials:
         if self.output is not None:
             return self.output
         cells = make_cells(self.spec, self.models, self.loaded)
-        asked = {
+        identity = {
             **run_identity(self.spec, cells, self.models, self.conditions), **naming.asked_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
-        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", asked)
+        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
 
     def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
@@ -114,7 +175,16 @@ class Trials:
         identity = run_identity(spec, cells, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
         if keep is not None:
-            cells, folder.records = keep_evidence(cells, keep, folder)
+            cells = [
+                replace(cell, decoders=tuple(keeping(d) if d.method.name == keep else d for d in cell.decoders))
+                for cell in cells
+            ]
+            rules = {
+                (cell.task.name, cell.subset): decoder.rule
+                for cell in cells for decoder in cell.decoders
+                if isinstance(decoder, DraftingDecoder) and isinstance(decoder.rule, KeepingRule)
+            }  # fmt: skip
+            folder.records = EvidenceFile(folder.records.path, rules, keep)
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
 
@@ -132,20 +202,6 @@ class Trials:
             elif part.needs_drafter:
                 found |= load_drafters(self.spec, [part], self.models.target)
         return found
-
-
-def keep_evidence(cells: Sequence[Cell], method: str, folder: RunFolder) -> tuple[list[Cell], EvidenceFile]:
-    """Returns the cells in which one method's rule keeps its evidence, and the file that writes it into the records."""
-    kept = [
-        replace(cell, decoders=tuple(keeping(d) if d.method.name == method else d for d in cell.decoders))
-        for cell in cells
-    ]
-    rules = {
-        (cell.task.name, cell.subset): d.rule
-        for cell in kept for d in cell.decoders
-        if isinstance(d, DraftingDecoder) and isinstance(d.rule, KeepingRule)
-    }  # fmt: skip
-    return kept, EvidenceFile(folder.records.path, rules, method)
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
@@ -198,8 +254,15 @@ def check_files(request: Request) -> None:
         check_takes(request.leaderboard, options.device)
 
 
-def keep_rows(request: Request, runs: Sequence[TrialRun]) -> None:
-    """Add measured rows to the leaderboard; estimates are never added."""
+def finish(
+    request: Request, trials: Trials, runs: Sequence[TrialRun], data: dict[str, Any], tables: Sequence[Table],
+    draw: Callable[[Path], None],
+) -> TuningReport:  # fmt: skip
+    """Adds the rows of the runs to the leaderboard (estimates are never added) and draws the picture, if the request
+    names them. Returns the output of the command."""
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)
+    if request.plot is not None:
+        draw(request.plot)
+    return TuningReport(data, tables, trials.folder)

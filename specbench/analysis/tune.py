@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specbench.analysis.sweep import LENGTH, at, recorded_run, with_value
-from specbench.analysis.trials import TrialRun, Trials
+from specbench.analysis.sweep import recorded_run
+from specbench.analysis.trials import LENGTH, TrialRun, Trials, fuzzy_at, with_value
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.verification import MAX_JS
@@ -36,11 +36,6 @@ def thresholds_up_to(divergence: str, step: float, start: float = 0.0) -> list[f
     return [round(start + number * step, 6) for number in range(1, count + 1)]
 
 
-def thresholds_below(start: float) -> list[float]:
-    """Returns the fine grid from below `start` down to its first step."""
-    return [round(number * FINE, 6) for number in range(math.ceil(start / FINE - 1e-9) - 1, 0, -1)]
-
-
 def nearest_threshold(shares: Mapping[float, float], wanted: float) -> float:
     """Returns the threshold whose share of accepted draft tokens is nearest to the wanted one; the smaller of
     equals."""
@@ -52,11 +47,6 @@ def candidates(shares: Mapping[float, float], wanted: float) -> list[float]:
     ordered = sorted(shares)
     place = ordered.index(nearest_threshold(shares, wanted))
     return ordered[max(0, place - 1) : place + 2]
-
-
-def allowed_quality(target: float, drafter: float) -> float:
-    """Returns the lowest quality that has fallen by no more than a fifth of the gap."""
-    return target - TOLERATED * (target - drafter)
 
 
 def within(qualities: Sequence[tuple[float, float]], allowed: float) -> list[float]:
@@ -83,11 +73,6 @@ def is_blind(difference: Metric, gap: float, num_prompts: int, most: float = 1.0
     fall = TOLERATED * gap
     low = difference.low if difference.low < difference.high else difference.value - 3 * most / num_prompts
     return difference.high - low > fall and low <= -fall <= difference.high
-
-
-def middle(low: float, high: float) -> float:
-    """Returns the threshold half-way."""
-    return round((low + high) / 2, 6)
 
 
 CHUNK = 3  # thresholds measured in one run, with one AR
@@ -121,15 +106,18 @@ class Tuner:
         """Returns the draft length with the most tokens per second, and its run: of the method itself, or, where it is
         fuzzy, of speculative decoding with the same drafter; the run of a fuzzy method has the drafter alone too."""
         base = self.trials.base
-        methods = [named(with_value(lossless(base), LENGTH, length), f"length-{length}") for length in self.lengths]
+        methods = [
+            with_value(lossless(base), LENGTH, length).model_copy(update={"name": f"length-{length}"})
+            for length in self.lengths
+        ]
         alone = [load_method("draft-only")] if is_fuzzy(base) else []
         run = self.trials.run("lengths-" + "-".join(map(str, self.lengths)), [*methods, *alone])
         found = {length: run.metrics(f"length-{length}")["tokens_per_second"] for length in self.lengths}
-        chosen = fastest({length: speed.value or 0.0 for length, speed in found.items()})
+        best = fastest({length: speed.value or 0.0 for length, speed in found.items()})
         who = "speculative decoding with this drafter" if is_fuzzy(base) else base.name
         speeds = ", ".join(f"{length}: {with_interval(speed, 1)}" for length, speed in found.items())
-        self.decide(f"draft length {chosen}: tokens/s of {who} by length, 95 % interval: {speeds}")
-        return chosen, run
+        self.decide(f"draft length {best}: tokens/s of {who} by length, 95 % interval: {speeds}")
+        return best, run
 
     def equivalent(self, length: int, lossless_metrics: MetricsByName) -> tuple[float, MetricsByName]:
         """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its
@@ -142,13 +130,13 @@ class Tuner:
         near = candidates(estimated, wanted.value)
         found = self.measure(near, length)
         shares = {threshold: found[threshold]["draft_efficiency"].value or 0.0 for threshold in near}
-        chosen = nearest_threshold(shares, wanted.value)
+        equivalent = nearest_threshold(shares, wanted.value)
         seen = ", ".join(f"{t:g}: ≈ {estimated[t]:.3f}, run {shares[t]:.3f}" for t in near)
         self.decide(
-            f"T_SD = {chosen:g}: speculative decoding has {with_interval(wanted, 3)} of its draft tokens accepted; "
+            f"T_SD = {equivalent:g}: speculative decoding has {with_interval(wanted, 3)} of its draft tokens accepted; "
             f"by threshold (≈ estimated from one run): {seen}"
         )
-        return chosen, found[chosen]
+        return equivalent, found[equivalent]
 
     @property
     def quality(self) -> str:
@@ -164,7 +152,7 @@ class Tuner:
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
         """Measure the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
-        methods = [at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
+        methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
         run = self.trials.run(folder, methods)
         return {threshold: run.metrics(name) for threshold, name in names.items()}
@@ -188,7 +176,7 @@ class Tuner:
     def smaller(self, start: float, length: int, allowed: float) -> dict[float, MetricsByName]:
         """Returns the thresholds below T_SD that keep the quality, where T_SD itself does not; empty where none does.
         The paper's search only goes up; but the share of a fuzzy rule may match that of SD with worse tokens."""
-        rest = thresholds_below(start)
+        rest = [round(number * FINE, 6) for number in range(math.ceil(start / FINE - 1e-9) - 1, 0, -1)]
         found: dict[float, MetricsByName] = {}
         kept: list[float] = []
         while rest and not kept:
@@ -209,10 +197,11 @@ class Tuner:
         faster."""
         while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < max(self.lengths):
             following = min(other for other in self.lengths if other > length)
-            pair = {n: at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
+            pair = {n: fuzzy_at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
             run = self.trials.run(f"threshold-{threshold:g}-lengths-{length}-{following}", list(pair.values()))
             now, then = (run.metrics(method.name) for method in pair.values())
-            better = _speed(then) > _speed(now) and (then[self.quality].value or 0.0) >= allowed - 1e-9
+            speeds = [each["tokens_per_second"].value or 0.0 for each in (now, then)]
+            better = speeds[1] > speeds[0] and (then[self.quality].value or 0.0) >= allowed - 1e-9
             self.decide(
                 f"{label or 'one'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are accepted; "
                 f"{following} instead of {length}: tokens/s {with_interval(now['tokens_per_second'], 1)} → "
@@ -222,7 +211,7 @@ class Tuner:
             if not better:
                 break
             length, metrics = following, then
-        return TunedPreset(label, at(self.trials.base, threshold, length), metrics)
+        return TunedPreset(label, fuzzy_at(self.trials.base, threshold, length), metrics)
 
 
 def is_fuzzy(method: MethodSpec) -> bool:
@@ -234,14 +223,6 @@ def lossless(method: MethodSpec) -> MethodSpec:
     if not is_fuzzy(method):
         return method
     return with_value(method, "verification", {"rule": "rejection"})
-
-
-def named(method: MethodSpec, name: str) -> MethodSpec:
-    return method.model_copy(update={"name": name})
-
-
-def _speed(metrics: MetricsByName) -> float:
-    return metrics["tokens_per_second"].value or 0.0
 
 
 def tune(tuner: Tuner) -> list[TunedPreset]:
@@ -257,20 +238,20 @@ def tune(tuner: Tuner) -> list[TunedPreset]:
     if target.value is None or drafter.value is None:
         raise ConfigError(f"no answer of this slice has a score ({unit.label}): give examples that have references")
     gap = target.value - drafter.value
-    said = f"{unit.label}: target {score(target, quality)}, drafter alone {score(drafter, quality)}"
+    scores = f"{unit.label}: target {score(target, quality)}, drafter alone {score(drafter, quality)}"
     if gap <= 0:
         raise ConfigError(
-            f"{said}: without a gap no fall of quality can be seen on this slice: give more examples with "
+            f"{scores}: without a gap no fall of quality can be seen on this slice: give more examples with "
             "--calibration or --limit, or another task"
         )
-    tuner.decide(said)
-    allowed = allowed_quality(target.value, drafter.value)
+    tuner.decide(scores)
+    allowed = target.value - TOLERATED * gap
     low, low_metrics = tuner.equivalent(length, own)
     kept = tuner.largest(low, low_metrics, length, allowed)
     if (kept[low][quality].value or 0.0) < allowed - 1e-9:
         kept = tuner.smaller(low, length, allowed) or kept
     low, high = min(kept), max(kept)
-    med = middle(low, high)
+    med = round((low + high) / 2, 6)
     if med not in kept:
         kept |= tuner.measure([med], length)
     if low == high:
@@ -283,8 +264,8 @@ def tune(tuner: Tuner) -> list[TunedPreset]:
             f"({TOLERATED * unit.factor * gap:.1f} points): on {num_prompts} prompts the {unit.label} of "
             f"high − AR is {score(difference, quality)} points; tune on more"
         )
-    chosen = {"": low} if low == high else {"low": low, "med": med, "high": high}
-    return [tuner.longer(label, t, kept[t], length, allowed) for label, t in chosen.items()]
+    labelled = {"": low} if low == high else {"low": low, "med": med, "high": high}
+    return [tuner.longer(label, t, kept[t], length, allowed) for label, t in labelled.items()]
 
 
 def checked_lengths(texts: Sequence[str], method: MethodSpec) -> list[int]:

@@ -2,42 +2,52 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
 
-from specbench.analysis.vocab_acceptance import MethodAcceptance, MethodFit, PairFigures, expected_acceptance, fits
-from specbench.analysis.vocab_overlap import (
+from specbench.analysis.vocab_figures import (
     CountSummary,
     Decompositions,
+    FitVerdict,
     Injectivity,
     LengthSummary,
+    MethodAcceptance,
+    MethodFit,
     Overlap,
     TextOverlap,
-    count,
+    costs_in_texts,
     decompositions,
+    expected_acceptance,
     injectivity,
     text_overlap,
-    token_counts,
     vocabulary_overlap,
 )
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, numbers, words
 from specbench.core.threads import set_threads
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.units import NULL, interval, number
+from specbench.running.checked import check_revision
 from specbench.running.plan import with_files
-from specbench.specs.catalogue import load_task
+from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.tasks.examples import load_examples
+
+LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it a method is held back by the vocabularies alone
+MANY_PASSES = 16  # for ψ of one token: what the paper calls large (figure 1)
 
 
 class VocabReport(BaseModel):
-    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair; acceptance only where it was asked for."""
+    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair; acceptance only where it was asked for.
+
+    passes_in_texts: the mean draft passes that ψ takes at least, over the target's tokens as often as they appear in
+    the texts; writable_in_texts: the share of these that drafter tokens can be joined to.
+    """
 
     target: str
     drafter: str
@@ -50,64 +60,106 @@ class VocabReport(BaseModel):
     decompositions: Decompositions
     passes_in_texts: float
     writable_in_texts: float
-    acceptance: list[MethodAcceptance] | None
-    methods: list[MethodFit]
+    acceptance: list[MethodAcceptance] | None = None
+    methods: list[MethodFit] = []
+
+    @property
+    def sides(self) -> dict[str, Injectivity]:
+        return {"T": self.target_injectivity, "D": self.drafter_injectivity}
 
 
-class NamedTokenizer(BaseModel, arbitrary_types_allowed=True):
+@dataclass(frozen=True)
+class NamedTokenizer:
     """A model's name, tokenizer and vocabulary."""
 
     name: str
     tokenizer: Any
-    vocabulary: Vocabulary
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.tokenizer)
 
 
 def make_report(
-    target: NamedTokenizer,
-    drafter: NamedTokenizer,
-    texts: Sequence[str],
-    texts_from: str,
-    models: ModelPair | None = None,
-    seed: int = 0,
-) -> VocabReport:
-    """Compare two vocabularies, in general and on texts; with both models loaded also what methods accept."""
+    target: NamedTokenizer, drafter: NamedTokenizer, texts: Sequence[str], texts_from: str,
+    models: ModelPair | None = None, seed: int = 0,
+) -> VocabReport:  # fmt: skip
+    """Returns the comparison of two vocabularies, in general and on texts; with both models loaded also the expected
+    acceptance of methods."""
     passes, writable = costs_in_texts(target.vocabulary, drafter.vocabulary, texts)
-    figures = PairFigures(
-        same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
-        text_overlap=text_overlap(target.vocabulary, drafter.vocabulary, texts),
-        passes_in_texts=passes,
-        writable_in_texts=writable,
-        target=injectivity(target.tokenizer, target.vocabulary, texts),
-        drafter=injectivity(drafter.tokenizer, drafter.vocabulary, texts),
-    )
-    methods = fits(figures)
-    return VocabReport(
+    report = VocabReport(
         target=target.name,
         drafter=drafter.name,
         texts=texts_from,
-        same_vocabulary=figures.same_vocabulary,
+        same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
         overlap=vocabulary_overlap(target.vocabulary, drafter.vocabulary),
-        text_overlap=figures.text_overlap,
-        target_injectivity=figures.target,
-        drafter_injectivity=figures.drafter,
+        text_overlap=text_overlap(target.vocabulary, drafter.vocabulary, texts),
+        target_injectivity=injectivity(target.tokenizer, target.vocabulary, texts),
+        drafter_injectivity=injectivity(drafter.tokenizer, drafter.vocabulary, texts),
         decompositions=decompositions(target.vocabulary, drafter.vocabulary),
-        passes_in_texts=figures.passes_in_texts,
-        writable_in_texts=figures.writable_in_texts,
-        acceptance=None if models is None else expected_acceptance(models, methods, texts, seed),
-        methods=methods,
+        passes_in_texts=passes,
+        writable_in_texts=writable,
     )
+    methods = method_fits(report)
+    acceptance = None if models is None else expected_acceptance(models, methods, texts, seed)
+    return report.model_copy(update={"methods": methods, "acceptance": acceptance})
 
 
-def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
-    """Over the target's tokens as often as they appear in the texts: the mean draft passes that ψ takes at least, and
-    the share of tokens that drafter tokens can be joined to."""
-    pieces = drafter.id_of.keys()
-    longest = max(map(len, pieces), default=0)
-    counts = token_counts(target, texts)
-    found = [(number, *count(token, pieces, longest)) for token, number in counts.items()]
-    total = max(1, counts.total())
-    passes = sum(number * of_token for number, _, of_token in found)
-    return passes / total, sum(number for number, ways, _ in found if ways) / total
+def method_fits(report: VocabReport) -> list[MethodFit]:
+    """Returns the verdicts on the paper's methods, in its order. They leave open whether the drafter is accurate, which
+    takes the models (`expected_acceptance`)."""
+    share = report.text_overlap.share_of_target
+    verdicts: dict[str, tuple[FitVerdict, str]] = {
+        "sd": ("cannot run", "it compares probabilities of the same token ids, and the vocabularies differ"),
+        "union": ("no gain", "never accepts more than tli (Theorem 4.1)"),
+        "slem": _slem_fit(report),
+        "slrs": _slrs_fit(report),
+        "tli": (
+            "fits" if share >= LARGE_OVERLAP else "weak",
+            f"the drafter has {share:.1%} of the target's tokens in the texts: only those can be accepted",
+        ),
+    }
+    if report.same_vocabulary:
+        verdicts |= {
+            "sd": ("fits", "both have the same vocabulary"),
+            "slem": ("no gain", "sd runs this pair, and exact match accepts less (Theorem 3.1)"),
+            "slrs": ("no gain", "sd runs this pair, and takes no sum over texts"),
+            "tli": ("no gain", "the intersection is the vocabulary itself: it is sd"),
+        }
+    known, fits = set(method_names()), []
+    for name, (verdict, reason) in verdicts.items():
+        if name in known:
+            runs = report.same_vocabulary or not load_method(name).same_vocabulary
+            fits.append(MethodFit(method=name, runs=runs, verdict=verdict if runs else "cannot run", reason=reason))
+    return fits
+
+
+def _slem_fit(report: VocabReport) -> tuple[FitVerdict, str]:
+    if changed := _changed_texts(report):
+        return "weak", f"{changed}: the drafter reads and writes other texts"
+    return "fits", "texts come back from the tokens of both; the vocabularies may differ in any way"
+
+
+def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
+    weak = [f"{changed}: the drafter reads and writes other texts"] if (changed := _changed_texts(report)) else []
+    if report.writable_in_texts < LARGE_OVERLAP:
+        share = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
+        weak.insert(0, f"the drafter can write {share}: only those can be accepted")
+    if weak:
+        return "weak", "; ".join(weak)
+    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes or more, on average over the texts"
+    if report.passes_in_texts > MANY_PASSES:
+        return "costly", f"{passes}: the drafter's tokens are too long"
+    return "fits", f"{passes}: the drafter's tokens are short"
+
+
+def _changed_texts(report: VocabReport) -> str:
+    """Returns how many texts do not come back from each side's tokens; empty where all do."""
+    return "; ".join(
+        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not come back from the {side}'s tokens"
+        for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
+        if found.num_changed_by_bridges
+    )
 
 
 NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10
@@ -118,8 +170,8 @@ def task_prompts(
     task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | None,
     console: Console,
 ) -> list[str]:  # fmt: skip
-    """The first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets. Where none
-    is named, of a user's own files those that have any; the others are named on the console.
+    """Returns the first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets.
+    Where none is named, of a user's own files those that have any; the others are named on the console.
 
     Raises ConfigError for an unknown task or subset and for anything wrong with the data.
     """
@@ -131,102 +183,69 @@ def task_prompts(
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit {limit}: must be 1 or more")
-    each = -(-NUM_PROMPTS // len(names)) if limit is None else limit
+    num_each = -(-NUM_PROMPTS // len(names)) if limit is None else limit
     loaded = [
-        load_examples(spec, name, data=data, use_sample=use_sample, limit=each, num_subsets=len(names)).examples
+        load_examples(spec, name, data=data, use_sample=use_sample, limit=num_each, num_subsets=len(names)).examples
         for name in names
     ]
-    in_turn = [examples[row].prompt for row in range(each) for examples in loaded if row < len(examples)]
+    in_turn = [examples[row].prompt for row in range(num_each) for examples in loaded if row < len(examples)]
     return in_turn[: NUM_PROMPTS if limit is None else None]
 
 
-@dataclass(frozen=True)
-class VocabOptions:
-    """The options of `specbench vocab`, as a user gives them."""
-
-    target: str
-    drafter: str
-    target_revision: str | None
-    drafter_revision: str | None
-    task: str | None
-    subsets: Sequence[str] | None
-    limit: int | None
-    data: str | None
-    acceptance: bool
-    seed: int
-    dtype: str
-    device: str
-
-
-def vocab_report(asked: VocabOptions, console: Console) -> VocabReport:
-    """Returns the report on a pair; the models' weights are loaded only for --acceptance. `console`: is told which
-    subsets have no files."""
-    check_revision("target", asked.target, asked.target_revision)
-    check_revision("drafter", asked.drafter, asked.drafter_revision)
-    texts = prompts(asked, console)
-    texts_from = f"{len(texts)} prompts of {asked.task or DEFAULT_TASK}"
-    if not asked.acceptance:
-        target_side = named_tokenizer(asked.target, load_tokenizer(asked.target, asked.target_revision))
-        drafter_side = named_tokenizer(asked.drafter, load_tokenizer(asked.drafter, asked.drafter_revision))
-        return make_report(target_side, drafter_side, texts, texts_from)
-    set_threads(None, asked.target.startswith(EMBEDDED))
-    target = load_model(asked.target, revision=asked.target_revision, dtype=asked.dtype, device=asked.device)
-    dtype = target.dtype if asked.dtype == "auto" else asked.dtype
-    drafter = load_model(asked.drafter, revision=asked.drafter_revision, dtype=dtype, device=asked.device)
-    models = ModelPair(target, drafter)
-    return make_report(of_model(target), of_model(drafter), texts, texts_from, models, asked.seed)
-
-
-def check_revision(role: str, name: str, revision: str | None) -> None:
-    """Raises ConfigError for a revision of a model that is not on the hub, where it would have no effect."""
-    if revision is not None and (name.startswith(EMBEDDED) or Path(name).is_dir()):
-        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
-
-
-def prompts(asked: VocabOptions, console: Console) -> list[str]:
-    """The bundled prompts where no task is named or the target is an embedded one, as in `specbench run`."""
-    bundled = asked.data is None and (asked.task is None or asked.target.startswith(EMBEDDED))
-    return task_prompts(
-        asked.task or DEFAULT_TASK, asked.subsets, data=asked.data, use_sample=bundled, limit=asked.limit,
-        console=console,
-    )  # fmt: skip
-
-
-def named_tokenizer(name: str, tokenizer: object) -> NamedTokenizer:
-    return NamedTokenizer(name=name, tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
-
-
-def of_model(model: CausalLM) -> NamedTokenizer:
-    return NamedTokenizer(name=model.name, tokenizer=model.tokenizer, vocabulary=model.text_vocabulary)
+def vocab_report(
+    target: str, drafter: str, *, target_revision: str | None, drafter_revision: str | None, task: str | None,
+    subsets: Sequence[str] | None, limit: int | None, data: str | None, acceptance: bool, seed: int, dtype: str,
+    device: str, console: Console,
+) -> VocabReport:  # fmt: skip
+    """Returns the report on a pair, by the options of `specbench vocab`; the models' weights are loaded only for
+    `acceptance`. `console` gets a line about subsets that have no files."""
+    check_revision("target", target, target_revision)
+    check_revision("drafter", drafter, drafter_revision)
+    # The bundled prompts where no task is named or the target is an embedded one, as in `specbench run`.
+    bundled = data is None and (task is None or target.startswith(EMBEDDED))
+    task = task or DEFAULT_TASK
+    texts = task_prompts(task, subsets, data=data, use_sample=bundled, limit=limit, console=console)
+    texts_from = f"{len(texts)} prompts of {task}"
+    if not acceptance:
+        own = NamedTokenizer(target, load_tokenizer(target, target_revision))
+        other = NamedTokenizer(drafter, load_tokenizer(drafter, drafter_revision))
+        return make_report(own, other, texts, texts_from)
+    set_threads(None, target.startswith(EMBEDDED))
+    target_model = load_model(target, revision=target_revision, dtype=dtype, device=device)
+    dtype = target_model.dtype if dtype == "auto" else dtype
+    draft_model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
+    own, other = (NamedTokenizer(model.name, model.tokenizer) for model in (target_model, draft_model))
+    return make_report(own, other, texts, texts_from, ModelPair(target_model, draft_model), seed)
 
 
 BAR_WIDTH = 30
 MANY_LENGTHS = 20
 
 
-def parts(report: VocabReport) -> Iterator[Table | str]:
+def report_parts(report: VocabReport) -> Iterator[Table | str]:
     """Yields the tables, and the lines below them."""
+    texts, lengths = report.text_overlap, report.decompositions.by_length
     yield f"T: {report.target}\nD: {report.drafter}\n"
     yield sizes_table(report)
-    yield text_shares(report)
+    yield (
+        f"texts: {report.texts}; of the tokens as they appear there, the drafter has {texts.share_of_target:.1%} of "
+        f"the target's and\nthe target {texts.share_of_drafter:.1%} of the drafter's\n"
+    )
     yield injectivity_table(report)
-    yield from changed_texts(report)
+    for side, found in report.sides.items():
+        if found.first is not None:
+            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
     yield decompositions_table(report.decompositions)
-    yield lengths_table(report.decompositions.by_length[:MANY_LENGTHS])
-    yield from longer_tokens(report.decompositions.by_length[MANY_LENGTHS:])
+    yield lengths_table(lengths[:MANY_LENGTHS])
+    if longer := lengths[MANY_LENGTHS:]:
+        yield (
+            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes, "
+            f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
+        )
     if report.acceptance is not None:
         yield acceptance_table(report.acceptance)
         yield from (f"{of.method}: not computed: {of.problem}\n" for of in report.acceptance if of.problem)
     yield methods_table(report)
-
-
-def text_shares(report: VocabReport) -> str:
-    """Returns the shares of the tokens in texts that the other vocabulary has."""
-    texts = report.text_overlap
-    return (
-        f"texts: {report.texts}; of the tokens as they appear there, the drafter has {texts.share_of_target:.1%} of "
-        f"the target's and\nthe target {texts.share_of_drafter:.1%} of the drafter's\n"
-    )
 
 
 def sizes_table(report: VocabReport) -> Table:
@@ -248,17 +267,10 @@ def injectivity_table(report: VocabReport) -> Table:
     rows = [
         _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
                "yes, on these" if found.injective else "no")
-        for side, found in (("T", report.target_injectivity), ("D", report.drafter_injectivity))
+        for side, found in report.sides.items()
     ]  # fmt: skip
     columns = words("") + numbers("texts", "changed", "by bridges", "injective", folds=True)
     return Table("texts that come back from their tokens", columns, rows)
-
-
-def changed_texts(report: VocabReport) -> Iterator[str]:
-    """Yields the first text that changes on each side."""
-    for side, found in (("T", report.target_injectivity), ("D", report.drafter_injectivity)):
-        if found.first is not None:
-            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
 
 
 def decompositions_table(found: Decompositions) -> Table:
@@ -288,15 +300,6 @@ def lengths_table(found: Sequence[LengthSummary]) -> Table:
     ]  # fmt: skip
     columns = words("bytes") + numbers("tokens", "median", "max", folds=True) + words("log of median")
     return Table("decompositions by the length of the token", columns, rows)
-
-
-def longer_tokens(found: Sequence[LengthSummary]) -> Iterator[str]:
-    """Yields a line about the lengths that the table leaves out, if any."""
-    if found:
-        yield (
-            f"and {sum(of.num_tokens for of in found):,} tokens of {found[0].length} to {found[-1].length} bytes, with "
-            f"up to {_count(max(of.max for of in found))} decompositions (--json lists them)\n"
-        )
 
 
 def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:

@@ -1,5 +1,6 @@
 """`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -48,46 +49,40 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness import FairnessRequest, check_request, fairness_answer
+    from specbench.analysis.fairness import FairnessRequest, add_fairness, check_rows, fairness_report
 
     request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
         dtype=dtype, device=device, threads=threads,
     )  # fmt: skip
-    check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
         from specbench.results.plots import check_plot
 
         check_plot(picture)
     if board is not None:
-        from specbench.analysis.fairness import check_rows
-
         check_rows(board)
     with stderr.status("reading the runs") as status:
-        found = fairness_answer(request, status.update)
-    show(found, as_json)
+        report = fairness_report(request, status.update)
+    show(report, as_json)
     if picture is not None:
         from specbench.analysis.fairness_tables import draw_fairness
 
-        draw_fairness(found.report, picture)
+        draw_fairness(report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
-        from specbench.analysis.fairness import absent, add_to
-
-        told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
-        stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
+        stderr.print(f"{board}: {add_fairness(board, report)}", soft_wrap=True)
 
 
-def show(found: Any, as_json: bool) -> None:
+def show(report: Any, as_json: bool) -> None:
     """Prints the report on stdout."""
     from specbench.analysis.fairness_tables import tables
 
     if as_json:
-        stdout.out(found.report.model_dump_json(indent=2))
+        stdout.out(report.model_dump_json(indent=2))
         return
-    for table in tables(found.report):
+    for table in tables(report):
         stdout.print(table)
 
 
@@ -98,7 +93,7 @@ def languages(
     prompt: arguments.SamplePrompt = "",
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
-    also: Annotated[
+    extra_languages: Annotated[
         str | None, typer.Option(help="Codes of languages besides the common ones, separated by commas.")
     ] = None,
     seed: arguments.Seed = 0,
@@ -117,9 +112,11 @@ def languages(
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
         if not 0 < value < float("inf"):
             raise ConfigError(f"{option} {value:g}: must be above 0")
-    for code in split(also or ""):
+    extra = split(extra_languages or "")
+    for code in extra:
         if known(code) is None:
-            raise ConfigError(f"--also {code}: no language that lingua can identify: give ISO 639 codes like la,eo")
+            problem = "no language that lingua can identify: give ISO 639 codes like la,eo"
+            raise ConfigError(f"--extra-languages {code}: {problem}")
     from specbench.analysis.representation import representation, representation_table
     from specbench.models.loading import load_model
 
@@ -127,7 +124,7 @@ def languages(
         model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
         found = representation(
             model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-            prompt=prompt, languages=split(also or ""),
+            prompt=prompt, languages=extra,
         )  # fmt: skip
     if as_json:
         stdout.out(found.model_dump_json(indent=2))
@@ -163,9 +160,9 @@ def limit(
 
     operations of a pass ÷ the rate of matrix products.
     """
-    from specbench.analysis.limit import LimitOptions, limits
-    from specbench.analysis.limit_report import check_output, write
-    from specbench.analysis.limit_tables import draw_limit, tables
+    from specbench.analysis.limit import LimitOptions, measure_pair
+    from specbench.analysis.limit_report import draw_limit, tables
+    from specbench.core.files import check_output, write_output
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads
     from specbench.results.plots import check_plot
@@ -177,25 +174,25 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    asked = build(LimitOptions, {
+    options = build(LimitOptions, {
         "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
         "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
     })  # fmt: skip
     set_threads(threads, target.startswith(EMBEDDED))
     with saying("measuring") as say:
-        report = limits(asked, say)
+        report = measure_pair(options, say)
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
     else:
         for table in tables(report):
             stdout.print(table)
-    told = stderr if as_json else stdout  # with --json stdout has only the JSON
+    console = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
-        write(file, report)
-        told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
+        write_output("--output", file, report.model_dump_json(indent=2) + "\n")
+        console.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
         draw_limit(report, picture)
-        told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 
 def vocab(
@@ -218,19 +215,18 @@ def vocab(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.analysis.vocab import VocabOptions, parts, vocab_report
+    from specbench.analysis.vocab import report_parts, vocab_report
 
-    asked = VocabOptions(
-        target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
-        subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
-        seed=seed, dtype=dtype, device=device,
-    )  # fmt: skip
     with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = vocab_report(asked, stderr)
+        report = vocab_report(
+            target, drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
+            subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
+            seed=seed, dtype=dtype, device=device, console=stderr,
+        )  # fmt: skip
     if as_json:
         stdout.out(report.model_dump_json(indent=2))
         return
-    for part in parts(report):
+    for part in report_parts(report):
         stdout.print(part)
 
 
@@ -253,7 +249,8 @@ def audit(
 ) -> None:
     """Test whether methods are lossless on a model pair; exit code 1 if one that is declared lossless is not."""
     from specbench.analysis.audit import run_audit
-    from specbench.analysis.audit_report import audit_table, check_place, paragraphs, write_report
+    from specbench.analysis.audit_report import audit_table, paragraphs
+    from specbench.core.files import check_output, write_output
     from specbench.results.adding import relative
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.running.request import Request
@@ -264,7 +261,7 @@ def audit(
     request = Request(tasks, split(method), options, command_line())
     file = path("--output", output)
     if file is not None:
-        check_place(file)
+        check_output("--output", file)
     board = path("--leaderboard", leaderboard)
     if board is not None:  # an unusable file is reported before the audit starts
         load(board)
@@ -273,7 +270,7 @@ def audit(
         report = run_audit(request, draws, temperature, say, stderr)
     text = report.model_dump_json(indent=2)
     if file is not None:
-        write_report(file, text)
+        write_output("--output", file, text + "\n")
     if as_json:
         stdout.out(text)
     else:
@@ -282,7 +279,9 @@ def audit(
             stdout.print(paragraph)
     if board is not None:
         kept = None if file is None else relative(file, board)
-        stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)
+        stderr.print(
+            f"{board}: {set_verdicts(board, partial(report.verdict_of, place=kept))} rows got a verdict", soft_wrap=True
+        )
         if kept is None:
             stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
     if not report.as_declared:

@@ -175,7 +175,7 @@ def check(
 
     If the file has several rows of a method, the one with the most similar conditions and options is used.
     """
-    from specbench.analysis.audit_report import check_place, write_report
+    from specbench.core.files import check_output, write_output
     from specbench.results import check_report
     from specbench.results.check import check as compare
 
@@ -184,12 +184,12 @@ def check(
              if found is not None}  # fmt: skip
     allowed = share("--max-regression", max_regression)
     for option, file in files.items():
-        check_place(file, option)
+        check_output(option, file)
     with stderr.status("reading the runs") as status:
         report = compare(baseline, candidate, allowed, split(ignore or ""), status.update)
     forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():
-        write_report(file, forms[option](report), option)
+        write_output(option, file, forms[option](report) + "\n")
     for part in check_report.screen(report):
         stdout.print(part)
     if report.exit_code:

@@ -25,8 +25,10 @@ def sweep(
     samples: Annotated[
         int | None, typer.Option(help="Texts of the drafter that rank the languages of language-order; 1000.")
     ] = None,
-    every: Annotated[bool, flag("--every", help="Run every value, also where one run can tell them.")] = False,
-    check: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
+    measure_all: Annotated[
+        bool, flag("--measure-all", help="Run every value, also where the records of one run give estimates.")
+    ] = False,
+    checks: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
     *,
     options: RunOptions,
     output: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
@@ -38,7 +40,7 @@ def sweep(
 ) -> None:
     """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
     from specbench.analysis.recipes import run_recipe
-    from specbench.analysis.tuning_runs import run_sweep
+    from specbench.analysis.sweep import run_sweep
     from specbench.running.request import Request
 
     if samples is not None and recipe is None:
@@ -50,7 +52,7 @@ def sweep(
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)
     else:
-        report = run_sweep(request, path, values, every=every, num_checks=check, console=stderr)
+        report = run_sweep(request, path, values, measure_all=measure_all, num_checks=checks, console=stderr)
     if as_json:
         stdout.out(json.dumps(report.data, ensure_ascii=False, indent=2))
         return
@@ -86,7 +88,7 @@ def tune(
     METHOD-tuned-low.yaml, -med and -high, in the current folder. An existing file is replaced only if tune wrote it and
     it has not been changed since.
     """
-    from specbench.analysis.tuning_runs import run_tune
+    from specbench.analysis.tuned_methods import run_tune
     from specbench.running.request import Request
 
     request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))

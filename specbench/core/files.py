@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from specbench.core.errors import ConfigError
+
 
 def _module(name: str) -> Any:
     """Returns a module of the standard library that only some systems have; None on the others."""
@@ -123,6 +125,28 @@ def check_place(path: Path) -> None:
         file.close()
     temporary.unlink()
     file.close()
+
+
+def check_output(option: str, path: Path) -> None:
+    """Raises ConfigError if `write_output` could not replace the file of an option; called before anything is
+    measured."""
+    try:
+        check_place(path.resolve())
+    except OSError as error:
+        raise _not_written(option, path, error) from error
+
+
+def write_output(option: str, path: Path, text: str, kept: str = "") -> None:
+    """Replaces the file of an option, such as --output. Raises ConfigError if it cannot be written; `kept`: what the
+    message says of other results."""
+    try:
+        write_atomically(path.resolve(), text)
+    except OSError as error:
+        raise _not_written(option, path, error, kept) from error
+
+
+def _not_written(option: str, path: Path, error: OSError, kept: str = "") -> ConfigError:
+    return ConfigError(f"{option} {path}: cannot be written ({error.strerror or error}){kept}: name another file")
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:

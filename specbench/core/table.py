@@ -5,7 +5,7 @@
 A console prints a Table directly. `Table.markdown()` and `Table.latex()` return strings.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +49,16 @@ def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:
 def numbers(*headings: str, folds: bool = False) -> tuple[Column, ...]:
     """Returns columns of numbers, aligned to the right."""
     return tuple(Column(heading, is_number=True, folds=folds) for heading in headings)
+
+
+def in_sections(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+    """Returns rows of a table with a RULE wherever the first cell changes."""
+    found: list[Sequence[str]] = []
+    for row in rows:
+        if found and found[-1][0] != row[0]:
+            found.append(RULE)
+        found.append(row)
+    return found
 
 
 @dataclass(frozen=True)

@@ -207,15 +207,15 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
 
 def add_fairness(job: RunJob) -> None:
     """Add the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
-    from specbench.analysis.fairness import FairnessRequest, add_to, fairness_answer
+    from specbench.analysis import fairness
 
     options = job.request.options
-    request = FairnessRequest(
-        runs=[str(job.folder)], before=None, after=None, drafters=(), reference="continuation", samples=0,
-        data=options.data, seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
+    request = fairness.FairnessRequest(
+        runs=[str(job.folder)], data=options.data, seed=options.seed, dtype=options.dtype, device=options.device,
+        threads=options.threads,
     )  # fmt: skip
-    num_rows = add_to(job.folder / "leaderboard.json", fairness_answer(request))
-    console.say(console.stderr, f"fairness: {num_rows} rows")
+    added = fairness.add_fairness(job.folder / "leaderboard.json", fairness.fairness_report(request))
+    console.say(console.stderr, f"fairness: {added}")
 
 
 class SendingReports:

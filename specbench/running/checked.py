@@ -75,17 +75,21 @@ def requested_tasks(names: Sequence[str]) -> list[str]:
 
 
 def check_revisions(options: RunOptions) -> None:
-    """Raises ConfigError for a revision without a model on the hub, since it would silently have no effect."""
+    """Raises ConfigError for a revision without a model on the hub."""
     for role, name, revision in (
         ("target", options.target, options.target_revision),
         ("drafter", options.drafter, options.drafter_revision),
     ):
-        if revision is None:
-            continue
-        if name is None:
+        if revision is not None and name is None:
             raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
-        if name.startswith(EMBEDDED) or is_local(name):
-            raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+        if name is not None:
+            check_revision(role, name, revision)
+
+
+def check_revision(role: str, name: str, revision: str | None) -> None:
+    """Raises ConfigError for a revision of a model that is not on the hub, since it would silently have no effect."""
+    if revision is not None and (name.startswith(EMBEDDED) or is_local(name)):
+        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
 def check_counts(options: RunOptions) -> None:

@@ -2,6 +2,7 @@
 in its file."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Pa
     row = load(board)[place_of([each.model_dump() for each in load(board)])]
     report = tmp_path / "audit.json"
     report.write_text(report_of(row, 0.25).model_dump_json(), encoding="utf-8")
-    set_verdicts(board, report_of(row, 0.25).with_place("audit.json"))
+    set_verdicts(board, partial(report_of(row, 0.25).verdict_of, place="audit.json"))
     found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert (
         not found.problems and [*found.stated] == [OF_REPORT] and "lossless" in {each.verdict for each in load(board)}

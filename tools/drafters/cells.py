@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from specbench.analysis.fairness_numbers import NumberChange
+from specbench.analysis.fairness_report import NumberChange
 from specbench.results.bootstrap import Metric
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness_drafters import LEAST
-from specbench.analysis.fairness_numbers import FairnessReport, NumberChange
+from specbench.analysis.fairness_report import FairnessReport, NumberChange
+from specbench.analysis.fairness_tables import LEAST
 
 from .cells import change, interval, table
 

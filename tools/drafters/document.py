@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness_numbers import DrafterReport, FairnessReport
+from specbench.analysis.fairness_report import DrafterReport, FairnessReport
 from specbench.embedded.family import read_manifest
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from specbench.analysis.fairness_numbers import FairnessReport
+from specbench.analysis.fairness_report import FairnessReport
 from specbench.embedded.build import sample_of, write_rows
 from specbench.embedded.world import held_out_rows
 

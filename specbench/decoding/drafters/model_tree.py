@@ -57,9 +57,8 @@ class ModelTreeDrafter(Drafter):
         self._num_read = 0
         placed = {-1: -1}  # node of the shape → node of the tree
         for level in self.shape.levels[:num_draft_tokens]:
-            frontier = [
-                (placed[node], children) for node, children in level if self._continues(placed.get(node), tokens)
-            ]
+            there = [(placed[node], children) for node, children in level if node in placed]
+            frontier = [(node, children) for node, children in there if self._continues(node, tokens)]
             if not frontier:
                 break
             rows.append(self._read(ids, tokens, parents, [node for node, _ in frontier]))
@@ -73,9 +72,9 @@ class ModelTreeDrafter(Drafter):
             return Proposal()
         return TreeProposal(tokens, parents, self.draws, Distributions.concat(rows), expanded)
 
-    def _continues(self, node: int | None, tokens: list[int]) -> bool:
-        """Returns whether a node is in the tree and not an end token."""
-        return node is not None and (node < 0 or tokens[node] not in self.model.eos_token_ids)
+    def _continues(self, node: int, tokens: list[int]) -> bool:
+        """Returns whether a node is not an end token."""
+        return node < 0 or tokens[node] not in self.model.eos_token_ids
 
     def _read(self, ids: list[int], tokens: list[int], parents: list[int], frontier: list[int]) -> Distributions:
         """Returns the distributions after the nodes `frontier`, which are among those that are not read yet."""

@@ -1,0 +1,222 @@
+"""`specbench tune`: the slice that is tuned on, and the tuned methods as YAML files that say how each was found."""
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from textwrap import fill
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from specbench import __version__
+from specbench.analysis.sweep import conditions, heading, title
+from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials, shown, trial_spec
+from specbench.analysis.tune import TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
+from specbench.core.console import say
+from specbench.core.errors import ConfigError
+from specbench.core.files import check_output, write_output
+from specbench.core.table import Table, numbers, words
+from specbench.decoding.decoder import stream_seed
+from specbench.models.causal_lm import CausalLM
+from specbench.results.bootstrap import MIN_PROMPTS
+from specbench.results.units import NULL, number, pair, score, unit_of, with_interval
+from specbench.running.blocks import prompt_digest
+from specbench.running.calibration import Loaded
+from specbench.running.request import Request
+from specbench.specs.catalogue import load_file
+from specbench.specs.method import CalibrationSpec
+
+SEAL = "# As `specbench tune` wrote it, digest of the lines below: "
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # omitted from the files
+
+
+def run_tune(
+    request: Request, output: Path, *, amount: str, lengths: Sequence[str], step: float, console: Console
+) -> TuningReport:
+    """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
+    check_method_file(output)
+    spec = trial_spec(request, "tune", console)
+    check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
+    tried = checked_lengths(lengths, spec.methods[1])
+    check_quality(spec, step)
+    trials = open_trials(spec, request, console, "tune")
+    calibration_slice = choose_slice(trials.loaded, amount, spec.seed)
+    trials = replace(trials, loaded=calibration_slice)
+    sizes = ", ".join(f"{len(data.examples)} of {subset}" for _, subset, data in calibration_slice)
+    say(console, f"calibration slice: {sizes}")
+    tuner = Tuner(trials, tried, step)
+    presets = tune(tuner)
+    calibration = calibration_of(calibration_slice)
+    paths = write_presets(output, trials, presets, calibration, tuner.notes)
+    data = {
+        "files": [str(path) for path in paths], "decisions": tuner.notes, "calibration": calibration.model_dump(),
+        "presets": [
+            {"preset": preset.label, "method": preset.method.model_dump(mode="json"),
+             "metrics": dumped(preset.metrics, preset.metrics)}
+            for preset in presets
+        ],
+    }  # fmt: skip
+    return TuningReport(data, [presets_table(trials, presets, paths)], trials.folder)
+
+
+def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
+    """Returns the examples to tune on, drawn from each subset by the seed. `amount`: a share (0.25) or a number (8) of
+    each subset's examples.
+
+    Raises ConfigError for an amount that leaves nothing to evaluate, or too few examples for an interval.
+    """
+    taken = []
+    for task, subset, data in loaded:
+        count = _count(amount, len(data.examples), subset)
+        drawn = Random(stream_seed("calibration", seed, task.name, subset)).sample(data.examples, count)
+        taken.append((task, subset, replace(data, examples=tuple(sorted(drawn, key=lambda e: e.index)))))
+    total = sum(len(data.examples) for _, _, data in taken)
+    if total < MIN_PROMPTS:
+        raise ConfigError(
+            f"--calibration {amount}: gives {total} examples in all, but an interval needs {MIN_PROMPTS}: give more, "
+            "a larger --limit or more subsets"
+        )
+    return taken
+
+
+def _count(amount: str, num_examples: int, subset: str) -> int:
+    try:
+        number = float(amount)
+    except ValueError:
+        number = math.nan
+    is_share = 0 < number < 1
+    if not is_share and not (number >= 1 and number.is_integer()):
+        raise ConfigError(f"--calibration {amount}: give a share between 0 and 1, such as 0.25, or a number such as 8")
+    count = math.ceil(number * num_examples) if is_share else int(number)
+    if count >= num_examples:
+        raise ConfigError(
+            f"--calibration {amount}: takes all {num_examples} examples of subset '{subset}', so that none is left to "
+            "evaluate: give less, or a larger --limit"
+        )
+    return count
+
+
+def calibration_of(loaded: Loaded) -> CalibrationSpec:
+    """Returns the slice as the tuned method's file states it."""
+    task, _, data = loaded[0]
+    return CalibrationSpec(
+        task=task.name, data=f"{data.source} {data.location}", revision=data.revision,
+        prompts={
+            subset: tuple(prompt_digest(example, turn=0) for example in data.examples) for _, subset, data in loaded
+        },
+    )  # fmt: skip
+
+
+def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
+    """Returns a table of the presets with their measurement on the calibration slice."""
+    rows = []
+    for preset, file in zip(presets, files, strict=True):
+        metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
+        rows.append([
+            file.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
+            number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),
+            with_interval(metrics["speedup"], 2), pair(metrics, trials.quality),
+        ])  # fmt: skip
+    columns = words("file") + numbers("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval",
+                                      heading(trials.quality, "method"), folds=True)  # fmt: skip
+    caption = [
+        "Measured on the calibration slice, on which the choice was made: evaluate on other examples. "
+        + conditions(trials)
+    ]
+    return Table(title(trials, "tuned"), columns, rows, caption)
+
+
+def file_of(output: Path, label: str) -> Path:
+    """Returns my-low.yaml for my.yaml; the path itself where there is no label."""
+    return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
+
+
+def check_method_file(output: Path) -> None:
+    """Raises ConfigError where method files of this name cannot be written or read back; called before the runs."""
+    if output.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
+    if not NAME.fullmatch(output.stem):
+        raise ConfigError(f"--output {output}: '{output.stem}' is no method name: use letters, digits, _ . and -")
+    if output.parent.exists() and not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: {output.parent} is no folder: choose another place")
+    check_output("--output", output)
+
+
+def check_replaceable(output: Path, labels: Sequence[str]) -> None:
+    """Raises ConfigError for a file that is there, unless it begins with the digest of the rest: then tune wrote it and
+    nobody has changed it."""
+    for path in (file_of(output, label) for label in labels):
+        if path.exists() and path.read_bytes() != sealed(path.read_bytes().partition(b"\n")[2]):
+            raise ConfigError(
+                f"--output {path}: is there, and not as tune wrote it: name another file, or move this one away"
+            )
+
+
+def sealed(text: bytes) -> bytes:
+    """Returns the text after a comment with its digest."""
+    return f"{SEAL}{hashlib.sha256(text).hexdigest()[:12]}\n".encode() + text
+
+
+def write_presets(
+    output: Path, trials: Trials, presets: Sequence[TunedPreset], calibration: CalibrationSpec, notes: Sequence[str]
+) -> list[Path]:
+    """Writes one file per preset; each is read back as a check. Raises ConfigError when it cannot be written."""
+    paths = []
+    for preset in presets:
+        path = file_of(output, preset.label)
+        lines = comments(trials, preset, calibration, notes)
+        comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
+        label = f", {preset.label}" if preset.label else ""
+        data: dict[str, Any] = {
+            **preset.method.model_dump(mode="json", exclude={"sweep"}), "name": path.stem, "version": 1,
+            "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+        }  # fmt: skip
+        kept = {key: value for key, value in data.items() if key not in DEFAULTS or value != DEFAULTS[key]}
+        data = {key: _without_nulls(value) for key, value in kept.items()}
+        data["calibration"] = calibration.model_dump(mode="json")
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        write_output("--output", path, sealed(f"{comment}\n{text}".encode()).decode(), kept="; the runs are kept")
+        load_file(path)
+        paths.append(path)
+    return paths
+
+
+def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:
+    """Returns the comments: pair, task, slice, date, the preset's numbers and the decisions, a line each."""
+    models, metrics, quality = trials.models, preset.metrics, trials.quality
+    drafter = models.drafters.get(trials.base.name)
+    sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
+    scored = ""
+    if quality:
+        before, after = (score(metrics[name], quality) for name in (f"{quality}_ar", quality))
+        scored = f", {unit_of(quality).label} {before} → {after}"
+    numbers = (
+        f"{with_interval(metrics['tokens_per_second'], 1)} tokens/s, speed-up {with_interval(metrics['speedup'], 2)}, "
+        f"accepted share of draft tokens {with_interval(metrics['draft_efficiency'], 3)}{scored}"
+    )
+    today, command = datetime.now(UTC).date().isoformat(), " ".join(trials.command.split())
+    return [
+        f"Written by specbench {__version__} on {today}: {command}",
+        f"Pair: {_model(models.target)}, {_model(drafter) if drafter else trials.base.drafter.type}; "
+        f"{models.target.dtype} on {trials.conditions['device']}, {models.engine(trials.base)}",
+        f"Task: {calibration.task}; calibration slice: {sizes} ({calibration.data}), listed below: a run of this "
+        "method leaves it out",
+        f"Measured on the slice, with 95 % intervals: {numbers}",
+        *(" ".join(note.split()) for note in notes),
+    ]
+
+
+def _model(model: CausalLM) -> str:
+    return f"{model.name} ({model.revision})" if model.revision else model.name
+
+
+def _without_nulls(value: Any) -> Any:
+    """Returns a mapping without its null values; other values as they are."""
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value

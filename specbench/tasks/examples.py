@@ -101,6 +101,6 @@ def _example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> E
 
 
 def _judge_sees_reference(task: TaskSpec, row: Row, place: str) -> bool:
-    if task.judge_with_reference and "category" not in row:
-        raise ConfigError(f"{place}: no column 'category', which judge_with_reference needs: add it")
-    return row.get("category") in task.judge_with_reference
+    if task.judge_reference_categories and "category" not in row:
+        raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
+    return row.get("category") in task.judge_reference_categories

@@ -55,7 +55,7 @@ def read_alike(task: TaskSpec, subset: str) -> list[str]:
     """Returns the other subsets that would take the same rows of a file by mistake: those with the same reader, unless
     the task says that its files are shared."""
     chosen = task.subset(subset)
-    if chosen.local.shared:
+    if chosen.local.subsets_share_files:
         return []
     return [name for name in others_of(task, subset) if task.subset(name).reader == chosen.reader]
 
@@ -233,7 +233,7 @@ def _all_rows(chosen: TaskSpec, files: LocalFiles) -> Iterator[tuple[str, Row]]:
         yield from parallel_rows(aligned)
     columns = () if chosen.reader else chosen.columns()
     for path in () if files.aligned else files.paths:
-        yield from _placed(str(path), read_rows(path, headerless=chosen.local.headerless, columns=columns))
+        yield from _placed(str(path), read_rows(path, column_names=chosen.local.column_names, columns=columns))
 
 
 Join = Callable[[Row, Row], Row | None]

@@ -246,6 +246,16 @@ def test_replies_before_an_interrupt_are_kept(server, tmp_path):
     ]
 
 
+def test_a_judge_that_nobody_serves_is_said_before_the_requests_are_repeated(server, tmp_path, capsys):
+    url = "http://127.0.0.1:9/v1"
+    settings = JudgeSettings("m", url, num_retries=2, backoff_seconds=0.01, cache=tmp_path / "cache")
+    found, _ = judged([record({"ar": "x", "fsd": "y"})], settings)
+    assert {each.score for each in found.values()} == {None}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--judge m at {url}: no reply (ConnectError: ")
+    assert line.endswith(": each request is repeated up to 2 times, for about 0 s")
+
+
 def test_too_many_requests_are_made_later(server, settings):
     server.plan = {"busy": [(429, "slow down"), (503, "overloaded"), (200, "Rating: [[3]]")]}
     assert judged([record({"ar": "busy"})], settings)[0][0, 0, "ar"].score == 3.0

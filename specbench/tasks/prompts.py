@@ -170,15 +170,16 @@ class FewshotPrefix:
 
 
 def question(task: TaskSpec, row: Row, place: str) -> str:
-    """Returns the question of a row: the column `fewshot.question_column`, or all columns of the prompt, or else the prompt; of
-    the first turn. Questions that differ only in blanks, case, the width of letters and the order of lists (of options)
-    are equal."""
+    """Returns the question of the first turn of a row: the `fewshot.question_column`, or all columns of the prompt, or
+    else the prompt. Questions that differ only in blanks, case, the width of letters and the order of lists (of
+    options) are equal."""
     row = next(turns_of(task, row, place))
     prompt = render(task, "prompt", task.prompt, place, row)
     column = task.fewshot and task.fewshot.question_column
     if column and column not in row:
         raise ConfigError(
-            f"{place}: no column '{column}', which fewshot.question_column names: {nearest(column, map(str, row))}: correct it"
+            f"{place}: no column '{column}', which fewshot.question_column names: {nearest(column, map(str, row))}: "
+            "correct it"
         )
     columns = [column] if column else sorted(templates.used(task.prompt, "row"))
     return normalized_value([row.get(name) for name in columns] or prompt)

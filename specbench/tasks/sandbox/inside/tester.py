@@ -1,23 +1,63 @@
 """The trusted process of the sandbox: it starts the answerer, runs the tests, and alone reports whether they passed."""
 
+import ast
 import builtins
 import json
 import os
 import resource
 import signal
 import subprocess
+import symtable
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from types import CodeType
 from typing import Any, NoReturn
 
-from specbench.tasks.sandbox.inside import privileges
+from specbench.tasks.sandbox.inside import kernel as privileges
+from specbench.tasks.sandbox.inside.kernel import enter, filter_system_calls
 from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
-from specbench.tasks.sandbox.inside.names import last_function, mentioned, wanted
-from specbench.tasks.sandbox.inside.namespaces import enter
-from specbench.tasks.sandbox.inside.system_calls import filter_system_calls
+
+
+def wanted(test: str, defined: Collection[str], continued: str | None) -> list[str]:
+    """Returns the global names that a test uses and that neither it nor `defined` has; if there is none, `continued`,
+    the function that the program continues. Raises SyntaxError and ValueError for invalid Python."""
+    used, own = set[str](), set[str]()
+    top = symtable.symtable(test, "<test>", "exec")
+    tables = [top]
+    for table in tables:  # grows during the iteration
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if table is not top and not symbol.is_global():
+                continue
+            if symbol.is_assigned() or symbol.is_imported():
+                own.add(symbol.get_name())
+            if symbol.is_referenced():
+                used.add(symbol.get_name())
+    free = used - own
+    return sorted(free - set(defined)) or sorted(free & {continued})
+
+
+def mentioned(source: str) -> set[str]:
+    """Returns all names in a source, including attributes."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def last_function(source: str) -> tuple[str | None, bool]:
+    """Returns the function at the end of a source, and whether it lacks a body, which the program then supplies."""
+    statements = ast.parse(source).body
+    last = statements[-1] if statements else None
+    if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None, False
+    return last.name, all(isinstance(part, ast.Pass) or _is_constant(part) for part in last.body)
+
+
+def _is_constant(part: ast.stmt) -> bool:
+    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+
 
 ANSWERER = (
     "import sys; sys.path.insert(0, {root!r}); from specbench.tasks.sandbox.inside.answerer import main; "

@@ -25,13 +25,12 @@ from specbench.publish.site.charts import (
     WIDTH,
     Histogram,
     bars_of,
-    columns_of,
     histogram_of,
     place_labels,
     scale,
 )
 from specbench.publish.site.entries import COLUMNS, read, signed
-from specbench.publish.site.quality_speed_plot import front, prediction_plot, quality_speed_plots
+from specbench.publish.site.plots import front, prediction_plot, quality_speed_plots
 from specbench.publish.site.row_page import breakdown_of, facts
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
@@ -330,8 +329,8 @@ def test_bars_end_where_the_scale_has_the_speed_ups(tmp_path):
 
 
 def test_columns_are_as_high_as_their_shares():
-    found = columns_of(Histogram((10, 30, 0, 60)))
-    assert found is not None and [(c.length, c.count, c.share) for c in found.columns] == [
+    found = Histogram((10, 30, 0, 60))
+    assert [(c.length, c.count, c.share) for c in found.columns] == [
         (0, 10, 0.1), (1, 30, 0.3), (2, 0, 0.0), (3, 60, 0.6),
     ]  # fmt: skip
     heights = [found.base - column.top for column in found.columns]
@@ -339,7 +338,6 @@ def test_columns_are_as_high_as_their_shares():
     assert heights[0] / heights[3] == pytest.approx(1 / 6, abs=0.01) and heights[1] / heights[3] == pytest.approx(0.5)
     lefts = [column.x for column in found.columns]
     assert all(right - left > found.width for left, right in pairwise(lefts)), "they do not touch"
-    assert columns_of(Histogram(())) is None
 
 
 def test_the_own_bar_is_marked_and_the_baseline_has_no_verdict_of_its_own(made):

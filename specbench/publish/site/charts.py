@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from specbench.publish.site.entries import SiteRow
 from specbench.results.bootstrap import Bounds, Metric
@@ -106,17 +108,46 @@ def scale(
     return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, start, end, step)
 
 
+class ChartColumn(NamedTuple):
+    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
+
+    length: int
+    count: int
+    share: float
+    x: float
+    top: float
+
+
 @dataclass(frozen=True)
 class Histogram:
     """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
-    `why`: the reason."""
+    `why`: the reason. `base`: the place of the axis in the picture."""
 
     counts: tuple[int, ...]
     why: str = ""
+    base = 160.0
 
     @property
-    def shares(self) -> list[float]:
-        return [count / max(1, sum(self.counts)) for count in self.counts]
+    def step(self) -> float:
+        return 56.0 if len(self.counts) <= 10 else 560 / len(self.counts)
+
+    @property
+    def width(self) -> float:
+        """Returns the width of a column."""
+        return round(self.step * 0.78, 1)
+
+    @cached_property
+    def y(self) -> Scale:
+        """Returns the scale of the shares in percent."""
+        return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
+
+    @property
+    def columns(self) -> list[ChartColumn]:
+        shares = [count / sum(self.counts) for count in self.counts]
+        return [
+            ChartColumn(length, count, share, round(48 + self.step * length, 1), self.y(100 * share))
+            for length, (count, share) in enumerate(zip(self.counts, shares, strict=True))
+        ]
 
 
 def histogram_of(side: RowWithRecords) -> Histogram:
@@ -183,36 +214,3 @@ def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
         for place, (entry, metric) in enumerate(known)
     ]  # fmt: skip
     return BarChart(tuple(bars), x, x(1.0), 6 + LINE * len(known))
-
-
-@dataclass(frozen=True)
-class ChartColumn:
-    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
-
-    length: int
-    count: int
-    share: float
-    x: float
-    top: float
-
-
-@dataclass(frozen=True)
-class ColumnChart:
-    """Shares of target passes by accepted draft tokens. `base`: the place of the axis."""
-
-    columns: tuple[ChartColumn, ...]
-    width: float
-    base: float
-    y: Scale
-
-
-def columns_of(histogram: Histogram) -> ColumnChart | None:
-    if not histogram.counts:
-        return None
-    base, step = 160.0, 56.0 if len(histogram.counts) <= 10 else 560 / len(histogram.counts)
-    y = scale([0.0, *(100 * share for share in histogram.shares)], base, 14.0, most_ticks=4)
-    columns = [
-        ChartColumn(length, count, share, round(48 + step * length, 1), y(100 * share))
-        for length, (count, share) in enumerate(zip(histogram.counts, histogram.shares, strict=True))
-    ]
-    return ColumnChart(tuple(columns), round(step * 0.78, 1), base, y)

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 from markupsafe import Markup
 
-from specbench.publish.site.charts import BarChart, ColumnChart, Histogram, bars_of, columns_of, histogram_of
-from specbench.publish.site.entries import IndexCell, IndexLine, SiteRow, signed
+from specbench.publish.site.charts import bars_of, histogram_of
+from specbench.publish.site.entries import IndexCell, SiteRow, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
@@ -111,60 +112,19 @@ BASELINE = (
 )
 
 
-@dataclass(frozen=True)
-class HeadlineFigure:
-    """A number at the top of the page."""
-
-    name: str
-    cell: IndexCell
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class MetricLine:
-    """A metric with its interval, unit and meaning."""
-
-    name: str
-    value: str
-    interval: str
-    meaning: Markup
-
-
-@dataclass(frozen=True)
-class RowPage:
-    """All that the page of a row shows. `guard`: the worked examples. `peers`: rows that compare with it."""
-
-    entry: SiteRow
-    line: IndexLine
-    figures: tuple[HeadlineFigure, ...]
-    verdict: str
-    lossless: str
-    guard: str
-    bars: BarChart | None
-    histogram: Histogram
-    columns: ColumnChart | None
-    times: tuple[TimeBreakdown, ...]
-    metrics: tuple[MetricLine, ...]
-    facts: tuple[tuple[str, Markup], ...]
-    peers: Sequence[IndexLine]
-
-
-def row_page(line: IndexLine, subsets: Sequence[SiteRow], peers: Sequence[IndexLine], baseline: Row | None) -> RowPage:
-    """Returns a page. `subsets`: the rows of all subsets. `peers`: rows that it compares with, itself among them.
-    `baseline`: AR's row of the same run."""
-    entry = line.entry
-    row, histogram = entry.row, histogram_of(entry.side)
-    return RowPage(
-        entry, line, tuple(_figures(line)), *_claims(row), guard_of(row),
-        bars_of(subsets), histogram, columns_of(histogram),
-        tuple(time_breakdowns(row, baseline)), tuple(metric_lines(row)),
-        tuple(facts(row, entry.digest)), peers,
-    )  # fmt: skip
-
-
-def _claims(row: Row) -> tuple[str, str]:
-    """Returns the verdict with its reason, and what the verification rule promises."""
-    return BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
+def row_page(
+    entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None
+) -> dict[str, Any]:
+    """Returns the values of the template of a row's page. `subsets`: the rows of all subsets. `peers`: rows that it
+    compares with, itself among them. `baseline`: AR's row of the same run."""
+    row = entry.row
+    verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
+    return {
+        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless, "guard": guard_of(row),
+        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
+        "metrics": list(metric_lines(row)),
+        "facts": list(facts(row, entry.digest)), "peers": peers,
+    }  # fmt: skip
 
 
 def guard_of(row: Row) -> str:
@@ -180,23 +140,26 @@ def guard_of(row: Row) -> str:
     return f"{row.shots.num} before each prompt, from {source}; {checked}"
 
 
-def _figures(line: IndexLine) -> list[HeadlineFigure]:
-    row, cells = line.entry.row, line.cells
+Figure = tuple[str, IndexCell, str]  # a number at the top of the page: its name, the number, a note
+
+
+def _figures(entry: SiteRow) -> list[Figure]:
+    row, cells = entry.row, entry.cells
     ar = row.metrics.get("tokens_per_second_ar", Metric()).value
     return [
-        HeadlineFigure("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
-        HeadlineFigure("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
-        HeadlineFigure("mean acceptance length τ", cells["tau"], "tokens per target pass"),
-        HeadlineFigure("acceptance rate α", cells["alpha"], "of judged draft tokens"),
+        ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
+        ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
+        ("mean acceptance length τ", cells["tau"], "tokens per target pass"),
+        ("acceptance rate α", cells["alpha"], "of judged draft tokens"),
         _score(row),
-        HeadlineFigure("rank by speed-up", cells["rank"], "in the rows that compare"),
+        ("rank by speed-up", cells["rank"], "in the rows that compare"),
     ]  # fmt: skip
 
 
-def _score(row: Row) -> HeadlineFigure:
+def _score(row: Row) -> Figure:
     """Returns the main score and the baseline's."""
     if row.quality is None:
-        return HeadlineFigure("quality", IndexCell(NULL), "not scored, or by several scores")
+        return ("quality", IndexCell(NULL), "not scored, or by several scores")
     unit = unit_of(row.quality)
     own, baseline, change = (
         row.metrics.get(f"{row.quality}{suffix}", Metric()) for suffix in ("", "_ar", "_difference")
@@ -205,24 +168,18 @@ def _score(row: Row) -> HeadlineFigure:
         f", difference [{signed(change.low * unit.factor, unit.digits)}, "
         f"{signed(change.high * unit.factor, unit.digits)}]"
     )  # fmt: skip
-    return HeadlineFigure(
+    return (
         f"quality: {unit.label}",
         IndexCell(number(own, unit.digits, unit.factor)),
         f"baseline {number(baseline, unit.digits, unit.factor)}{interval}",
     )
 
 
-def metric_lines(row: Row) -> list[MetricLine]:
-    """Returns the metrics of the row, those without a value last."""
-    return [
-        MetricLine(
-            name,
-            _number(metric.value),
-            f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else "",
-            _meaning(name),
-        )
-        for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None)
-    ]
+def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
+    """Yields name, value, interval, and the cells of unit and meaning of each metric, those without a value last."""
+    for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
+        interval = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
+        yield name, _number(metric.value), interval, _meaning(name)
 
 
 @cache

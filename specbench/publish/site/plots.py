@@ -93,14 +93,7 @@ class QualitySpeedPlot:
 
 def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
-    groups = (
-        [
-            entry
-            for entry in group
-            if None not in (_metric(entry, "speedup").value, _metric(entry, entry.row.quality).value)
-        ]
-        for group in entries.whole()
-    )
+    groups = ([each for each in group if _has(each, "speedup", each.row.quality)] for group in entries.whole())
     found = [_plot(known) for known in groups if len(known) >= 2]
     told = settings_apart([plot.row for plot in found], [plot.title for plot in found])
     return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, told, strict=True)]

@@ -20,7 +20,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.publish import process as measuring
 from specbench.publish import ray_workers
-from specbench.publish.progress import SuiteProgress
+from specbench.publish.forecast import SuiteProgress
 from specbench.publish.workers import (
     BlockRecorded,
     Event,

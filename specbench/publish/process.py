@@ -15,9 +15,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -194,7 +193,7 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
             os.chdir(job.cwd)
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
-        execute(job.request, console.stderr, cache, lambda _, num_blocks: SendingReports(num_blocks, send))
+        execute(job.request, console.stderr, cache, lambda _, number: nullcontext(SendingReports(number, send)))
         if job.fairness:
             cache.drop()  # the numbers need models of their own
             add_fairness(job)
@@ -222,20 +221,11 @@ class SendingReports:
     """Sends an event for every recorded block."""
 
     def __init__(self, num_blocks: int, send: Send) -> None:
-        self._num_blocks = num_blocks
         self._send = send
-
-    def __enter__(self) -> "SendingReports":
-        self._send(JobStarted(self._num_blocks))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+        send(JobStarted(num_blocks))
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Send the event of one block."""
+        """Sends the event of one block."""
         self._send(BlockRecorded(record, measured))
 
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.core.console import INTERRUPTED, PlainConsole, say
+from specbench.core.console import PlainConsole, say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.loading import choose_device
 from specbench.publish.cells import SuiteCell, folder_of
-from specbench.publish.forecast import Forecast, Group, TimeEstimate, cells_in, duration
+from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, cells_in, duration
 from specbench.publish.process import MeasuringProcess
-from specbench.publish.progress import SuiteProgress
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
     JobFinished,
@@ -32,6 +31,7 @@ from specbench.results.adding import add_rows
 from specbench.results.comparable import check_together
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
+from specbench.running.progress import saying_what_is_kept
 from specbench.specs.run_options import RunOptions
 
 MAX_LOSSES = 3  # workers that one cell may cost
@@ -75,7 +75,7 @@ def run_suite(
             result.add(planned.cell)
     if missing:
         progress, machines = SuiteProgress(console, forecast, len(processes)), MachineCheck(leaderboard)
-        with progress, WorkerPool(processes, machines.accept, progress.tell) as pool:
+        with progress.bar, WorkerPool(processes, machines.accept, progress.tell) as pool:
             machines.check_leaderboard()
             if line := machines.sharing_warning():
                 say(console, line)
@@ -156,16 +156,6 @@ def line_of(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tr
     )
 
 
-@contextmanager
-def saying_how_to_resume(console: Console, folder: Path) -> Iterator[None]:
-    """End an interrupted suite with one line."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(console, f"interrupted: everything measured is kept in {folder}; the same command resumes it")
-        sys.exit(INTERRUPTED)
-
-
 def measure_suite(
     forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
 ) -> SuiteResult:
@@ -182,7 +172,7 @@ def measure_suite(
         say(console, f"--ray {ray}: starting the workers")
     with (
         ResumableFolder(folder, "--runs").held(),
-        saying_how_to_resume(console, folder),
+        saying_what_is_kept(console, folder),
         worker_processes(ray if missing else None, num_workers, missing, settings, folder) as processes,
     ):
         return run_suite(forecast, processes, leaderboard or folder / "leaderboard.json", console)

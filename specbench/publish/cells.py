@@ -68,11 +68,11 @@ class SuiteCell:
         """Returns the methods of the task that are not excluded here, as the pair replaces them."""
         place: dict[str, Any] = {"pair": self.pair_name, "task": self.task.called, "seed": self.seed}
         place |= {} if self.temperature is None else {"temperature": self.temperature}
-        kept = [
-            self.pair.methods.get(method, method) for method in self.suite.methods_of(self.task)
+        return tuple(
+            replaced for method in self.suite.methods_of(self.task)
             if not any(each.excludes(**place, method=file_name(method)) for each in self.suite.exclude)
-        ]  # fmt: skip
-        return tuple(method for method in kept if method is not None)
+            and (replaced := self.pair.methods.get(method, method)) is not None
+        )  # fmt: skip
 
     @property
     def limit(self) -> int | None:
@@ -213,9 +213,8 @@ def prefixed(prefix: str) -> Iterator[None]:
 
 
 def _check_engine(cell: SuiteCell) -> None:
-    if cell.pair.engine in ("auto", "eager"):
-        return
-    if own := [method for method in cell.methods if load_method(method).decoder is not None]:
+    own = [method for method in cell.methods if load_method(method).decoder is not None]
+    if own and cell.pair.engine not in ("auto", "eager"):
         raise ConfigError(
             f"method '{file_name(own[0])}' makes passes of its own, which engine = '{cell.pair.engine}' does not "
             "reach: exclude it there, or give a pair with the engine 'eager'"

@@ -55,9 +55,8 @@ class FigureReference(Spec):
 
     def within(self, inner: "FigureReference") -> "FigureReference":
         """Returns this reference, completed and overridden by an inner one."""
-        names = FigureReference.model_fields
-        given = {name: getattr(inner, name) for name in names if getattr(inner, name) is not None}
-        return FigureReference(**{**{name: getattr(self, name) for name in names}, **given})
+        keys = set(FigureReference.model_fields)
+        return FigureReference(**self.model_dump(include=keys) | inner.model_dump(include=keys, exclude_none=True))
 
 
 class FigureColumn(FigureReference):

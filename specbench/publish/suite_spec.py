@@ -166,7 +166,9 @@ class SuiteSpec(Spec):
         for number, task in enumerate(self.tasks):
             if not self.methods_of(task):
                 raise ConfigError(f"tasks.{number}: '{task.called}' has no methods: give it, or the suite, `methods`")
-        if self.temperatures is not None and any(_sets_temperature(text) for text in self._overrides()):
+        overrides = [*self.set, *(text for task in self.tasks for text in task.set)]
+        keys = [text.partition("=")[0].strip() for text in overrides]
+        if self.temperatures is not None and "generation.temperature" in keys:
             raise ConfigError("set: generation.temperature is set, and there are `temperatures`: delete one of the two")
 
     def _check_pairs(self) -> None:
@@ -179,13 +181,10 @@ class SuiteSpec(Spec):
                     check_known(f"pairs.{name}.{key}", "task", task, tasks)
 
     def _check_exclusions(self) -> None:
-        axes = self.axes()
         for number, exclusion in enumerate(self.exclude):
             for axis, excluded in exclusion.values().items():
                 for value in excluded:
-                    if value not in axes[axis]:
-                        hint = nearest(str(value), map(str, axes[axis]))
-                        raise ConfigError(f"exclude.{number}.{axis} = '{value}': the suite has no such {axis}: {hint}")
+                    check_known(f"exclude.{number}", axis, value, self.axes()[axis])
 
     def _check_published(self) -> None:
         """A figure may lack a task or a method of ours; the names that it has must be those of the suite."""
@@ -206,9 +205,6 @@ class SuiteSpec(Spec):
                 if figure.metric is not None:
                     check_metric(where, figure.metric)
 
-    def _overrides(self) -> Iterable[str]:
-        return (*self.set, *(text for task in self.tasks for text in task.set))
-
 
 def repeated(values: Iterable[Any]) -> Any:
     """Returns the first value that is given twice; None where there is none."""
@@ -216,17 +212,14 @@ def repeated(values: Iterable[Any]) -> Any:
     return next((value for value in known if known.count(value) > 1), None)
 
 
-def check_known(where: str, key: str, name: str | None, choices: Any) -> None:
-    """Raises ConfigError for a name that is none of the choices; None names nothing."""
-    if name is not None and name not in choices:
-        raise ConfigError(f"{where}: {key} = '{name}': the suite has no such {key}: {nearest(name, choices)}")
+def check_known(where: str, key: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raises ConfigError for a value that is none of the choices; None names nothing."""
+    if value is not None and value not in choices:
+        hint = nearest(str(value), map(str, choices))
+        raise ConfigError(f"{where}: {key} = '{value}': the suite has no such {key}: {hint}")
 
 
 def file_name(name_or_path: str) -> str:
     """Returns the name that a suite gives to a task or method: its own, or that of its file."""
     name = Path(name_or_path).stem if name_or_path.endswith((".yaml", ".yml")) else name_or_path
     return name.replace(":", "-").replace("/", "-")
-
-
-def _sets_temperature(override: str) -> bool:
-    return override.partition("=")[0].strip() == "generation.temperature"

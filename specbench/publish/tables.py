@@ -50,8 +50,11 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
             lines.append([*shown, row.method_name, verdict_word(row), *cells])
         lines.append(RULE)
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    columns = (*words(*varying), *numbers("n"), *words("method", "verdict"))
-    columns = (*columns, *(column for metric in metrics for column in _metric_columns(metric)))
+    columns = [*words(*varying), *numbers("n"), *words("method", "verdict")]
+    for metric in metrics:
+        heading = HEADINGS.get(metric, metric.replace("_", " "))
+        columns += numbers(heading, folds=metric not in ("speedup", QUALITY))
+        columns += words("of") if metric == QUALITY else ()
     return Table(title, columns, lines, [", ".join(same), *_measured_on(measured), *_remarks(measured, labels)])
 
 
@@ -67,11 +70,6 @@ def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
 def over_all(rows: Sequence[Row]) -> list[Row]:
     """Returns for every task and method the row over all its subsets, or the only one."""
     return list({(row.task, row.method): row for row in sorted(rows, key=lambda row: row.subset == ALL)}.values())
-
-
-def _metric_columns(metric: str) -> tuple[Column, ...]:
-    column = numbers(HEADINGS.get(metric, metric.replace("_", " ")), folds=metric not in ("speedup", QUALITY))
-    return (*column, *words("of")) if metric == QUALITY else column
 
 
 def _metric_cells(row: Row, metric: str) -> list[str]:
@@ -139,7 +137,11 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
     for column in columns:
         shown += numbers(f"{column.label}\npaper", folds=True)
         shown += [] if published.elsewhere else numbers("ours", "ratio")
-    digits, lines = _digits(published), list[Sequence[str]]()
+    lines: list[Sequence[str]] = []
+    digits = [  # of each column: the most decimals that the paper prints in it
+        max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
+        for number in range(len(published.columns))
+    ]
     for group in published.groups:
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
@@ -177,14 +179,6 @@ def _parts(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
         length = math.ceil(len(own) / math.ceil(len(own) / MAX_FIGURES))
         for start in range(0, len(own), length):
             yield own[start : start + length]
-
-
-def _digits(published: PublishedTable) -> list[int]:
-    """Returns for each column the most decimals that the paper prints in it."""
-    return [
-        max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
-        for number in range(len(published.columns))
-    ]
 
 
 def _decimals(figure: Figure) -> int:

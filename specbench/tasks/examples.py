@@ -94,13 +94,7 @@ def _example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> E
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):
         raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
-    judge_sees_reference = _judge_sees_reference(task, row, place)
-    return Example(
-        index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=judge_sees_reference
-    )
-
-
-def _judge_sees_reference(task: TaskSpec, row: Row, place: str) -> bool:
     if task.judge_reference_categories and "category" not in row:
         raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
-    return row.get("category") in task.judge_reference_categories
+    sees = row.get("category") in task.judge_reference_categories
+    return Example(index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=sees)

@@ -9,7 +9,6 @@ from specbench.specs.catalogue import load_task
 from specbench.specs.overrides import with_overrides
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub
-from specbench.tasks import hub as fetched
 from specbench.tasks.prompts import hub_place
 
 WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
@@ -63,13 +62,13 @@ def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
 def fetch_place(dataset: DatasetSpec, console: Console) -> str:
     """Downloads the files of one split. Returns their names, location, and number of rows and bytes."""
     try:
-        commit, sizes = fetched.listing(dataset)
+        commit, sizes = hub.listing(dataset)
         paths = []
         for name, size in sizes.items():
             told = "" if size is None else f" ({size:,} bytes)"
             console.print(f"fetching {dataset.path} {name}{told}", markup=False, highlight=False, soft_wrap=True)
-            paths.append(fetched.download(dataset, commit, name))
-        fetched.write_note(dataset, commit, list(sizes))
+            paths.append(hub.download(dataset, commit, name))
+        hub.write_note(dataset, commit, list(sizes))
     except ConfigError:
         raise
     except Exception as error:  # no connection, gated, a full disk: many classes of several libraries

@@ -2,7 +2,7 @@
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.specs import templates
 from specbench.specs.task import DatasetSpec, FewshotSpec, TaskSpec
 from specbench.tasks.local_files import Row
-from specbench.tasks.scoring.contract import Reference
+from specbench.tasks.scoring.contract import Reference, reference_texts
 from specbench.tasks.sources import open_source, rows_of
 
 
@@ -161,7 +161,8 @@ class FewshotPrefix:
     def _is_asked(self, task: TaskSpec, row: Row, place: str) -> bool:
         if question(task, row, place) in self.asked:
             return True
-        answers = _reference_texts(reference_of(task, next(turns_of(task, row, place)), place))
+        reference = reference_of(task, next(turns_of(task, row, place)), place)
+        answers = map(normalized_value, [] if reference is None else reference_texts(reference))
         return any(len(answer) >= LONG_ANSWER and answer in self._plain_prefix for answer in answers)
 
     @cached_property
@@ -191,15 +192,6 @@ def normalized_value(value: Any) -> str:
     if isinstance(value, list):
         return repr(sorted(map(normalized_value, value)))
     return " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
-
-
-def _reference_texts(reference: Reference | None) -> list[str]:
-    """Returns the normalized texts of a reference."""
-    if reference is None:
-        return []
-    if isinstance(reference, Mapping):
-        return [normalized_value(text) for text in reference.values()]
-    return [normalized_value(text) for text in ([reference] if isinstance(reference, str) else reference)]
 
 
 def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:

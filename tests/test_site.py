@@ -23,15 +23,15 @@ from specbench.publish.site.build import MARK, build, compared_tables
 from specbench.publish.site.charts import (
     LABELS,
     WIDTH,
-    Histogram,
     bars_of,
-    histogram_of,
+    front,
     place_labels,
+    prediction_plot,
+    quality_speed_plots,
     scale,
 )
 from specbench.publish.site.entries import COLUMNS, read, signed
-from specbench.publish.site.plots import front, prediction_plot, quality_speed_plots
-from specbench.publish.site.row_page import breakdown_of, facts
+from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of

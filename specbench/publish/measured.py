@@ -138,8 +138,9 @@ def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
     now = cell.request.settings()
     own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
     for row in own:
-        then, names = row.request, [name for name in {**row.request, **now} if name not in OF_MACHINE]
-        differ = [name for name in names if then.get(name) != now.get(name)]
+        then = row.request
+        options = [name for name in {**then, **now} if name not in OF_MACHINE]
+        differ = [name for name in options if then.get(name) != now.get(name)]
         if differ:
             first, second = (", ".join(_option(name, each.get(name)) for name in differ) for each in (then, now))
             return f"{cell.task.called}: measured with {first}; the suite now asks for {second}"

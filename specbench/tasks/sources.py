@@ -184,9 +184,9 @@ def _file_rows(
     """Yields the subset's rows: those whose column `subset` names it, and all rows without the column. Raises
     ConfigError if there are none, and if several subsets share a file without the column."""
     chosen, seen, num_taken = task.subset(subset), set[str](), 0
-    names = {"column_names": chosen.local.column_names, "columns": () if chosen.reader else chosen.columns()}
+    columns = () if chosen.reader else chosen.columns()
     parts = [parallel_rows(files) for files in aligned] or [
-        _placed(str(path), read_rows(path, **names)) for path in paths
+        _placed(str(path), read_rows(path, column_names=chosen.local.column_names, columns=columns)) for path in paths
     ]
     for place, row in chain.from_iterable(parts):
         if task.subsets and "subset" in row:

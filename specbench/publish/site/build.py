@@ -16,8 +16,8 @@ from specbench.core.resumable_folder import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.figures import PublishedTable
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
+from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, choices, columns_of, read, with_more
-from specbench.publish.site.plots import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.results.row import Row
 

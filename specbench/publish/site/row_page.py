@@ -3,18 +3,20 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from markupsafe import Markup
 
-from specbench.publish.site.charts import bars_of, histogram_of
+from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
-from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
+from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
 from specbench.results.comparison_input import leaves
 from specbench.results.glossary import meaning
+from specbench.results.metrics import accepted_tokens_per_step_of
+from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
 from specbench.results.units import NULL, number, unit_of
 
@@ -98,6 +100,69 @@ def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
     found = [] if baseline is None or baseline is row else [breakdown_of(baseline, "ar")]
     found.append(breakdown_of(row, row.method_name))
     return [each for each in found if each is not None]
+
+
+@dataclass(frozen=True)
+class ChartColumn:
+    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
+
+    length: int
+    count: int
+    share: float
+    x: float
+    top: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
+    `why`: the reason. `base`: the place of the axis in the picture."""
+
+    counts: tuple[int, ...]
+    why: str = ""
+    base = 160.0
+
+    @property
+    def step(self) -> float:
+        return 56.0 if len(self.counts) <= 10 else 560 / len(self.counts)
+
+    @property
+    def width(self) -> float:
+        """Returns the width of a column."""
+        return round(self.step * 0.78, 1)
+
+    @cached_property
+    def y(self) -> Scale:
+        """Returns the scale of the shares in percent."""
+        return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
+
+    @property
+    def columns(self) -> list[ChartColumn]:
+        shares = [count / sum(self.counts) for count in self.counts]
+        return [
+            ChartColumn(length, count, share, round(48 + self.step * length, 1), self.y(100 * share))
+            for length, (count, share) in enumerate(zip(self.counts, shares, strict=True))
+        ]
+
+
+def histogram_of(side: RowWithRecords) -> Histogram:
+    """Returns the counts of a row, else those of its records, where they are at hand."""
+    counts = side.row.accepted_tokens_per_step
+    if counts is None and side.method is not None and side.records:
+        counts = accepted_tokens_per_step_of(side.records, side.method)
+    if counts and sum(counts) and not decodes_alone(side.row):
+        return Histogram(counts)
+    return Histogram((), _why(side.row, bool(side.records)))
+
+
+def _why(row: Row, has_records: bool) -> str:
+    if decodes_alone(row):
+        return "Nothing is drafted: one model decodes alone, one token per pass."
+    if "decoder" in row.options:
+        return "Unknown: external code decodes, and it does not report its steps."
+    if has_records or row.accepted_tokens_per_step is not None:
+        return "Unknown: the answers have no target pass after the first token."
+    return "Unknown: the row does not have it, and the records of its run are not at hand."
 
 
 LOSSLESS = {

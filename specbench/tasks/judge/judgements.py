@@ -123,12 +123,14 @@ def judge_records(
     replies = {**cached, **(_ask(new, settings, console) if new else {})}
     judgements = {}
     for name, request in different.items():
-        reply = replies[name]
-        score, problem = (None, reply) if isinstance(reply, str) else (rating(reply.text), None)
-        if not isinstance(reply, str) and score is None:
-            problem = f"{_unusable(reply, settings)} (kept in {cache.path(request)}: delete it to ask again)"
-        kept = None if isinstance(reply, str) else reply
-        judgements[name] = Judgement(score, problem, kept, name, name in cached)
+        answer, problem = replies[name], None
+        if isinstance(answer, str):
+            judgements[name] = Judgement(None, answer, None, name, False)
+            continue
+        score = rating(answer.text)
+        if score is None:
+            problem = f"{_unusable(answer, settings)} (kept in {cache.path(request)}: delete it to ask again)"
+        judgements[name] = Judgement(score, problem, answer, name, name in cached)
     found = {key: judgements[digest(request)] for key, request in requests.items()}
     say(console, _summary(found.values(), settings))
     return found

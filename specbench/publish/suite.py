@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -168,28 +168,14 @@ def measure_suite(
         raise ConfigError(f"--workers {num_workers}: these are workers of --ray: add --ray local, or leave it out")
     settings = worker_settings(forecast, cell.options, ray is not None)
     missing = sum(not planned.is_measured for planned in forecast.plan)
+    workers: AbstractContextManager[Sequence[WorkerProcess]] = nullcontext([MeasuringProcess(settings)])
     if ray is not None and missing:
+        from specbench.publish.ray_workers import ray_workers
+
         say(console, f"--ray {ray}: starting the workers")
-    with (
-        ResumableFolder(folder, "--runs").held(),
-        saying_what_is_kept(console, folder),
-        worker_processes(ray if missing else None, num_workers, missing, settings, folder) as processes,
-    ):
+        workers = ray_workers(ray, num_workers, missing, settings, folder / "ray.log")
+    with ResumableFolder(folder, "--runs").held(), saying_what_is_kept(console, folder), workers as processes:
         return run_suite(forecast, processes, leaderboard or folder / "leaderboard.json", console)
-
-
-@contextmanager
-def worker_processes(
-    ray: str | None, num_workers: int | None, num_cells: int, settings: WorkerSettings, folder: Path
-) -> Iterator[Sequence[WorkerProcess]]:
-    """Give the workers: one process of this machine, or those of a cluster."""
-    if ray is None:
-        yield [MeasuringProcess(settings)]
-        return
-    from specbench.publish.ray_workers import ray_workers
-
-    with ray_workers(ray, num_workers, num_cells, settings, folder / "ray.log") as workers:
-        yield workers
 
 
 def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -> WorkerSettings:

@@ -417,8 +417,8 @@ def test_accepted_tokens_per_step_are_those_of_the_records(tmp_path):
     steps = [step for record in records for step in record["methods"]["sd"]["steps"]]
     assert sum(found["sd"].counts) == len(steps)
     assert sum(k * count for k, count in enumerate(found["sd"].counts)) == sum(step[2] for step in steps)
-    assert not found["draft-only"].counts and "one model" in found["draft-only"].why
-    assert "one model" in found["ar"].why
+    assert not found["draft-only"].counts and "one model" in found["draft-only"].reason
+    assert "one model" in found["ar"].reason
 
 
 @pytest.fixture
@@ -512,7 +512,7 @@ def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
     others = [row(**same), row(**same, request={**request, "method": "sd"}, seed=5)]
     write(tmp_path / "board.json", [of_board, *others])
     (found,) = compared_tables(read([tmp_path / "board.json"]))
-    assert (found.suite, found.pair, found.table.called) == ("p1", "embedded", "§4")
+    assert (found.suite, found.pair, found.table.label) == ("p1", "embedded", "§4")
     assert found.lines and all(line.ours == 0.5 for line in found.lines)
     for line in found.lines:
         assert line.ratio == line.ours / line.published.value

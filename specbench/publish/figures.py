@@ -97,7 +97,7 @@ class PublishedTable(FigureReference):
     groups: Annotated[tuple[FigureGroup, ...], Field(min_length=1)]
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Returns its name in a text: "table 3", "§8.2"."""
         return self.number if self.number.startswith("§") else f"table {self.number}"
 

@@ -122,7 +122,7 @@ class PlannedCell:
 
     @property
     def group(self) -> Group:
-        return self.cell.pair_name, self.cell.task.called
+        return self.cell.pair_name, self.cell.task.label
 
     @property
     def num_blocks(self) -> int:
@@ -212,7 +212,7 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
     counted: dict[Any, Subsets | ConfigError] = {}
     plan, recorded = [], []
     for cell in cells:
-        key = (cell.task.called, cell.limit, cell.pair_name, cell.methods)
+        key = (cell.task.label, cell.limit, cell.pair_name, cell.methods)
         if key not in counted:
             counted[key] = subsets_of(cell)
         rows = cell.rows()
@@ -256,7 +256,7 @@ def cells_table(forecast: Forecast) -> Table:
         times = ["measured already", ""] if planned.is_measured else times
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
         methods = ", ".join(planned.methods[1:] or planned.methods)
-        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
+        rows.append([cell.pair_name, cell.task.label, cell.setting, methods, done, *times])
     headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
     return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
 
@@ -299,7 +299,7 @@ class SuiteProgress:
     def tell(self, worker: str, job: int | None, event: Event) -> None:
         """Take one event, and print a line where the user needs to know of it."""
         if job is None:
-            self._tell_of_worker(worker, event)
+            self._handle_worker(worker, event)
             return
         cell = self._cells[job]
         name = self._forecast.plan[cell].cell.name
@@ -318,15 +318,15 @@ class SuiteProgress:
             self.losses.append(f"{name}: {worker} was lost: {event.reason}: {then}")
             say(self._console, self.losses[-1])
         elif isinstance(event, JobFinished) and event.failure is None:
-            self._learn(cell, event)
+            self._learn_times(cell, event)
 
-    def _tell_of_worker(self, worker: str, event: Event) -> None:
+    def _handle_worker(self, worker: str, event: Event) -> None:
         if self._num_workers > 1 and isinstance(event, WorkerReady):
             say(self._console, f"{worker} is ready: {event.device}, on {event.host}")
         elif isinstance(event, WorkerLost):
             say(self._console, f"{worker} cannot be started: {event.reason}")
 
-    def _learn(self, cell: int, event: JobFinished) -> None:
+    def _learn_times(self, cell: int, event: JobFinished) -> None:
         """Give the forecast the time that a cell took beside its answers."""
         planned = self._forecast.plan[cell]
         pair = planned.cell.pair_name

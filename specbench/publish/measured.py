@@ -27,8 +27,8 @@ from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row
 from specbench.results.units import short
 
-OF_MACHINE = {"device", "threads", "allow_code_execution"}
-OF_AMOUNT = {"data", "limit"}
+MACHINE_OPTIONS = {"device", "threads", "allow_code_execution"}
+AMOUNT_OPTIONS = {"data", "limit"}
 CellRows = tuple[SuiteCell, Sequence[Row]]
 
 
@@ -62,7 +62,7 @@ class PairRows:
 
     def _value(self, reference: FigureReference, method: str | None) -> float | None:
         """Returns the metric of a method of the suite on a subset; without a subset over all, or of the only one."""
-        rows = [row for cell, found in self.cells if cell.task.called == reference.task for row in found]
+        rows = [row for cell, found in self.cells if cell.task.label == reference.task for row in found]
         own = [row for row in rows if method is not None and self.method_name(row) == method]
         subset = reference.subset or (ALL if len(own) > 1 else None)
         row = next((row for row in own if subset in (None, row.subset)), None)
@@ -129,7 +129,7 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
 
 def measurement_key(settings: dict[str, Any]) -> str:
     """Returns a key of a request that neither the machine nor the amount of data changes."""
-    kept = {name: value for name, value in settings.items() if name not in OF_MACHINE | OF_AMOUNT}
+    kept = {name: value for name, value in settings.items() if name not in MACHINE_OPTIONS | AMOUNT_OPTIONS}
     return json.dumps(kept, sort_keys=True)
 
 
@@ -139,14 +139,14 @@ def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
     own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
     for row in own:
         then = row.request
-        options = [name for name in {**then, **now} if name not in OF_MACHINE]
+        options = [name for name in {**then, **now} if name not in MACHINE_OPTIONS]
         differ = [name for name in options if then.get(name) != now.get(name)]
         if differ:
             first, second = (", ".join(_option(name, each.get(name)) for name in differ) for each in (then, now))
-            return f"{cell.task.called}: measured with {first}; the suite now asks for {second}"
+            return f"{cell.task.label}: measured with {first}; the suite now asks for {second}"
     if own and (missing := cell.row_names() - {(row.task, row.method) for row in rows}):
         names = ", ".join(sorted({f"{short(task)} {short(method)}" for task, method in missing}))
-        return f"{cell.task.called}: measured with other versions; the suite now asks for {names}"
+        return f"{cell.task.label}: measured with other versions; the suite now asks for {names}"
     return None
 
 

@@ -36,7 +36,7 @@ from specbench.publish.workers import (
     WorkerLost,
     WorkerReady,
     WorkerSettings,
-    reason_of,
+    failure_reason,
 )
 from specbench.running.models import Models, load_models
 from specbench.specs.run import RunSpec
@@ -112,7 +112,7 @@ class MeasuringProcess:
         assert self._process is not None
         code = self._process.wait()
         last = self._last_error()
-        return WorkerLost(f"its process ended {exit_in_words(code)}{f': {last}' if last else ''}")
+        return WorkerLost(f"its process ended {describe_exit(code)}{f': {last}' if last else ''}")
 
     def _last_error(self) -> str:
         """Returns the first line that a crash has written, or the last line of a traceback."""
@@ -123,7 +123,7 @@ class MeasuringProcess:
         return (fatal or lines[-1:] or [""])[0][:200]
 
 
-def exit_in_words(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Returns an exit code in words."""
     if code >= 0:
         return f"with exit code {code}"
@@ -200,7 +200,7 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)
     except Exception as error:
-        return reason_of(error), False
+        return failure_reason(error), False
     return None, True
 
 

@@ -25,7 +25,7 @@ from specbench.publish.workers import (
     WorkerPool,
     WorkerProcess,
     WorkerSettings,
-    reason_of,
+    failure_reason,
 )
 from specbench.results.adding import add_rows
 from specbench.results.comparable import check_together
@@ -55,7 +55,7 @@ class SuiteResult:
                 add_rows(self.leaderboard, rows, cell.folder)
                 self.rows.append((cell, rows))
         except ConfigError as error:
-            failure = reason_of(error)
+            failure = failure_reason(error)
         if failure is not None:
             self.failures.append((cell, failure))
         return failure
@@ -104,17 +104,17 @@ def measure(
             console, f"measuring one example of each task on each pair ({len(first)}), to estimate the time of the rest"
         )
         progress.start(first, True, max_losses=1)
-        jobs = [job_of(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
+        jobs = [cell_job(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
         pool.run(jobs, 1, lambda job, event: None)
     estimate, started = forecast.total(pool.num_workers), time.monotonic()
-    say(console, line_of(estimate, forecast, len(missing), bool(first)))
+    say(console, estimate_line(estimate, forecast, len(missing), bool(first)))
 
     def ended(job: int, event: JobFinished) -> None:
         failure = result.add(forecast.plan[missing[job]].cell, event.failure)
         progress.ended(missing[job], replace(event, failure=failure))
 
     progress.start(missing, False, MAX_LOSSES)
-    pool.run([job_of(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
+    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
     estimated = f"; the estimate was {duration(estimate.seconds)}, at most {duration(estimate.most)}"
     say(console, f"it took {duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
 
@@ -134,7 +134,7 @@ def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
     return list(found.values())[::-1]
 
 
-def job_of(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
+def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
     """Returns the job of a cell; `first_only`: of the first example of its first subset."""
     if not first_only:
         return RunJob(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
@@ -142,7 +142,7 @@ def job_of(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJo
     return RunJob(replace(cell.request, options=options), Path.cwd(), num_sharing=num_sharing)
 
 
-def line_of(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
+def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
     """Returns the estimate in words, with what it rests on. `has_tried`: whether examples were measured for it."""
     if estimate.unknown == num_missing:
         why = "nothing like these cells could be measured" if has_tried else "each task and pair has one example alone"

@@ -39,7 +39,7 @@ class TaskEntry(Spec):
         return {"task": data} if isinstance(data, str) else data
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Returns its name in the suite, which folders have too."""
         return self.name or file_name(self.task)
 
@@ -145,7 +145,7 @@ class SuiteSpec(Spec):
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Returns the values of every axis, as `exclude` names them; without `temperatures` none of that axis."""
         return {
-            "pair": tuple(self.pairs), "task": tuple(task.called for task in self.tasks),
+            "pair": tuple(self.pairs), "task": tuple(task.label for task in self.tasks),
             "temperature": self.temperatures or (), "seed": self.seeds,
             "method": tuple(dict.fromkeys(file_name(name) for task in self.tasks for name in self.methods_of(task))),
         }  # fmt: skip
@@ -165,7 +165,7 @@ class SuiteSpec(Spec):
     def _check_methods(self) -> None:
         for number, task in enumerate(self.tasks):
             if not self.methods_of(task):
-                raise ConfigError(f"tasks.{number}: '{task.called}' has no methods: give it, or the suite, `methods`")
+                raise ConfigError(f"tasks.{number}: '{task.label}' has no methods: give it, or the suite, `methods`")
         overrides = [*self.set, *(text for task in self.tasks for text in task.set)]
         keys = [text.partition("=")[0].strip() for text in overrides]
         if self.temperatures is not None and "generation.temperature" in keys:

@@ -28,7 +28,7 @@ def boards_table() -> Table:
     """Returns a table of the built-in suites."""
     rows = []
     for suite in map(read_suite, board_names()):
-        tables = ", ".join(each.called for each in suite.published) or NULL
+        tables = ", ".join(each.label for each in suite.published) or NULL
         pairs = ", ".join(suite.pairs) if len(suite.pairs) < MAX_NAMES else f"{len(suite.pairs)} pairs"
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, pairs, str(len(suite.tasks)), tables])
     return Table("boards", words("name", "title", "paper", "pairs", "tasks", "published"), rows)
@@ -61,7 +61,7 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
 def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
     return {
         "pair": [cell.pair_name for cell in cells],
-        "task": [cell.task.called for cell in cells],
+        "task": [cell.task.label for cell in cells],
         "T": [NULL if cell.temperature is None else f"{cell.temperature:g}" for cell in cells],
         "seed": [str(cell.seed) for cell in cells],
     }
@@ -105,7 +105,7 @@ def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
 def pair_table(rows: PairRows) -> Table:
     """Returns the table of the rows of a pair, with lines on cells that are not measured, or measured otherwise."""
     table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
-    missing = sorted({cell.task.called for cell, found in rows.cells if not found})
+    missing = sorted({cell.task.label for cell, found in rows.cells if not found})
     lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
     lines += [line for cell, found in rows.cells if (line := outdated(cell, found)) is not None]
     return Table(table.title, table.columns, table.rows, [*table.caption, *lines])
@@ -113,7 +113,7 @@ def pair_table(rows: PairRows) -> Table:
 
 def nothing_measured(rows: PairRows, name: str) -> Text:
     """Returns the line in the place of a table without rows. `name`: of the suite, as it was given."""
-    tasks = ", ".join(cell.task.called for cell, _ in rows.cells)
+    tasks = ", ".join(cell.task.label for cell, _ in rows.cells)
     command = f"specbench board run {name} --pair {rows.pair_name}"
     return Text(f"{rows.suite.name} · {rows.pair_name}: nothing of it is measured ({tasks}): {command}\n")
 
@@ -131,7 +131,7 @@ def published_tables(rows: PairRows) -> Iterator[Table | Text]:
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
     beside = "" if published.elsewhere else f" beside {rows.pair_name} (ours)"
-    title = f"{rows.suite.name} · {published.called} (published){beside}"
+    title = f"{rows.suite.name} · {published.label} (published){beside}"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""
     shown: list[Column] = [*words("")]
     for column in columns:

@@ -165,7 +165,7 @@ class WorkerPool:
             for event in [process.open()] if job is None else process.events(job[1]):
                 self._events.put((process.name, number, event))
         except Exception as error:  # of the connection, or of a disk that takes no records
-            event = WorkerLost(reason_of(error))
+            event = WorkerLost(failure_reason(error))
             self._events.put((process.name, number, event))
         return event
 
@@ -261,6 +261,6 @@ class MachineCheck:
         )
 
 
-def reason_of(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """Returns why a cell failed, in one line."""
     return str(error) if isinstance(error, ConfigError) else " ".join(f"{type(error).__name__}: {error}".split())

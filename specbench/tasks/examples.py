@@ -66,7 +66,7 @@ def load_examples(
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)
     shots = load_fewshot(task, subset, place)
-    rows = list(islice(source.asked_for(rows_of(chosen, source)), limit))
+    rows = list(islice(source.limited(rows_of(chosen, source)), limit))
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
     shots.check(chosen, rows)
     if not examples:

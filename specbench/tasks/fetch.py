@@ -9,7 +9,7 @@ from specbench.specs.catalogue import load_task
 from specbench.specs.overrides import with_overrides
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub
-from specbench.tasks.prompts import hub_place
+from specbench.tasks.prompts import fewshot_dataset
 
 WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
 
@@ -55,7 +55,7 @@ def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
     dataset = task.subset(subset).dataset
     if dataset is None:
         raise ConfigError(f"task '{task.name}', subset '{subset}': is not on the hub: run it with --data FOLDER")
-    shots = hub_place(task, subset)
+    shots = fewshot_dataset(task, subset)
     return [hub.filled(place, task.name, subset) for place in (dataset, shots) if place is not None]
 
 

@@ -172,7 +172,7 @@ def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
         raise failure(dataset, error, commit) from error
 
 
-def asked_for(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def limited(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yields the first or last of the rows if the task limits them; they are counted after the task's reader."""
     if dataset.last_rows is not None:
         yield from deque(rows, maxlen=dataset.last_rows)

@@ -148,7 +148,7 @@ class FewshotPrefix:
         an answer of LONG_ANSWER characters or more that is in the prefix."""
         if not self.asked:
             return
-        found = [place for place, row in rows if self._is_asked(task, row, place)]
+        found = [place for place, row in rows if self._repeats_example(task, row, place)]
         if found:
             others = [place.rpartition(", ")[2] for place in found[1 : SHOWN + 1]]
             more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{', …' * (len(found) > SHOWN + 1)})"
@@ -158,7 +158,7 @@ class FewshotPrefix:
                 "leave the row out"
             )
 
-    def _is_asked(self, task: TaskSpec, row: Row, place: str) -> bool:
+    def _repeats_example(self, task: TaskSpec, row: Row, place: str) -> bool:
         if question(task, row, place) in self.asked:
             return True
         reference = reference_of(task, next(turns_of(task, row, place)), place)
@@ -223,7 +223,7 @@ def sample_prefix(task_json: str, subset: str | None) -> str:
     return load_fewshot(task.model_copy(update={"subsets": {name: {}} if subset else {}}), name, "sample").prefix
 
 
-def hub_place(task: TaskSpec, subset: str) -> DatasetSpec | None:
+def fewshot_dataset(task: TaskSpec, subset: str) -> DatasetSpec | None:
     """Returns the place of a subset's few-shot examples on the hub; None if they are not taken from there."""
     chosen = task.subset(subset)
     spec = chosen.fewshot

@@ -126,9 +126,9 @@ class Source:
     rows: Iterator[tuple[str, Row]]
     dataset: DatasetSpec | None = None
 
-    def asked_for(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    def limited(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
         """Yields the rows made by a reader that the task requests from the hub."""
-        return made if self.dataset is None else hub_data.asked_for(self.dataset, made)
+        return made if self.dataset is None else hub_data.limited(self.dataset, made)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from specbench.publish.site.entries import Entries, SiteRow, settings_apart
+from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
 from specbench.results.bootstrap import Bounds, Metric
 from specbench.results.captions import is_baseline
 from specbench.results.row import ALL, Row
@@ -229,7 +229,7 @@ def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
     groups = ([each for each in group if _has(each, "speedup", each.row.quality)] for group in entries.whole())
     found = [_plot(known) for known in groups if len(known) >= 2]
-    told = settings_apart([plot.row for plot in found], [plot.title for plot in found])
+    told = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
     return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, told, strict=True)]
 
 
@@ -323,7 +323,7 @@ def prediction_plot(entries: Entries) -> PredictionPlot | None:
     x = PlotAxis(predicted, scale(every, left, right), partial(number, digits=2))
     y = PlotAxis(measured, scale(every, bottom, top))
     names = [f"{entry.row.task_name} · {entry.label}" for entry in known]
-    settings = settings_apart([entry.row for entry in known], names)
+    settings = distinguishing_settings([entry.row for entry in known], names)
     names = [", ".join([name, *own]) for name, own in zip(names, settings, strict=True)]
     points = plot_points(known, names, x, y, PREDICTED_FRAME)
     num_left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)

@@ -170,7 +170,7 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
 MAX_VALUE = 40  # characters of a value
 
 
-def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
+def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
     """Returns for a row of each group the conditions that tell it from other rows of its name, as few as possible."""
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
@@ -180,14 +180,14 @@ def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]
         own = [conditions(rows[place]) for place in places]
         chosen: list[str] = []
         for name in dict.fromkeys(name for each in own for name in each):
-            if _num_apart(own, [*chosen, name]) > _num_apart(own, chosen):
+            if _num_distinct(own, [*chosen, name]) > _num_distinct(own, chosen):
                 chosen.append(name)
         for place, each in zip(places, own, strict=True):
             found[place] = [_words(name, each.get(name)) for name in chosen]
     return found
 
 
-def _num_apart(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
+def _num_distinct(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
     return len({repr([each.get(name) for name in names]) for each in own})  # values may be mappings
 
 

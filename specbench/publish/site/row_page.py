@@ -116,10 +116,10 @@ class ChartColumn:
 @dataclass(frozen=True)
 class Histogram:
     """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
-    `why`: the reason. `base`: the place of the axis in the picture."""
+    `reason`: the reason. `base`: the place of the axis in the picture."""
 
     counts: tuple[int, ...]
-    why: str = ""
+    reason: str = ""
     base = 160.0
 
     @property
@@ -152,10 +152,10 @@ def histogram_of(side: RowWithRecords) -> Histogram:
         counts = accepted_tokens_per_step_of(side.records, side.method)
     if counts and sum(counts) and not decodes_alone(side.row):
         return Histogram(counts)
-    return Histogram((), _why(side.row, bool(side.records)))
+    return Histogram((), _why_unknown(side.row, bool(side.records)))
 
 
-def _why(row: Row, has_records: bool) -> str:
+def _why_unknown(row: Row, has_records: bool) -> str:
     if decodes_alone(row):
         return "Nothing is drafted: one model decodes alone, one token per pass."
     if "decoder" in row.options:
@@ -185,14 +185,15 @@ def row_page(
     row = entry.row
     verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
     return {
-        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless, "guard": guard_of(row),
+        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless,
+        "fewshot": fewshot_line(row),
         "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
         "metrics": list(metric_lines(row)),
         "facts": list(facts(row, entry.digest)), "peers": peers,
     }  # fmt: skip
 
 
-def guard_of(row: Row) -> str:
+def fewshot_line(row: Row) -> str:
     """Returns the number of worked examples before each prompt, and whether one of them could be a measured example."""
     if not row.shots.num:
         return "none: no worked example stands before a prompt"

@@ -24,7 +24,7 @@ def check(result: int) -> int:
     return result
 
 
-def hide() -> None:
+def hide_memory() -> None:
     """Prevents processes of the same user from reading this one's memory or opening its files."""
     check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
 
@@ -35,7 +35,7 @@ def end_after(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def lowered(user: dict[str, Any] | None) -> dict[str, Any]:
+def with_user(user: dict[str, Any] | None) -> dict[str, Any]:
     """Returns options of Popen that give a process another user: {"id": number, "reads_all": whether it may read all
     files, which it must if the interpreter is in a folder of root's}. None: the same user."""
     if user is None:
@@ -130,7 +130,7 @@ INNER_USER = 1000
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
-def enter(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> None:
+def enter_namespaces(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> None:
     """Continues as process 1 of new namespaces. Their root holds only the `readable` paths, read-only, and an empty
     /tmp of `disk_mib`. The calling processes stay outside and wait. `outer_user`: the outside identity of INNER_USER,
     if root calls.

@@ -15,12 +15,11 @@ from contextlib import suppress
 from types import CodeType
 from typing import Any, NoReturn
 
-from specbench.tasks.sandbox.inside import kernel as privileges
-from specbench.tasks.sandbox.inside.kernel import enter, filter_system_calls
+from specbench.tasks.sandbox.inside import kernel
 from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
 
 
-def wanted(test: str, defined: Collection[str], continued: str | None) -> list[str]:
+def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:
     """Returns the global names that a test uses and that neither it nor `defined` has; if there is none, `continued`,
     the function that the program continues. Raises SyntaxError and ValueError for invalid Python."""
     used, own = set[str](), set[str]()
@@ -39,7 +38,7 @@ def wanted(test: str, defined: Collection[str], continued: str | None) -> list[s
     return sorted(free - set(defined)) or sorted(free & {continued})
 
 
-def mentioned(source: str) -> set[str]:
+def all_names(source: str) -> set[str]:
     """Returns all names in a source, including attributes."""
     nodes = list(ast.walk(ast.parse(source)))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -76,7 +75,7 @@ class Tester:
 
     def run(self) -> NoReturn:
         """Starts the program, runs the tests against it, and ends this process."""
-        printed = self._silence()
+        printed = self._discard_output()
         names: dict[str, Any] = {"__name__": "test"}
         continued = self._prepare(names)
         test, asked = self._test(names, continued)
@@ -86,7 +85,7 @@ class Tester:
         loaded = self._receive()
         if "raised" in loaded:
             self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
-        in_test = mentioned(self.job["test"])
+        in_test = all_names(self.job["test"])
         self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
         if StopIteration in self.ends_iteration:
             names.setdefault("next", _next)
@@ -106,7 +105,7 @@ class Tester:
         names."""
         source = self.job["test"]
         try:
-            found = wanted(source, {*names, *dir(builtins)} - self._unfinished, continued)
+            found = needed_names(source, {*names, *dir(builtins)} - self._unfinished, continued)
             return compile(source, "<test>", "exec"), self.job["entry_points"] or found
         except (SyntaxError, ValueError) as error:
             self.end("not judged", f"the test is not Python: {error}")
@@ -115,7 +114,7 @@ class Tester:
         os.write(self.report, json.dumps({"status": status, "reason": reason[:1000]}).encode() + b"\n")
         os._exit(0)
 
-    def _silence(self) -> int:
+    def _discard_output(self) -> int:
         """Discards the output of prefix and tests. Returns the file descriptor that programs print to."""
         printed = os.dup(1)
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -130,12 +129,12 @@ class Tester:
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", "-X", "utf8", "-c", code], env={}, cwd=self.job["folder"],
             stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, pass_fds=(program_end, reply_end),
-            start_new_session=True, **privileges.lowered(self.job["user"]),
+            start_new_session=True, **kernel.with_user(self.job["user"]),
         )  # fmt: skip
         for fd in (program_end, reply_end, printed):
             os.close(fd)
         os.write(self.report, json.dumps({"pid": self.process.pid}).encode() + b"\n")
-        privileges.end_after(self.job["limits"]["timeout_seconds"] + 5)
+        kernel.end_after(self.job["limits"]["timeout_seconds"] + 5)
 
     def _receive(self) -> dict[str, Any]:
         try:
@@ -224,12 +223,12 @@ def main(report: int) -> None:
     tester = Tester(job, report)
     try:
         if job["isolation"] == "namespaces":
-            enter(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
-        privileges.hide()
-        filter_system_calls()
+            kernel.enter_namespaces(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
+        kernel.hide_memory()
+        kernel.filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
     memory = job["limits"]["memory_mib"] << 20  # values of the program may need memory in its tests
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    privileges.end_after(job["limits"]["timeout_seconds"] + 5)
+    kernel.end_after(job["limits"]["timeout_seconds"] + 5)
     tester.run()

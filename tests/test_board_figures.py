@@ -4,8 +4,7 @@ import pytest
 
 from specbench.cli.train import NUM_STEPS
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.figures import FigureGroup, PublishedTable
-from specbench.publish.suite_spec import SuiteSpec
+from specbench.publish.suite_spec import FigureGroup, PublishedTable, SuiteSpec
 from specbench.running.checked import run_spec
 
 NUM_FIGURES = {

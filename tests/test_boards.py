@@ -12,10 +12,9 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.figures import Figure, FigureReference
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated
 from specbench.publish.process import ModelCache, attempt, ready
-from specbench.publish.suite_spec import SuiteSpec
+from specbench.publish.suite_spec import Figure, FigureReference, SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric

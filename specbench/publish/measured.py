@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.publish.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
-from specbench.publish.figures import (
+from specbench.publish.suite_spec import (
     FAIRNESS,
     QUALITY,
     Figure,
@@ -20,8 +20,9 @@ from specbench.publish.figures import (
     FigureReference,
     FigureRow,
     PublishedTable,
+    SuiteSpec,
+    file_name,
 )
-from specbench.publish.suite_spec import SuiteSpec, file_name
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row

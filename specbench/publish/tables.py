@@ -8,8 +8,8 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
-from specbench.publish.figures import QUALITY, Figure, FigureColumn, PublishedTable
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, outdated
+from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell, warning_lines

@@ -14,11 +14,11 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resumable_folder import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
-from specbench.publish.figures import PublishedTable
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, choices, columns_of, read, with_more
 from specbench.publish.site.row_page import row_page, subset_rows
+from specbench.publish.suite_spec import PublishedTable
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files

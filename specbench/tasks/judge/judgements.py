@@ -114,11 +114,8 @@ def judge_records(
     different = {digest(request): request for request in requests.values()}
     cache = ReplyCache(settings.cache)
     cached = {name: reply for name, request in different.items() if (reply := cache.get(request)) is not None}
-    say(
-        console,
-        f"judge {settings.model}: {len(requests)} answers, {len(different)} of them different, "
-        f"{len(cached)} judged before",
-    )
+    counts = f"{len(requests)} answers, {len(different)} of them different, {len(cached)} judged before"
+    say(console, f"judge {settings.model}: {counts}")
     new = {name: request for name, request in different.items() if name not in cached}
     replies = {**cached, **(_ask(new, settings, console) if new else {})}
     judgements = {}

@@ -205,7 +205,7 @@ def is_suite(path: Path) -> bool:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Put `prefix` before the text of a ConfigError."""
+    """Puts `prefix` before the text of a ConfigError."""
     try:
         yield
     except ConfigError as error:

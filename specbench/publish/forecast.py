@@ -48,7 +48,7 @@ class AnswerTimes:
     tokens: int = 0
 
     def add(self, generation: Generation) -> None:
-        """Count one answer."""
+        """Counts one answer."""
         self.answers += 1
         self.first_seconds += generation["ttft_seconds"] or 0.0
         self.decode_seconds += generation["decode_seconds"]
@@ -69,7 +69,7 @@ class MeasuredTimes:
     times: dict[str, AnswerTimes] = field(default_factory=lambda: defaultdict(AnswerTimes))
 
     def add(self, record: Record) -> None:
-        """Count one record."""
+        """Counts one record."""
         for method, generation in record["methods"].items():
             self.times[method].add(generation)
 
@@ -154,7 +154,7 @@ class Forecast:
     other: dict[Group, float] = field(default_factory=dict)
 
     def add(self, number: int, record: Record, counts: bool = True) -> None:
-        """Add a record of a cell. `counts`: whether it is part of the cell's own work."""
+        """Adds a record of a cell. `counts`: whether it is part of the cell's own work."""
         planned = self.plan[number]
         self.measured[planned.group].add(record)
         planned.num_done += counts
@@ -292,12 +292,12 @@ class SuiteProgress:
         self._bar_task = self.bar.add_task("starting", total=None)
 
     def start(self, cells: Sequence[int], first_only: bool, max_losses: int) -> None:
-        """Begin jobs of these cells; `first_only`: of the first example of each."""
+        """Begins jobs of these cells; `first_only`: of the first example of each."""
         self._cells, self._first_only, self._max_losses, self._num_ended = cells, first_only, max_losses, 0
         self._num_lost.clear()
 
     def tell(self, worker: str, job: int | None, event: Event) -> None:
-        """Take one event, and print a line where the user needs to know of it."""
+        """Takes one event, and prints a line if the user needs to know of it."""
         if job is None:
             self._handle_worker(worker, event)
             return
@@ -327,7 +327,7 @@ class SuiteProgress:
             say(self._console, f"{worker} cannot be started: {event.reason}")
 
     def _learn_times(self, cell: int, event: JobFinished) -> None:
-        """Give the forecast the time that a cell took beside its answers."""
+        """Gives the forecast the time that a cell took beside its answers."""
         planned = self._forecast.plan[cell]
         pair = planned.cell.pair_name
         self._forecast.loading[pair] = max(event.load_seconds, self._forecast.loading.get(pair, 0.0))
@@ -335,7 +335,7 @@ class SuiteProgress:
         self._forecast.other[planned.group] = max(0.0, rest)
 
     def ended(self, cell: int, event: JobFinished) -> None:
-        """Tell that a cell is measured, or has failed for good."""
+        """Says that a cell is measured, or has failed for good."""
         planned, self._num_ended = self._forecast.plan[cell], self._num_ended + 1
         planned.is_measured = True
         state = f"measured in {duration(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"

@@ -55,7 +55,7 @@ class MeasuringProcess:
         self._errors: IO[bytes] | None = None
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Start a new process, and wait until it is ready."""
+        """Starts a new process, and waits until it is ready."""
         self.close()
         paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -68,7 +68,7 @@ class MeasuringProcess:
         return event
 
     def events(self, job: RunJob) -> Iterator[Event]:
-        """Send a job. Returns its events until it is finished or the process is lost."""
+        """Sends a job. Yields its events until it is finished or the process is lost."""
         event = self._exchange(job)
         while True:
             yield event
@@ -81,7 +81,7 @@ class MeasuringProcess:
         return self._process.pid if self._process else None
 
     def close(self) -> None:
-        """End the process at once."""
+        """Ends the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -138,7 +138,7 @@ Send = Callable[[Event], None]
 
 
 def main() -> None:
-    """Do jobs until there are no more. The output of libraries goes to the standard error."""
+    """Does jobs until there are no more. The output of libraries goes to the standard error."""
     events, messages = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
-    """Put every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
+    """Puts every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
     lost, since a sender of a scratch folder has received the records in it."""
     try:
         while True:
@@ -168,7 +168,7 @@ def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch
 
 
 def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
-    """Do one job after the other, as long as the process is sound."""
+    """Does one job after the other, as long as the process is sound."""
     cache = ModelCache()
     is_sound = True
     while is_sound:
@@ -180,7 +180,7 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
 
 
 def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
-    """Run a job. Returns the reason why it failed, None where it did not, and whether the process can go on. It cannot
+    """Runs a job. Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot
     after an error that is no mistake of the user, nor when memory ran out: the state of the accelerator is then
     unknown."""
     from specbench.core.threads import share_machine
@@ -205,7 +205,7 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
 
 
 def add_fairness(job: RunJob) -> None:
-    """Add the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
+    """Adds the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
     from specbench.analysis.fairness import FairnessRequest, add_to, fairness_answer
 
     options = job.request.options
@@ -237,7 +237,7 @@ class Lines(io.TextIOBase):
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """Send the lines that are complete with this text."""
+        """Sends the lines that are complete with this text."""
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             self._send(LogLine(line))
@@ -287,7 +287,7 @@ class ModelCache:
         return self._held[key]
 
     def drop(self) -> None:
-        """Free the memory of all models."""
+        """Frees the memory of all models."""
         self._held.clear()
         gc.collect()
         if torch.cuda.is_available():

@@ -48,7 +48,7 @@ class SuiteResult:
     losses: Sequence[str] = ()
 
     def add(self, cell: SuiteCell, failure: str | None = None) -> str | None:
-        """Add a cell. Returns the reason why it failed, None where it did not."""
+        """Adds a cell. Returns the reason why it failed, None if it did not."""
         try:
             if failure is None:
                 rows = cell.rows()
@@ -64,7 +64,7 @@ class SuiteResult:
 def run_suite(
     forecast: Forecast, processes: Sequence[WorkerProcess], leaderboard: Path, console: Console
 ) -> SuiteResult:
-    """Measure what is missing. Raises ConfigError before anything is measured for a leaderboard that cannot take the
+    """Measures what is missing. Raises ConfigError before anything is measured for a leaderboard that cannot take the
     rows, and for workers that differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     result = SuiteResult(leaderboard)
@@ -97,7 +97,7 @@ def measure(
     pool: WorkerPool, progress: SuiteProgress, forecast: Forecast, missing: Sequence[int], result: SuiteResult,
     console: Console, num_sharing: int,
 ) -> None:  # fmt: skip
-    """Measure one example of every task and pair of which nothing is known, whose records are the cells' own, then all
+    """Measures one example of every task and pair of which nothing is known, whose records are the cells' own, then all
     that is missing."""
     if first := unknown(forecast, missing):
         say(
@@ -159,7 +159,7 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
 def measure_suite(
     forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
 ) -> SuiteResult:
-    """Measure what is missing of a suite, by one process of this machine or by the workers of a ray cluster."""
+    """Measures what is missing of a suite, by one process of this machine or by the workers of a ray cluster."""
     cell = forecast.plan[0].cell
     folder = folder_of(cell.suite, cell.runs)
     console = PlainConsole(stderr=True)
@@ -193,7 +193,7 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
 
 
 def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
-    """Print the rows, the lost workers, and the failures with the commands that repeat them alone."""
+    """Prints the rows, the lost workers, and the failures with the commands that repeat them alone."""
     if result.rows:
         order = {planned.cell.name: number for number, planned in enumerate(forecast.plan)}
         measured = sorted(result.rows, key=lambda each: order[each[0].name])

@@ -170,8 +170,8 @@ class WorkerPool:
         return event
 
     def run(self, jobs: Sequence[RunJob], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
-        """Do every job, and tell `ended` of each once. A job whose worker is lost goes to another worker, until that
-        has happened `max_losses` times."""
+        """Does every job, and calls `ended` once for each. A job whose worker is lost goes to another worker, until
+        that has happened `max_losses` times."""
         for waiting in enumerate(jobs):
             self._jobs.put(waiting)
         losses, num_ended = Counter[int](), 0
@@ -189,7 +189,7 @@ class WorkerPool:
                 num_ended += 1
 
     def _next_event(self) -> tuple[int | None, Event]:
-        """Wait for an event. Returns it with the number of its job. Raises ConfigError where the last worker cannot be
+        """Waits for an event. Returns it with the number of its job. Raises ConfigError if the last worker cannot be
         opened."""
         name, job, event = self._events.get()
         if isinstance(event, WorkerReady):

@@ -26,8 +26,8 @@ KIND = "specbench site"
 
 
 def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[str, Any]) -> int:
-    """Write a site of these files (address, content) and put it in the place of an earlier one. Returns how many files
-    it has.
+    """Writes a site of these files (address, content) and puts it in the place of an earlier one. Returns the number of
+    its files.
 
     Raises ConfigError where the folder holds anything else, and where it cannot be written; an earlier site is then as
     it was.
@@ -80,11 +80,8 @@ def _files_of_site(folder: Path) -> set[str]:
 
 def _write(building: Path, name: str, text: str) -> str:
     path = building / name
-    try:
-        path.write_bytes(text.encode("utf-8", "replace"))
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True)
-        path.write_bytes(text.encode("utf-8", "replace"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8", "replace"))
     return name
 
 
@@ -103,7 +100,7 @@ class BuiltSite:
 
 
 def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
-    """Write the site of leaderboard files. Raises ConfigError for files that are no leaderboards or have no rows, and
+    """Writes the site of leaderboard files. Raises ConfigError for files that are no leaderboards or have no rows, and
     for a folder that holds anything else."""
     check_replaceable(folder)
     entries = read(files)

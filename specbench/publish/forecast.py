@@ -153,11 +153,11 @@ class Forecast:
     loading: dict[str, float] = field(default_factory=dict)
     other: dict[Group, float] = field(default_factory=dict)
 
-    def add(self, number: int, record: Record, counts: bool = True) -> None:
-        """Adds a record of a cell. `counts`: whether it is part of the cell's own work."""
+    def add(self, number: int, record: Record) -> None:
+        """Adds a record of a cell."""
         planned = self.plan[number]
         self.measured[planned.group].add(record)
-        planned.num_done += counts
+        planned.num_done += 1
 
     def of(self, planned: PlannedCell) -> TimeEstimate | None:
         """Returns the time left of a cell, without loading its models; None where nothing like it was measured."""
@@ -210,7 +210,7 @@ Subsets = tuple[tuple[int, int], ...]
 def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
     """Returns the plan of all cells, with the records that they have already."""
     counted: dict[Any, Subsets | ConfigError] = {}
-    plan, recorded = [], []
+    plan = []
     for cell in cells:
         key = (cell.task.label, cell.limit, cell.pair_name, cell.methods)
         if key not in counted:
@@ -219,10 +219,9 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
         methods = tuple(load_method(name).name for name in unique(["ar", *cell.methods]))
         subsets, problem = (None, str(found)) if isinstance(found := counted[key], ConfigError) else (found, None)
         plan.append(PlannedCell(cell, methods, subsets, cell.is_measured(rows), problem=problem))
-        recorded.append(list(records_in(cell.folder)))
     forecast = Forecast(plan)
-    for number, records in enumerate(recorded):
-        for record in records:
+    for number, cell in enumerate(cells):
+        for record in records_in(cell.folder):
             forecast.add(number, record)
     return forecast
 

@@ -76,10 +76,6 @@ class MeasuringProcess:
                 return
             event = self._next()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     def close(self) -> None:
         """Ends the process at once."""
         if self._process is not None:
@@ -193,7 +189,7 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
             os.chdir(job.cwd)
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
-        execute(job.request, console.stderr, cache, lambda _, number: nullcontext(SendingReports(number, send)))
+        execute(job.request, console.stderr, cache, lambda *_: nullcontext(SendingReports(send)))
         if job.fairness:
             cache.drop()  # the numbers need models of their own
             add_fairness(job)
@@ -220,9 +216,9 @@ def add_fairness(job: RunJob) -> None:
 class SendingReports:
     """Sends an event for every recorded block."""
 
-    def __init__(self, num_blocks: int, send: Send) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        send(JobStarted(num_blocks))
+        send(JobStarted())
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Sends the event of one block."""

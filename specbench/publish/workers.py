@@ -66,10 +66,8 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobStarted:
-    """The models are loaded, and the blocks of the run are known. `files`: those of its folder, by name, where the
-    folder is the worker's own."""
+    """The models are loaded. `files`: those of the run's folder, by name, if the folder is the worker's own."""
 
-    num_blocks: int
     files: dict[str, bytes] | None = None
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from specbench.cli.train import NUM_STEPS
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.figures import FigureGroup, PublishedTable
-from specbench.publish.suite_spec import SuiteSpec
+from specbench.publish.suite_spec import FigureGroup, PublishedTable, SuiteSpec
 from specbench.running.checked import run_spec
 
 NUM_FIGURES = {
@@ -169,7 +168,7 @@ def test_every_cell_of_every_pair_can_be_asked_for(name: str) -> None:
     board = load_suite(name)
     cells = cells_of(board)
     assert {cell.pair_name for cell in cells} == board.pairs.keys()
-    assert {cell.task.called for cell in cells} == {task.called for task in board.tasks}
+    assert {cell.task.label for cell in cells} == {task.label for task in board.tasks}
     for cell in cells[:20] if name == "p4" else cells:
         spec = run_spec(cell.request)
         assert [method.name for method in spec.methods] == ["ar", *cell.methods]

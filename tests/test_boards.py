@@ -12,10 +12,9 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.figures import Figure, FigureReference
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated
 from specbench.publish.process import ModelCache, attempt, ready
-from specbench.publish.suite_spec import SuiteSpec
+from specbench.publish.suite_spec import Figure, FigureReference, SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
@@ -69,7 +68,7 @@ def written(folder: Path, **changes: Any) -> Path:
 def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> None:
     assert board_names() == ["demo", "p0", "p1", "p2", "p3", "p4"]
     demo = load_suite("demo")
-    assert {"mgsm", "wmt", "humaneval", "story"} <= {task.called for task in demo.tasks}
+    assert {"mgsm", "wmt", "humaneval", "story"} <= {task.label for task in demo.tasks}
     assert all(
         set(demo.methods_of(task)) == {"sd", "fsd", "slem", "tli", "ngram", "pld", "scdf"} for task in demo.tasks
     )
@@ -124,7 +123,7 @@ def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path:
     board = load_suite(str(written(tmp_path, pairs=pairs, published=[])))
     good, bad = cells_of(board, runs=tmp_path)
     assert good.request.options.subsets == ("de",) and good.request.methods == ("fsd",) and good.limit == 3
-    assert good.folder == tmp_path / "suites" / "mine" / "tiny" / "good" / "s0" and bad.task.called == "bad"
+    assert good.folder == tmp_path / "suites" / "mine" / "tiny" / "good" / "s0" and bad.task.label == "bad"
     assert good.request.command == (
         "specbench run --task mgsm --method fsd --subset de --target org/t --limit 3 "
         f"--set generation.max_new_tokens=6 --output {good.folder}"
@@ -134,7 +133,7 @@ def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path:
     assert cells_of(board, only=["bad"]) == cells_of(board)[1:]
     without = {"tiny": {"methods": {"ngram": None}}}
     cells = cells_of(load_suite(str(written(tmp_path, pairs=without, published=[]))))
-    assert [cell.task.called for cell in cells] == ["good"]
+    assert [cell.task.label for cell in cells] == ["good"]
     with pytest.raises(ConfigError, match="no such pair: did you mean 'tiny'"):
         cells_of(board, pair="tinny")
 
@@ -216,7 +215,7 @@ def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path)
     old = sd.model_copy(update={"task": "mgsm@1:older"})
     write(path.with_suffix(".json"), [ar, sd, other, old])
     (found,) = measured_pairs(str(path), "tiny", None)
-    rows = {cell.task.called: rows for cell, rows in found.cells}
+    rows = {cell.task.label: rows for cell, rows in found.cells}
     assert rows == {"good": [ar, sd], "bad": [ar], "twin": [ar, sd]}
     assert not measured_pairs(str(path), "other", None)[0].measured
 

@@ -19,10 +19,10 @@ AGAIN = "measure the board again: specbench board run demo --pair embedded --all
 
 
 def rows_of(cell: SuiteCell) -> list[Row]:
-    return [row for row in load(FILE) if row.run == f"demo/{cell.task.called}"]
+    return [row for row in load(FILE) if row.run == f"demo/{cell.task.label}"]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.task.called)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.task.label)
 def test_every_run_of_the_board_is_measured_as_it_is_today(cell: SuiteCell) -> None:
     rows = rows_of(cell)
     assert cell.is_measured(rows), AGAIN

@@ -213,13 +213,13 @@ def test_the_column_that_tells_questions_apart(folder: Path) -> None:
         for name in ("x2", "X1")
     ]
     write(folder / "sums_default.jsonl", rows[0])
-    named = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "same": "id"}})
+    named = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "question_column": "id"}})
     assert "row 1: the row is one of" in message(task(**OPTIONS), folder)
     assert first(named, folder).endswith("Which is red? a rose, a leaf\nA:")
     write(folder / "sums_default.jsonl", *rows)
     assert "row 2: the row is one of" in message(named, folder)
-    unknown = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "same": "idd"}})
-    assert "fewshot.rows, row 1: no column 'idd', which fewshot.same names: did you mean 'id'?" in message(
+    unknown = task(**{**OPTIONS, "fewshot": {**OPTIONS["fewshot"], "question_column": "idd"}})
+    assert "fewshot.rows, row 1: no column 'idd', which fewshot.question_column names: did you mean 'id'?" in message(
         unknown, folder
     )
 

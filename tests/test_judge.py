@@ -12,11 +12,17 @@ from rich.console import Console
 from specbench.core.completions import Reply
 from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import load_task
-from specbench.tasks.examples import load_examples
-from specbench.tasks.judge.judgements import judge_records, with_judgements, write_judgements
-from specbench.tasks.judge.judging import show_requests
-from specbench.tasks.judge.prompts import Turn, messages, rating
-from specbench.tasks.judge.requests import JudgeQuestion, JudgeSettings, ReplyCache, questions_of, requests_of
+from specbench.tasks.examples import Example, load_examples
+from specbench.tasks.judge.judgements import judge_records, show_requests, with_scores, write_judgements
+from specbench.tasks.judge.requests import (
+    JudgeSettings,
+    ReplyCache,
+    Turn,
+    messages,
+    questions_of,
+    rating,
+    requests_of,
+)
 from specbench.tasks.local_files import read_rows
 from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
@@ -33,6 +39,10 @@ def make(server: Server, tmp_path: Path, **changes: Any) -> JudgeSettings:
     return JudgeSettings("judge-model", server.url, cache=tmp_path / "cache", **chosen)
 
 
+def example(*turns: str, sees_reference: bool = False) -> Example:
+    return Example(0, "0", turns, (None,) * len(turns), judge_sees_reference=sees_reference)
+
+
 def record(answers: dict[str, str], example: int = 0, turn: int = 0, reference: Any = None) -> dict[str, Any]:
     methods = {name: {"text": text, "score": None} for name, text in answers.items()}
     key = {"task": "t", "subset": "s", "example": example, "repeat": 0, "turn": turn}
@@ -45,7 +55,8 @@ def judged(
     """The judgements by (example, turn, method), and what was printed."""
     told = StringIO()
     questions = {
-        ("t", "s", number): JudgeQuestion((f"Question {number}?", "And why?"), sees_reference) for number in range(100)
+        ("t", "s", number): example(f"Question {number}?", "And why?", sees_reference=sees_reference)
+        for number in range(100)
     }
     found = judge_records(records, questions, settings, Console(file=told, width=300, markup=False))
     return {(key[2], key[4], method): each for (key, method), each in found.items()}, told.getvalue()
@@ -246,6 +257,16 @@ def test_replies_before_an_interrupt_are_kept(server, tmp_path):
     ]
 
 
+def test_a_judge_that_nobody_serves_is_said_before_the_requests_are_repeated(server, tmp_path, capsys):
+    url = "http://127.0.0.1:9/v1"
+    settings = JudgeSettings("m", url, num_retries=2, backoff_seconds=0.01, cache=tmp_path / "cache")
+    found, _ = judged([record({"ar": "x", "fsd": "y"})], settings)
+    assert {each.score for each in found.values()} == {None}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--judge m at {url}: no reply (ConnectError: ")
+    assert line.endswith(": each request is repeated up to 2 times, for about 0 s")
+
+
 def test_too_many_requests_are_made_later(server, settings):
     server.plan = {"busy": [(429, "slow down"), (503, "overloaded"), (200, "Rating: [[3]]")]}
     assert judged([record({"ar": "busy"})], settings)[0][0, 0, "ar"].score == 3.0
@@ -365,7 +386,7 @@ def test_the_key_is_written_nowhere(server, tmp_path, caplog):
 
 def judged_with_keys(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
     told = StringIO()
-    questions = {("t", "s", number): JudgeQuestion((f"Question {number}?",)) for number in range(10)}
+    questions = {("t", "s", number): example(f"Question {number}?") for number in range(10)}
     return judge_records(records, questions, settings, Console(file=told, width=300, markup=False)), told.getvalue()
 
 
@@ -379,7 +400,7 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     assert (first["method"], first["score"], first["reply"], first["problem"]) == ("ar", 7.0, "Rating: [[7]]", None)
     assert (first["prompt_tokens"], first["reply_tokens"], first["cost_usd"]) == (100, 20, 0.00045)
     assert (second["method"], second["score"], second["reply"]) == ("fsd", None, "I like it.")
-    (merged,) = with_judgements(records, found)
+    (merged,) = with_scores(records, {key: each.score for key, each in found.items()})
     assert merged["methods"]["ar"]["scores"] == {"accuracy": 1.0, "judge_score": 7.0}
     assert merged["methods"]["fsd"]["scores"] == {"judge_score": None}
     assert not any("problem" in merged["methods"][name] for name in ("ar", "fsd")), "a problem is the scorer's"
@@ -429,7 +450,7 @@ def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypa
     monkeypatch.delenv("OPENAI_API_KEY")
     records = [record({"ar": "one [bold]", "fsd": "two"}), record({"ar": "three", "fsd": "three"}, 1)]
     told = StringIO()
-    questions = {("t", "s", 0): JudgeQuestion(("Why?",)), ("t", "s", 1): JudgeQuestion(("How?",))}
+    questions = {("t", "s", 0): example("Why?"), ("t", "s", 1): example("How?")}
     show_requests(records, questions, settings, Console(file=told, width=300, markup=False))
     text = told.getvalue()
     assert server.requests == []

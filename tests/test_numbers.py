@@ -132,7 +132,7 @@ def test_written_forms(text, reference, expected):
     assert score(text, reference) == expected
 
 
-ENGLISH = SCORERS.get("number")(answer=["The answer is"])
+ENGLISH = SCORERS.get("number")(answer_phrases=["The answer is"])
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_a_thousand_times_too_much_or_too_little_is_wrong():
 
 @pytest.mark.parametrize("answer", ["The answer is", [" "], [5]])
 def test_the_phrases_are_a_list_of_texts(answer):
-    with pytest.raises(ConfigError, match=r"scorer.answer = .*must be a list of texts"):
-        SCORERS.get("number")(answer=answer)
+    with pytest.raises(ConfigError, match=r"scorer.answer_phrases = .*must be a list of texts"):
+        SCORERS.get("number")(answer_phrases=answer)
 
 
 WRITTEN = st.text(alphabet="0123456789.,'-−$%/^{}()=*x eE十百千万億一九零½，０９๑ \\\u202f\n", max_size=40)
@@ -306,7 +306,7 @@ def test_an_answer_begins_as_the_strict_filter_of_lm_eval_has_it(language):
     filters = config(mgsm(language))["filter_list"]
     (strict,) = (each["filter"][0]["regex_pattern"] for each in filters if each["name"] == "strict-match")
     for task in ("mgsm", "mcot"):
-        phrases = load_task(task).subset(language).scorer.options["answer"]
+        phrases = load_task(task).subset(language).scorer.options["answer_phrases"]
         assert any(strict.startswith(phrase) for phrase in phrases)
 
 

@@ -23,16 +23,15 @@ from specbench.publish.site.build import MARK, build, compared_tables
 from specbench.publish.site.charts import (
     LABELS,
     WIDTH,
-    Histogram,
     bars_of,
-    columns_of,
-    histogram_of,
+    front,
     place_labels,
+    prediction_plot,
+    quality_speed_plots,
     scale,
 )
 from specbench.publish.site.entries import COLUMNS, read, signed
-from specbench.publish.site.quality_speed_plot import front, prediction_plot, quality_speed_plots
-from specbench.publish.site.row_page import breakdown_of, facts
+from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
@@ -330,8 +329,8 @@ def test_bars_end_where_the_scale_has_the_speed_ups(tmp_path):
 
 
 def test_columns_are_as_high_as_their_shares():
-    found = columns_of(Histogram((10, 30, 0, 60)))
-    assert found is not None and [(c.length, c.count, c.share) for c in found.columns] == [
+    found = Histogram((10, 30, 0, 60))
+    assert [(c.length, c.count, c.share) for c in found.columns] == [
         (0, 10, 0.1), (1, 30, 0.3), (2, 0, 0.0), (3, 60, 0.6),
     ]  # fmt: skip
     heights = [found.base - column.top for column in found.columns]
@@ -339,7 +338,6 @@ def test_columns_are_as_high_as_their_shares():
     assert heights[0] / heights[3] == pytest.approx(1 / 6, abs=0.01) and heights[1] / heights[3] == pytest.approx(0.5)
     lefts = [column.x for column in found.columns]
     assert all(right - left > found.width for left, right in pairwise(lefts)), "they do not touch"
-    assert columns_of(Histogram(())) is None
 
 
 def test_the_own_bar_is_marked_and_the_baseline_has_no_verdict_of_its_own(made):
@@ -419,8 +417,8 @@ def test_accepted_tokens_per_step_are_those_of_the_records(tmp_path):
     steps = [step for record in records for step in record["methods"]["sd"]["steps"]]
     assert sum(found["sd"].counts) == len(steps)
     assert sum(k * count for k, count in enumerate(found["sd"].counts)) == sum(step[2] for step in steps)
-    assert not found["draft-only"].counts and "one model" in found["draft-only"].why
-    assert "one model" in found["ar"].why
+    assert not found["draft-only"].counts and "one model" in found["draft-only"].reason
+    assert "one model" in found["ar"].reason
 
 
 @pytest.fixture
@@ -514,7 +512,7 @@ def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
     others = [row(**same), row(**same, request={**request, "method": "sd"}, seed=5)]
     write(tmp_path / "board.json", [of_board, *others])
     (found,) = compared_tables(read([tmp_path / "board.json"]))
-    assert (found.suite, found.pair, found.table.called) == ("p1", "embedded", "§4")
+    assert (found.suite, found.pair, found.table.label) == ("p1", "embedded", "§4")
     assert found.lines and all(line.ours == 0.5 for line in found.lines)
     for line in found.lines:
         assert line.ratio == line.ours / line.published.value

@@ -24,7 +24,7 @@ from specbench.publish.forecast import (
     records_in,
 )
 from specbench.publish.process import MeasuringProcess, attempt
-from specbench.publish.suite import job_of, line_of, run_suite, unknown
+from specbench.publish.suite import cell_job, estimate_line, run_suite, unknown
 from specbench.publish.workers import (
     Event,
     JobFinished,
@@ -88,8 +88,8 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"seeds": [-1]}, ["seeds.0 = -1"]),
         ({"set": ["generation.temperature=1"]}, ["set", "delete one of the two"]),
         ({"set": ["generation.max_tokens=1"]}, ["embedded", "generation.max_tokens"]),
-        ({"exclude": [{"pair": "othr"}]}, ["exclude.0.pair = 'othr'", "did you mean 'other'"]),
-        ({"exclude": [{"temperature": 0.5}]}, ["exclude.0.temperature = '0.5'", "0.7"]),
+        ({"exclude": [{"pair": "othr"}]}, ["exclude.0: pair = 'othr'", "did you mean 'other'"]),
+        ({"exclude": [{"temperature": 0.5}]}, ["exclude.0: temperature = '0.5'", "0.7"]),
         ({"exclude": [{}]}, ["exclude", "empty"]),
         ({"methods": ["sd", "hf-sd"], "pairs": {"a": {"engine": "compiled"}}, "exclude": ...},
          ["a · mgsm", "method 'hf-sd'", "engine = 'compiled'", "exclude it"]),
@@ -173,8 +173,8 @@ def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
     (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     forecast = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
     assert unknown(forecast, [0]) == []
-    assert "one example alone" in line_of(forecast.total(1), forecast, 1, has_tried=False)
-    assert "could be measured" in line_of(forecast.total(1), forecast, 1, has_tried=True)
+    assert "one example alone" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
+    assert "could be measured" in estimate_line(forecast.total(1), forecast, 1, has_tried=True)
 
 
 def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_any_error_is_the_failure_of_its_cell_in_one_line(tmp_path: Path, monkey
 
     (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     monkeypatch.setattr("specbench.results.execute.execute", broken)
-    assert attempt(job_of(cell, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
+    assert attempt(cell_job(cell, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
 
 
 CRASHING = """

@@ -20,7 +20,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.publish import process as measuring
 from specbench.publish import ray_workers
-from specbench.publish.progress import SuiteProgress
+from specbench.publish.forecast import SuiteProgress
 from specbench.publish.workers import (
     BlockRecorded,
     Event,
@@ -216,7 +216,7 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
         def events(self, job: Any) -> Any:
             assert (job.folder / "run.json").read_bytes() == b"{}"
             yield LogLine(f"measuring into {job.folder}")
-            yield JobStarted(1)
+            yield JobStarted()
             yield JobFinished(f"{job.folder}: broken")
 
     monkeypatch = pytest.MonkeyPatch()
@@ -225,7 +225,7 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
     said, planned, finished = there.measure(job(), {"run.json": b"{}"})
     assert not there._scratch.exists()
     monkeypatch.undo()
-    assert said == LogLine("measuring into x") and planned == JobStarted(1, {"run.json": b"{}"})
+    assert said == LogLine("measuring into x") and planned == JobStarted({"run.json": b"{}"})
     assert finished == JobFinished("x: broken")
 
 

@@ -55,6 +55,14 @@ def test_the_best_is_bold_only_where_it_is_separable(make):
         assert "textbf" not in text and "**" not in text
 
 
+def test_the_caption_names_verdicts_that_an_external_decoder_states_of_itself():
+    decoder = {"decoder": {"entry": "mine.py:make", "revision": "local-1"}}
+    stated = ranked_table((1.0, 1.2), verdict="lossy by design", options=decoder)
+    assert "verdict of m0: lossy by design, as its external decoder states: not measured" in stated.caption
+    for changes in ({"verdict": "lossy by design", "options": {}}, {"verdict": "greedy equal", "options": decoder}):
+        assert not any(line.startswith("verdict of") for line in ranked_table((1.0, 1.2), **changes).caption)
+
+
 def test_texts_of_users_are_no_commands():
     hostile = r"\input{/etc/passwd} 50% & $x_1^2$ #1 ~ | `<b>` [a] *b*"
     text = Table.latex(ranked_table((1.0, 1.2), verdict=hostile, device=hostile))

@@ -46,11 +46,11 @@ def test_each_subset_takes_its_language_of_the_one_file(suite):
 
 def test_rows_that_name_no_language_or_no_script_are_taken():
     plain = {"inputs": "a", "targets": "b"}
-    assert aya("zho")(plain) == plain
-    assert aya("zho")({**plain, "language": "zho"}) == {**plain, "language": "zho"}
-    assert aya("zho")({**plain, "language": "zho", "script": "Hant"}) == []
-    assert aya("deu")({**plain, "language": "deu", "script": "Latn"})
-    assert aya("deu")({**plain, "language": "eng"}) == []
+    assert aya("zho", plain) == plain
+    assert aya("zho", {**plain, "language": "zho"}) == {**plain, "language": "zho"}
+    assert aya("zho", {**plain, "language": "zho", "script": "Hant"}) == []
+    assert aya("deu", {**plain, "language": "deu", "script": "Latn"})
+    assert aya("deu", {**plain, "language": "eng"}) == []
 
 
 def test_languages_samples_and_tokenizers():

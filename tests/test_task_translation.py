@@ -95,9 +95,9 @@ def test_an_answer_ends_with_its_line_but_not_in_chat(task, subset):
 
 
 def test_other_columns_stay_and_unknown_ones_are_told_of():
-    assert reader()({"id": 7, "English": "a", "Yoruba": "b"}) == {"id": 7, "translation": {"en": "a", "yor": "b"}}
+    assert reader({"id": 7, "English": "a", "Yoruba": "b"}) == {"id": 7, "translation": {"en": "a", "yor": "b"}}
     with pytest.raises(ConfigError, match=r"columns source, en: name two of them after their languages"):
-        reader()({"source": "a", "en": "b"})
+        reader({"source": "a", "en": "b"})
 
 
 def test_a_row_without_the_language_that_is_asked(tmp_path):

@@ -399,7 +399,9 @@ def test_subsets_whose_readers_pick_the_rows_share_a_file(tmp_path, monkeypatch)
 
 def test_a_task_may_say_that_its_subsets_share_files(tmp_path):
     write_rows(tmp_path / "rows.jsonl", {"question": "x", "answer": 1})
-    spec = task(local={"files": ["rows"], "shared": True}, subsets={"a": {}, "b": {"prompt": "{{ row.answer }}"}})
+    spec = task(
+        local={"files": ["rows"], "subsets_share_files": True}, subsets={"a": {}, "b": {"prompt": "{{ row.answer }}"}}
+    )
     assert [load(spec, name, data=tmp_path, num_subsets=2).examples[0].prompt for name in "ab"] == ["Q: x", "1"]
 
 

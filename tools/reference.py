@@ -18,8 +18,7 @@ from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import shown
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
-from specbench.publish.figures import PublishedTable
-from specbench.publish.suite_spec import SuiteSpec
+from specbench.publish.suite_spec import PublishedTable, SuiteSpec
 from specbench.results.row import Row
 from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names

@@ -39,7 +39,7 @@ def run(
     """Measure methods and autoregressive decoding on tasks; the same command continues an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
-    from specbench.tasks.judge.judging import judging_of
+    from specbench.tasks.judge.judgements import judging_of
     from specbench.tasks.sandbox import run as permission
 
     permission.allow(options.allow_code_execution)

@@ -20,6 +20,7 @@ import httpx2
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from specbench.core.console import say, stderr
 from specbench.core.errors import ConfigError
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -129,8 +130,9 @@ class Completions:
     def __init__(
         self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
     ) -> None:
-        self._url, self._key = url.rstrip("/"), ApiKey.from_environment(setting)
+        self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
+        self._told_of_no_reply = threading.Lock()  # held once the user has been told
         self.stopped = threading.Event()
         for name in (
             "openai",
@@ -143,7 +145,8 @@ class Completions:
         """Returns the reply to a request to a path such as `chat/completions`. Repeats failed requests that may succeed
         later, until `stopped` is set.
 
-        An attempt takes at most `timeout_seconds`. Raises RequestFailed.
+        An attempt takes at most `timeout_seconds`. Prints a line when the first request is repeated because there was
+        no reply. Raises RequestFailed.
         """
         for attempt in range(self._num_retries + 1):
             try:
@@ -151,6 +154,13 @@ class Completions:
             except RequestFailed as error:
                 if not error.may_pass or attempt == self._num_retries:
                     raise
+                if error.status is None and self._told_of_no_reply.acquire(blocking=False):
+                    seconds = self._backoff_seconds * (2**self._num_retries - 1)
+                    say(
+                        stderr,
+                        f"{self._setting} at {self._url}: no reply ({error}): each request is repeated up to "
+                        f"{self._num_retries} times, for about {seconds:.0f} s",
+                    )
                 wait = self._backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)
                 if self.stopped.wait(min(MAX_WAIT_SECONDS, max(wait, error.retry_after))):
                     raise

@@ -53,7 +53,7 @@ class SuiteCell:
     @property
     def place(self) -> tuple[str, str, str, str]:
         """Returns the names of suite, pair, task and setting: the last parts of the folder."""
-        return self.suite.name, self.pair_name, self.task.called, self.setting
+        return self.suite.name, self.pair_name, self.task.label, self.setting
 
     @property
     def name(self) -> str:
@@ -66,13 +66,13 @@ class SuiteCell:
     @property
     def methods(self) -> tuple[str, ...]:
         """Returns the methods of the task that are not excluded here, as the pair replaces them."""
-        place: dict[str, Any] = {"pair": self.pair_name, "task": self.task.called, "seed": self.seed}
+        place: dict[str, Any] = {"pair": self.pair_name, "task": self.task.label, "seed": self.seed}
         place |= {} if self.temperature is None else {"temperature": self.temperature}
-        kept = [
-            self.pair.methods.get(method, method) for method in self.suite.methods_of(self.task)
+        return tuple(
+            replaced for method in self.suite.methods_of(self.task)
             if not any(each.excludes(**place, method=file_name(method)) for each in self.suite.exclude)
-        ]  # fmt: skip
-        return tuple(method for method in kept if method is not None)
+            and (replaced := self.pair.methods.get(method, method)) is not None
+        )  # fmt: skip
 
     @property
     def limit(self) -> int | None:
@@ -86,7 +86,7 @@ class SuiteCell:
         suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
         options = replace(
-            self.options, subsets=pair.subsets.get(task.called, task.subsets), target=pair.target, drafter=pair.drafter,
+            self.options, subsets=pair.subsets.get(task.label, task.subsets), target=pair.target, drafter=pair.drafter,
             target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
             repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
             engine=self.options.engine if pair.engine == "auto" else pair.engine,
@@ -128,14 +128,14 @@ def cells_of(
         raise ConfigError(f"--pair {pair}: suite '{suite.name}' has no such pair: {nearest(pair, suite.pairs)}")
     grid = product([pair] if pair else suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)
     cells = [SuiteCell(suite, *place, options, runs) for place in grid]
-    cells = [cell for cell in cells if cell.methods and cell.task.called in (cell.pair.tasks or [cell.task.called])]
+    cells = [cell for cell in cells if cell.methods and cell.task.label in (cell.pair.tasks or [cell.task.label])]
     if only is None:
         return cells
-    known = {cell.task.called for cell in cells}
+    known = {cell.task.label for cell in cells}
     for name in only or [""]:
         if name not in known:
             raise ConfigError(f"--only '{name}': no chosen pair has such a task: {nearest(name, known)}")
-    return [cell for cell in cells if cell.task.called in only]
+    return [cell for cell in cells if cell.task.label in only]
 
 
 def folder_of(suite: SuiteSpec, runs: Path) -> Path:
@@ -174,7 +174,7 @@ def load_suite(name_or_path: str) -> SuiteSpec:
     path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):
         with prefixed(f"{path}: tasks.{number}: "):
-            _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.called, ())])
+            _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.label, ())])
         with prefixed(f"{path}: methods: "):
             for method in suite.methods_of(task):
                 load_method(method)
@@ -189,7 +189,7 @@ def load_suite(name_or_path: str) -> SuiteSpec:
         raise ConfigError(f"{path}: exclude: nothing is left of the grid: take an entry out")
     checked = set()
     for cell in cells:
-        key = cell.task.called, cell.methods, cell.temperature, cell.pair.engine
+        key = cell.task.label, cell.methods, cell.temperature, cell.pair.engine
         if key not in checked:
             checked.add(key)
             with prefixed(f"{path}: {cell.name}: "):
@@ -205,7 +205,7 @@ def is_suite(path: Path) -> bool:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Put `prefix` before the text of a ConfigError."""
+    """Puts `prefix` before the text of a ConfigError."""
     try:
         yield
     except ConfigError as error:
@@ -213,9 +213,8 @@ def prefixed(prefix: str) -> Iterator[None]:
 
 
 def _check_engine(cell: SuiteCell) -> None:
-    if cell.pair.engine in ("auto", "eager"):
-        return
-    if own := [method for method in cell.methods if load_method(method).decoder is not None]:
+    own = [method for method in cell.methods if load_method(method).decoder is not None]
+    if own and cell.pair.engine not in ("auto", "eager"):
         raise ConfigError(
             f"method '{file_name(own[0])}' makes passes of its own, which engine = '{cell.pair.engine}' does not "
             "reach: exclude it there, or give a pair with the engine 'eager'"

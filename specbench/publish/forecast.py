@@ -1,25 +1,39 @@
-"""The time that a suite takes: the work left in its cells, at the speeds that were measured."""
+"""The time that a suite takes, from the work left in its cells and the speeds that were measured; and its progress."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from specbench.core import bounded
+from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, words
 from specbench.models.loading import is_local
 from specbench.publish.cells import SuiteCell
+from specbench.publish.workers import (
+    BlockRecorded,
+    Event,
+    JobFinished,
+    JobStarted,
+    LogLine,
+    WorkerLost,
+    WorkerReady,
+)
 from specbench.results.units import NULL
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
 from specbench.running.plan import load_asked
+from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.running.records import MAX_LINE, Generation, Record
 from specbench.specs.catalogue import load_method
 
@@ -34,19 +48,16 @@ class AnswerTimes:
     tokens: int = 0
 
     def add(self, generation: Generation) -> None:
-        """Count one answer."""
+        """Counts one answer."""
         self.answers += 1
         self.first_seconds += generation["ttft_seconds"] or 0.0
         self.decode_seconds += generation["decode_seconds"]
         self.tokens += len(generation["token_ids"]) - 1
 
-    @property
-    def seconds(self) -> float:
-        """Returns the mean time of an answer."""
-        return (self.first_seconds + self.decode_seconds) / self.answers
-
-    def most(self, max_new_tokens: int) -> float:
-        """Returns the time of an answer of the greatest length, at the mean speed."""
+    def seconds(self, max_new_tokens: int | None = None) -> float:
+        """Returns the mean time of an answer, or the time of one of the greatest length, at the mean speed."""
+        if max_new_tokens is None:
+            return (self.first_seconds + self.decode_seconds) / self.answers
         per_token = self.decode_seconds / self.tokens if self.tokens else 0.0
         return self.first_seconds / self.answers + per_token * max(0, max_new_tokens - 1)
 
@@ -58,7 +69,7 @@ class MeasuredTimes:
     times: dict[str, AnswerTimes] = field(default_factory=lambda: defaultdict(AnswerTimes))
 
     def add(self, record: Record) -> None:
-        """Count one record."""
+        """Counts one record."""
         for method, generation in record["methods"].items():
             self.times[method].add(generation)
 
@@ -66,21 +77,11 @@ class MeasuredTimes:
     def num_records(self) -> int:
         return max((times.answers for times in self.times.values()), default=0)
 
-    def seconds(self, methods: Iterable[str]) -> float | None:
-        """Returns the time of one example with these methods; None where nothing is known. A method that was not
-        measured counts as the mean of the others."""
-        return self._sum({name: times.seconds for name, times in self.times.items()}, methods)
-
-    def most(self, methods: Iterable[str], max_new_tokens: int) -> float | None:
-        """Returns the same for answers of the greatest length."""
-        return self._sum({name: times.most(max_new_tokens) for name, times in self.times.items()}, methods)
-
-    @staticmethod
-    def _sum(known: Mapping[str, float], methods: Iterable[str]) -> float | None:
-        if not known:
-            return None
-        mean = sum(known.values()) / len(known)
-        return sum(known.get(name, mean) for name in methods)
+    def seconds(self, methods: Iterable[str], max_new_tokens: int | None = None) -> float | None:
+        """Returns the time of one example with these methods, or that of answers of the greatest length; None where
+        nothing is known. A method that was not measured counts as the mean of the others."""
+        known = {name: times.seconds(max_new_tokens) for name, times in self.times.items()}
+        return sum(known.get(name, fmean(known.values())) for name in methods) if known else None
 
 
 def generation_seconds(record: Record) -> float:
@@ -121,7 +122,7 @@ class PlannedCell:
 
     @property
     def group(self) -> Group:
-        return self.cell.pair_name, self.cell.task.called
+        return self.cell.pair_name, self.cell.task.label
 
     @property
     def num_blocks(self) -> int:
@@ -152,11 +153,11 @@ class Forecast:
     loading: dict[str, float] = field(default_factory=dict)
     other: dict[Group, float] = field(default_factory=dict)
 
-    def add(self, number: int, record: Record, counts: bool = True) -> None:
-        """Add a record of a cell. `counts`: whether it is part of the cell's own work."""
+    def add(self, number: int, record: Record) -> None:
+        """Adds a record of a cell."""
         planned = self.plan[number]
         self.measured[planned.group].add(record)
-        planned.num_done += counts
+        planned.num_done += 1
 
     def of(self, planned: PlannedCell) -> TimeEstimate | None:
         """Returns the time left of a cell, without loading its models; None where nothing like it was measured."""
@@ -168,7 +169,7 @@ class Forecast:
             return None
         other = self.other.get(planned.group, 0.0)
         share = planned.num_left / planned.num_blocks if planned.num_blocks else 0.0
-        most = sum(number * (known.most(planned.methods, tokens) or 0.0) for number, tokens in planned.subsets)
+        most = sum(number * (known.seconds(planned.methods, tokens) or 0.0) for number, tokens in planned.subsets)
         about = seconds * planned.num_left
         return TimeEstimate(other + about, other + max(about, most * share))
 
@@ -209,19 +210,18 @@ Subsets = tuple[tuple[int, int], ...]
 def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
     """Returns the plan of all cells, with the records that they have already."""
     counted: dict[Any, Subsets | ConfigError] = {}
-    plan, recorded = [], []
+    plan = []
     for cell in cells:
-        key = (cell.task.called, cell.limit, cell.pair_name, cell.methods)
+        key = (cell.task.label, cell.limit, cell.pair_name, cell.methods)
         if key not in counted:
             counted[key] = subsets_of(cell)
         rows = cell.rows()
         methods = tuple(load_method(name).name for name in unique(["ar", *cell.methods]))
         subsets, problem = (None, str(found)) if isinstance(found := counted[key], ConfigError) else (found, None)
         plan.append(PlannedCell(cell, methods, subsets, cell.is_measured(rows), problem=problem))
-        recorded.append(list(records_in(cell.folder)))
     forecast = Forecast(plan)
-    for number, records in enumerate(recorded):
-        for record in records:
+    for number, cell in enumerate(cells):
+        for record in records_in(cell.folder):
             forecast.add(number, record)
     return forecast
 
@@ -255,7 +255,7 @@ def cells_table(forecast: Forecast) -> Table:
         times = ["measured already", ""] if planned.is_measured else times
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
         methods = ", ".join(planned.methods[1:] or planned.methods)
-        rows.append([cell.pair_name, cell.task.called, cell.setting, methods, done, *times])
+        rows.append([cell.pair_name, cell.task.label, cell.setting, methods, done, *times])
     headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
     return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
 
@@ -267,3 +267,89 @@ def problems(forecast: Forecast) -> list[str]:
         if planned.problem is not None and not planned.is_measured:
             names.setdefault(planned.problem, []).append(planned.cell.name)
     return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
+
+
+class SuiteProgress:
+    """Takes every event of the workers, and tells the user and the forecast of it. `losses`: a line for each worker
+    that was lost during a job. `bar`: shown on a terminal while it is entered."""
+
+    def __init__(self, console: Console, forecast: Forecast, num_workers: int) -> None:
+        self._console, self._forecast, self._num_workers = console, forecast, num_workers
+        self.losses: list[str] = []
+        self._cells: Sequence[int] = ()  # of the jobs
+        self._first_only = False
+        self._max_losses = 1
+        self._num_lost: Counter[int] = Counter()  # workers, by cell
+        self._generating: dict[int, float] = {}  # seconds, by cell
+        self._num_ended = 0
+        self._last_line = time.monotonic()
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
+            console=console, transient=True, redirect_stdout=False, redirect_stderr=False,
+            disable=not console.is_terminal,
+        )  # fmt: skip
+        self._bar_task = self.bar.add_task("starting", total=None)
+
+    def start(self, cells: Sequence[int], first_only: bool, max_losses: int) -> None:
+        """Begins jobs of these cells; `first_only`: of the first example of each."""
+        self._cells, self._first_only, self._max_losses, self._num_ended = cells, first_only, max_losses, 0
+        self._num_lost.clear()
+
+    def tell(self, worker: str, job: int | None, event: Event) -> None:
+        """Takes one event, and prints a line if the user needs to know of it."""
+        if job is None:
+            self._handle_worker(worker, event)
+            return
+        cell = self._cells[job]
+        name = self._forecast.plan[cell].cell.name
+        if isinstance(event, LogLine):
+            say(self._console, f"{name}: {event.line}" if self._num_workers > 1 else event.line)
+        elif isinstance(event, JobStarted):
+            self._generating[cell] = 0.0
+        elif isinstance(event, BlockRecorded) and event.measured:
+            self._forecast.add(cell, event.record)
+            self._generating[cell] = self._generating.get(cell, 0.0) + generation_seconds(event.record)
+            self._show_progress(name)
+        elif isinstance(event, WorkerLost):
+            self._num_lost[cell] += 1
+            again = self._num_lost[cell] < self._max_losses
+            then = "it goes back into the queue, with what is recorded of it" if again else "it is given up"
+            self.losses.append(f"{name}: {worker} was lost: {event.reason}: {then}")
+            say(self._console, self.losses[-1])
+        elif isinstance(event, JobFinished) and event.failure is None:
+            self._learn_times(cell, event)
+
+    def _handle_worker(self, worker: str, event: Event) -> None:
+        if self._num_workers > 1 and isinstance(event, WorkerReady):
+            say(self._console, f"{worker} is ready: {event.device}, on {event.host}")
+        elif isinstance(event, WorkerLost):
+            say(self._console, f"{worker} cannot be started: {event.reason}")
+
+    def _learn_times(self, cell: int, event: JobFinished) -> None:
+        """Gives the forecast the time that a cell took beside its answers."""
+        planned = self._forecast.plan[cell]
+        pair = planned.cell.pair_name
+        self._forecast.loading[pair] = max(event.load_seconds, self._forecast.loading.get(pair, 0.0))
+        rest = event.seconds - event.load_seconds - self._generating.pop(cell, 0.0)
+        self._forecast.other[planned.group] = max(0.0, rest)
+
+    def ended(self, cell: int, event: JobFinished) -> None:
+        """Says that a cell is measured, or has failed for good."""
+        planned, self._num_ended = self._forecast.plan[cell], self._num_ended + 1
+        planned.is_measured = True
+        state = f"measured in {duration(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"
+        say(self._console, f"[{self._num_ended}/{len(self._cells)}] {planned.cell.name}: {state}{self._left()}")
+
+    def _show_progress(self, name: str) -> None:
+        plan = [self._forecast.plan[number] for number in self._cells]
+        done, total = sum(each.num_done for each in plan), sum(each.num_blocks for each in plan)
+        line = "measuring first examples" if self._first_only else f"{name}{self._left()}"
+        self.bar.update(self._bar_task, description=line, completed=done, total=total)
+        is_due = self.bar.disable and not self._first_only
+        if is_due and time.monotonic() - self._last_line >= PLAIN_LINE_SECONDS:
+            self._last_line = time.monotonic()
+            say(self._console, f"{done}/{total} examples · {line}")
+
+    def _left(self) -> str:
+        seconds = self._forecast.total(self._num_workers).seconds
+        return f" · about {duration(seconds)} left" if seconds >= 1 else ""

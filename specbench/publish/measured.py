@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.publish.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
-from specbench.publish.figures import (
+from specbench.publish.suite_spec import (
     FAIRNESS,
     QUALITY,
     Figure,
@@ -20,15 +20,16 @@ from specbench.publish.figures import (
     FigureReference,
     FigureRow,
     PublishedTable,
+    SuiteSpec,
+    file_name,
 )
-from specbench.publish.suite_spec import SuiteSpec, file_name
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row
 from specbench.results.units import short
 
-OF_MACHINE = {"device", "threads", "allow_code_execution"}
-OF_AMOUNT = {"data", "limit"}
+MACHINE_OPTIONS = {"device", "threads", "allow_code_execution"}
+AMOUNT_OPTIONS = {"data", "limit"}
 CellRows = tuple[SuiteCell, Sequence[Row]]
 
 
@@ -53,23 +54,20 @@ class PairRows:
         is_own |= reference.pair is None and reference.target in (None, pair.target)
         value = self._value(reference, reference.method) if is_own or pair.is_embedded else None
         other = reference.minus or reference.change_from
-        if value is None or other is None:
-            return None if value is None else value * (reference.scale or 1)
-        base = self._value(reference, other)
-        if base is None or (reference.change_from and not base):
+        base = None if other is None else self._value(reference, other)
+        if value is None or (other is not None and base is None):
             return None
-        return 100 * (value / base - 1) if reference.change_from else (value - base) * (reference.scale or 1)
+        if reference.change_from:
+            return 100 * (value / base - 1) if base else None
+        return (value - (base or 0.0)) * (reference.scale or 1)
 
     def _value(self, reference: FigureReference, method: str | None) -> float | None:
-        row = self._row(reference, method)
-        return None if row is None or reference.metric is None else value_of(row, reference.metric)
-
-    def _row(self, reference: FigureReference, method: str | None) -> Row | None:
-        """Returns the row of a method of the suite on a subset; without a subset the row over all, or the only one."""
-        rows = [row for cell, found in self.cells if cell.task.called == reference.task for row in found]
+        """Returns the metric of a method of the suite on a subset; without a subset over all, or of the only one."""
+        rows = [row for cell, found in self.cells if cell.task.label == reference.task for row in found]
         own = [row for row in rows if method is not None and self.method_name(row) == method]
         subset = reference.subset or (ALL if len(own) > 1 else None)
-        return next((row for row in own if subset in (None, row.subset)), None)
+        row = next((row for row in own if subset in (None, row.subset)), None)
+        return None if row is None or reference.metric is None else value_of(row, reference.metric)
 
     def method_name(self, row: Row) -> str:
         """Returns the suite's name of the method of a row, which the pair may have replaced."""
@@ -132,28 +130,25 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
 
 def measurement_key(settings: dict[str, Any]) -> str:
     """Returns a key of a request that neither the machine nor the amount of data changes."""
-    return json.dumps(_without(settings, OF_MACHINE | OF_AMOUNT), sort_keys=True)
+    kept = {name: value for name, value in settings.items() if name not in MACHINE_OPTIONS | AMOUNT_OPTIONS}
+    return json.dumps(kept, sort_keys=True)
 
 
 def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
     """Returns a line on rows that were measured with other options or versions than those of the cell now, or None."""
-    asked = cell.request.settings()
-    own = [row for row in rows if all(row.request.get(key) == asked.get(key) for key in ("task", "method", "target"))]
-    now = _without(asked, OF_MACHINE)
+    now = cell.request.settings()
+    own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
     for row in own:
-        then = _without(row.request, OF_MACHINE)
-        differ = [name for name in dict.fromkeys([*then, *now]) if then.get(name) != now.get(name)]
+        then = row.request
+        options = [name for name in {**then, **now} if name not in MACHINE_OPTIONS]
+        differ = [name for name in options if then.get(name) != now.get(name)]
         if differ:
             first, second = (", ".join(_option(name, each.get(name)) for name in differ) for each in (then, now))
-            return f"{cell.task.called}: measured with {first}; the suite now asks for {second}"
+            return f"{cell.task.label}: measured with {first}; the suite now asks for {second}"
     if own and (missing := cell.row_names() - {(row.task, row.method) for row in rows}):
         names = ", ".join(sorted({f"{short(task)} {short(method)}" for task, method in missing}))
-        return f"{cell.task.called}: measured with other versions; the suite now asks for {names}"
+        return f"{cell.task.label}: measured with other versions; the suite now asks for {names}"
     return None
-
-
-def _without(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in keys}
 
 
 def _option(name: str, value: Any) -> str:

@@ -15,9 +15,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -37,7 +36,7 @@ from specbench.publish.workers import (
     WorkerLost,
     WorkerReady,
     WorkerSettings,
-    reason_of,
+    failure_reason,
 )
 from specbench.running.models import Models, load_models
 from specbench.specs.run import RunSpec
@@ -56,7 +55,7 @@ class MeasuringProcess:
         self._errors: IO[bytes] | None = None
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Start a new process, and wait until it is ready."""
+        """Starts a new process, and waits until it is ready."""
         self.close()
         paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -69,7 +68,7 @@ class MeasuringProcess:
         return event
 
     def events(self, job: RunJob) -> Iterator[Event]:
-        """Send a job. Returns its events until it is finished or the process is lost."""
+        """Sends a job. Yields its events until it is finished or the process is lost."""
         event = self._exchange(job)
         while True:
             yield event
@@ -77,12 +76,8 @@ class MeasuringProcess:
                 return
             event = self._next()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     def close(self) -> None:
-        """End the process at once."""
+        """Ends the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -113,7 +108,7 @@ class MeasuringProcess:
         assert self._process is not None
         code = self._process.wait()
         last = self._last_error()
-        return WorkerLost(f"its process ended {exit_in_words(code)}{f': {last}' if last else ''}")
+        return WorkerLost(f"its process ended {describe_exit(code)}{f': {last}' if last else ''}")
 
     def _last_error(self) -> str:
         """Returns the first line that a crash has written, or the last line of a traceback."""
@@ -124,7 +119,7 @@ class MeasuringProcess:
         return (fatal or lines[-1:] or [""])[0][:200]
 
 
-def exit_in_words(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Returns an exit code in words."""
     if code >= 0:
         return f"with exit code {code}"
@@ -139,7 +134,7 @@ Send = Callable[[Event], None]
 
 
 def main() -> None:
-    """Do jobs until there are no more. The output of libraries goes to the standard error."""
+    """Does jobs until there are no more. The output of libraries goes to the standard error."""
     events, messages = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -157,7 +152,7 @@ def main() -> None:
 
 
 def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
-    """Put every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
+    """Puts every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
     lost, since a sender of a scratch folder has received the records in it."""
     try:
         while True:
@@ -169,7 +164,7 @@ def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch
 
 
 def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
-    """Do one job after the other, as long as the process is sound."""
+    """Does one job after the other, as long as the process is sound."""
     cache = ModelCache()
     is_sound = True
     while is_sound:
@@ -181,7 +176,7 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
 
 
 def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
-    """Run a job. Returns the reason why it failed, None where it did not, and whether the process can go on. It cannot
+    """Runs a job. Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot
     after an error that is no mistake of the user, nor when memory ran out: the state of the accelerator is then
     unknown."""
     from specbench.core.threads import share_machine
@@ -194,19 +189,19 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
             os.chdir(job.cwd)
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
-        execute(job.request, console.stderr, cache, lambda _, num_blocks: SendingReports(num_blocks, send))
+        execute(job.request, console.stderr, cache, lambda *_: nullcontext(SendingReports(send)))
         if job.fairness:
             cache.drop()  # the numbers need models of their own
             add_fairness(job)
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)
     except Exception as error:
-        return reason_of(error), False
+        return failure_reason(error), False
     return None, True
 
 
 def add_fairness(job: RunJob) -> None:
-    """Add the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
+    """Adds the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
     from specbench.analysis import fairness
 
     options = job.request.options
@@ -221,21 +216,12 @@ def add_fairness(job: RunJob) -> None:
 class SendingReports:
     """Sends an event for every recorded block."""
 
-    def __init__(self, num_blocks: int, send: Send) -> None:
-        self._num_blocks = num_blocks
+    def __init__(self, send: Send) -> None:
         self._send = send
-
-    def __enter__(self) -> "SendingReports":
-        self._send(JobStarted(self._num_blocks))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+        send(JobStarted())
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Send the event of one block."""
+        """Sends the event of one block."""
         self._send(BlockRecorded(record, measured))
 
 
@@ -247,7 +233,7 @@ class Lines(io.TextIOBase):
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """Send the lines that are complete with this text."""
+        """Sends the lines that are complete with this text."""
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             self._send(LogLine(line))
@@ -297,7 +283,7 @@ class ModelCache:
         return self._held[key]
 
     def drop(self) -> None:
-        """Free the memory of all models."""
+        """Frees the memory of all models."""
         self._held.clear()
         gc.collect()
         if torch.cuda.is_available():

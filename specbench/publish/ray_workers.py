@@ -38,11 +38,11 @@ class Host:
         self._process = MeasuringProcess(replace(settings, scratch=self._scratch))
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Start a new process."""
+        """Starts a new process."""
         return self._process.open()
 
     def measure(self, job: RunJob, files: Files) -> Iterator[Event]:
-        """Do a job in a folder that holds these files at first. Returns the events, with the files that are written."""
+        """Does a job in a folder that holds these files at first. Yields the events, with the files written."""
         folder = self._scratch / "cell"
         shutil.rmtree(folder, ignore_errors=True)
         self._scratch.mkdir(mode=0o700, exist_ok=True)
@@ -92,7 +92,7 @@ class RayWorker:
     actor: Any = None
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Make an actor where there is none, and start a new process in it."""
+        """Makes an actor unless there is one, and starts a new process in it."""
         try:
             if self.actor is None:
                 self.actor = self.ray.remote(Host).options(max_restarts=0, **self.needs).remote(self.settings)
@@ -106,7 +106,7 @@ class RayWorker:
         return found
 
     def events(self, job: RunJob) -> Iterator[Event]:
-        """Send a job with its records, and write every record that arrives once. Returns the events."""
+        """Sends a job with its records, and writes every record that arrives once. Yields the events."""
         records = RecordFile(job.folder / "records.jsonl")
         known = {record_key(record) for record in records.read()}
         try:
@@ -128,7 +128,7 @@ class RayWorker:
             raise
 
     def close(self) -> None:
-        """End the actor, whose process then ends itself."""
+        """Ends the actor, whose process then ends itself."""
         if self.actor is not None:
             with suppress(Exception):
                 self.ray.kill(self.actor)
@@ -145,9 +145,9 @@ def first_line(error: Exception) -> str:
 def ray_workers(
     address: str, num_workers: int | None, num_cells: int, settings: WorkerSettings, log: Path
 ) -> Iterator[list[RayWorker]]:
-    """Give as many workers as the cluster has GPUs, or `num_workers`. The output of ray itself goes into `log`.
+    """Yields as many workers as the cluster has GPUs, or `num_workers`. The output of ray itself goes into `log`.
 
-    Raises ConfigError where ray is not installed, or the cluster cannot be reached or is too small.
+    Raises ConfigError if ray is not installed, or the cluster cannot be reached or is too small.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -166,8 +166,8 @@ def ray_workers(
 
 
 def connect(ray: Any, address: str) -> None:
-    """Start ray on this machine alone, or join a cluster. Raises ConfigError for a wrong address, and where nobody
-    answers within seconds: ray itself would try for minutes."""
+    """Starts ray on this machine alone, or joins a cluster. Raises ConfigError for a wrong address, and if there is no
+    answer within seconds: ray itself would try for minutes."""
     advice = "give `local`, or the address of a cluster's head, such as 10.0.0.1:6379"
     host, _, port = address.rpartition(":")
     if address != LOCAL and (not host or "/" in address or not port.isdecimal()):

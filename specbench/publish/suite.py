@@ -2,22 +2,21 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from specbench.core.console import INTERRUPTED, PlainConsole, say
+from specbench.core.console import PlainConsole, say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.loading import choose_device
 from specbench.publish.cells import SuiteCell, folder_of
-from specbench.publish.forecast import Forecast, Group, TimeEstimate, cells_in, duration
+from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, cells_in, duration
 from specbench.publish.process import MeasuringProcess
-from specbench.publish.progress import SuiteProgress
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
     JobFinished,
@@ -26,12 +25,13 @@ from specbench.publish.workers import (
     WorkerPool,
     WorkerProcess,
     WorkerSettings,
-    reason_of,
+    failure_reason,
 )
 from specbench.results.adding import add_rows
 from specbench.results.comparable import check_together
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
+from specbench.running.progress import saying_what_is_kept
 from specbench.specs.run_options import RunOptions
 
 MAX_LOSSES = 3  # workers that one cell may cost
@@ -48,14 +48,14 @@ class SuiteResult:
     losses: Sequence[str] = ()
 
     def add(self, cell: SuiteCell, failure: str | None = None) -> str | None:
-        """Add a cell. Returns the reason why it failed, None where it did not."""
+        """Adds a cell. Returns the reason why it failed, None if it did not."""
         try:
             if failure is None:
                 rows = cell.rows()
                 add_rows(self.leaderboard, rows, cell.folder)
                 self.rows.append((cell, rows))
         except ConfigError as error:
-            failure = reason_of(error)
+            failure = failure_reason(error)
         if failure is not None:
             self.failures.append((cell, failure))
         return failure
@@ -64,7 +64,7 @@ class SuiteResult:
 def run_suite(
     forecast: Forecast, processes: Sequence[WorkerProcess], leaderboard: Path, console: Console
 ) -> SuiteResult:
-    """Measure what is missing. Raises ConfigError before anything is measured for a leaderboard that cannot take the
+    """Measures what is missing. Raises ConfigError before anything is measured for a leaderboard that cannot take the
     rows, and for workers that differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     result = SuiteResult(leaderboard)
@@ -75,7 +75,7 @@ def run_suite(
             result.add(planned.cell)
     if missing:
         progress, machines = SuiteProgress(console, forecast, len(processes)), MachineCheck(leaderboard)
-        with progress, WorkerPool(processes, machines.accept, progress.tell) as pool:
+        with progress.bar, WorkerPool(processes, machines.accept, progress.tell) as pool:
             machines.check_leaderboard()
             if line := machines.sharing_warning():
                 say(console, line)
@@ -97,24 +97,24 @@ def measure(
     pool: WorkerPool, progress: SuiteProgress, forecast: Forecast, missing: Sequence[int], result: SuiteResult,
     console: Console, num_sharing: int,
 ) -> None:  # fmt: skip
-    """Measure one example of every task and pair of which nothing is known, whose records are the cells' own, then all
+    """Measures one example of every task and pair of which nothing is known, whose records are the cells' own, then all
     that is missing."""
     if first := unknown(forecast, missing):
         say(
             console, f"measuring one example of each task on each pair ({len(first)}), to estimate the time of the rest"
         )
         progress.start(first, True, max_losses=1)
-        jobs = [job_of(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
+        jobs = [cell_job(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
         pool.run(jobs, 1, lambda job, event: None)
     estimate, started = forecast.total(pool.num_workers), time.monotonic()
-    say(console, line_of(estimate, forecast, len(missing), bool(first)))
+    say(console, estimate_line(estimate, forecast, len(missing), bool(first)))
 
     def ended(job: int, event: JobFinished) -> None:
         failure = result.add(forecast.plan[missing[job]].cell, event.failure)
         progress.ended(missing[job], replace(event, failure=failure))
 
     progress.start(missing, False, MAX_LOSSES)
-    pool.run([job_of(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
+    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
     estimated = f"; the estimate was {duration(estimate.seconds)}, at most {duration(estimate.most)}"
     say(console, f"it took {duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
 
@@ -134,7 +134,7 @@ def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
     return list(found.values())[::-1]
 
 
-def job_of(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
+def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
     """Returns the job of a cell; `first_only`: of the first example of its first subset."""
     if not first_only:
         return RunJob(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
@@ -142,7 +142,7 @@ def job_of(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJo
     return RunJob(replace(cell.request, options=options), Path.cwd(), num_sharing=num_sharing)
 
 
-def line_of(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
+def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
     """Returns the estimate in words, with what it rests on. `has_tried`: whether examples were measured for it."""
     if estimate.unknown == num_missing:
         why = "nothing like these cells could be measured" if has_tried else "each task and pair has one example alone"
@@ -156,20 +156,10 @@ def line_of(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tr
     )
 
 
-@contextmanager
-def saying_how_to_resume(console: Console, folder: Path) -> Iterator[None]:
-    """End an interrupted suite with one line."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(console, f"interrupted: everything measured is kept in {folder}; the same command resumes it")
-        sys.exit(INTERRUPTED)
-
-
 def measure_suite(
     forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
 ) -> SuiteResult:
-    """Measure what is missing of a suite, by one process of this machine or by the workers of a ray cluster."""
+    """Measures what is missing of a suite, by one process of this machine or by the workers of a ray cluster."""
     cell = forecast.plan[0].cell
     folder = folder_of(cell.suite, cell.runs)
     console = PlainConsole(stderr=True)
@@ -178,28 +168,14 @@ def measure_suite(
         raise ConfigError(f"--workers {num_workers}: these are workers of --ray: add --ray local, or leave it out")
     settings = worker_settings(forecast, cell.options, ray is not None)
     missing = sum(not planned.is_measured for planned in forecast.plan)
+    workers: AbstractContextManager[Sequence[WorkerProcess]] = nullcontext([MeasuringProcess(settings)])
     if ray is not None and missing:
+        from specbench.publish.ray_workers import ray_workers
+
         say(console, f"--ray {ray}: starting the workers")
-    with (
-        ResumableFolder(folder, "--runs").held(),
-        saying_how_to_resume(console, folder),
-        worker_processes(ray if missing else None, num_workers, missing, settings, folder) as processes,
-    ):
+        workers = ray_workers(ray, num_workers, missing, settings, folder / "ray.log")
+    with ResumableFolder(folder, "--runs").held(), saying_what_is_kept(console, folder), workers as processes:
         return run_suite(forecast, processes, leaderboard or folder / "leaderboard.json", console)
-
-
-@contextmanager
-def worker_processes(
-    ray: str | None, num_workers: int | None, num_cells: int, settings: WorkerSettings, folder: Path
-) -> Iterator[Sequence[WorkerProcess]]:
-    """Give the workers: one process of this machine, or those of a cluster."""
-    if ray is None:
-        yield [MeasuringProcess(settings)]
-        return
-    from specbench.publish.ray_workers import ray_workers
-
-    with ray_workers(ray, num_workers, num_cells, settings, folder / "ray.log") as workers:
-        yield workers
 
 
 def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -> WorkerSettings:
@@ -217,7 +193,7 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
 
 
 def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
-    """Print the rows, the lost workers, and the failures with the commands that repeat them alone."""
+    """Prints the rows, the lost workers, and the failures with the commands that repeat them alone."""
     if result.rows:
         order = {planned.cell.name: number for number, planned in enumerate(forecast.plan)}
         measured = sorted(result.rows, key=lambda each: order[each[0].name])

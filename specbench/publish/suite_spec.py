@@ -1,6 +1,8 @@
-"""The content of a suite YAML: tasks × methods × pairs × temperatures × seeds, exclusions, published figures."""
+"""The content of a suite YAML: tasks × methods × pairs × temperatures × seeds, exclusions, and published tables with
+the measurement that each figure is of."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -8,8 +10,134 @@ from pydantic import Field, model_validator
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
-from specbench.publish.figures import PublishedTable, check_metric
+from specbench.results.units import meaning
 from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Temperature, Text, Version
+
+WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
+QUALITY = "quality"  # stands for the main score of a row, whichever metric that is
+FAIRNESS = "fairness."  # begins the path of a number of `specbench fairness`
+
+
+class Figure(Spec):
+    """One published number, in the unit of its column, and the ± printed behind it. In YAML: a number, or a text like
+    1.19±0.06."""
+
+    value: float
+    spread: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            found = WITH_SPREAD.fullmatch(data)
+            if found is None:
+                raise ValueError("write a number, 1.19±0.06, or null where the paper has none")
+            return {"value": float(found[1]), "spread": float(found[2])}
+        return {"value": data} if isinstance(data, int | float) and not isinstance(data, bool) else data
+
+
+class FigureReference(Spec):
+    """The measurement that a figure is of. A key of the column wins over the row, the row over the group, the group
+    over the table.
+
+    `task`: its name in the suite. `metric`: of a row of results (`specbench list metrics`); `quality`, the row's main
+    score; or `fairness.…`, the path of a number of `specbench fairness`. `scale`: the figure is so many times the
+    metric (100: a percentage, 1000: milliseconds). `minus`, `change_from`: a method; the figure is the difference to
+    it, or the change from it in percent.
+    """
+
+    pair: Name | None = None
+    target: Text | None = None
+    task: Name | None = None
+    subset: Text | None = None
+    method: Text | None = None
+    metric: Text | None = None
+    scale: float | None = None
+    minus: Text | None = None
+    change_from: Text | None = None
+
+    def within(self, inner: "FigureReference") -> "FigureReference":
+        """Returns this reference, completed and overridden by an inner one."""
+        keys = set(FigureReference.model_fields)
+        return FigureReference(**self.model_dump(include=keys) | inner.model_dump(include=keys, exclude_none=True))
+
+
+class FigureColumn(FigureReference):
+    """A column of a published table. `heading`: the text over it and its neighbours."""
+
+    label: Text
+    heading: Text | None = None
+
+
+class FigureRow(FigureReference):
+    """A row of a published table with a figure for each column; null where the paper prints none, or none that can be
+    read."""
+
+    label: Text
+    figures: tuple[Figure | None, ...]
+
+
+class FigureGroup(FigureReference):
+    """Rows under one heading. `hardware`: where it differs from the table's."""
+
+    heading: Text | None = None
+    hardware: Text | None = None
+    rows: Annotated[tuple[FigureRow, ...], Field(min_length=1)]
+
+
+class PublishedTable(FigureReference):
+    """A published table: its number in the paper, the hardware, and what differs from our measurements.
+
+    `elsewhere`: the command that measures such figures, where no run does.
+    """
+
+    number: Text
+    title: Text
+    hardware: Text
+    differs: Annotated[tuple[Text, ...], Field(min_length=1)]
+    elsewhere: Text | None = None
+    columns: Annotated[tuple[FigureColumn, ...], Field(min_length=1)]
+    groups: Annotated[tuple[FigureGroup, ...], Field(min_length=1)]
+
+    @property
+    def label(self) -> str:
+        """Returns its name in a text: "table 3", "§8.2"."""
+        return self.number if self.number.startswith("§") else f"table {self.number}"
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        for group in self.groups:
+            for row in group.rows:
+                if len(row.figures) != len(self.columns):
+                    raise ConfigError(
+                        f"table {self.number}, row '{row.label}': figures = {len(row.figures)} of them, but the table "
+                        f"has {len(self.columns)} columns: give one for each, null where the paper has none"
+                    )
+        return self
+
+    def rows(self) -> Iterator[tuple[FigureGroup, FigureRow]]:
+        """Returns every row with its group."""
+        return ((group, row) for group in self.groups for row in group.rows)
+
+    def reference(self, group: FigureGroup, row: FigureRow, column: FigureColumn) -> FigureReference:
+        """Returns the measurement that a figure is of."""
+        return self.within(group).within(row).within(column)
+
+    def references(self) -> list[FigureReference]:
+        """Returns the measurements that the figures of the table are of."""
+        return [
+            self.reference(group, row, column)
+            for group, row in self.rows()
+            for column, figure in zip(self.columns, row.figures, strict=True)
+            if figure is not None
+        ]
+
+
+def check_metric(where: str, metric: str) -> None:
+    """Raises ConfigError for a metric that is unknown."""
+    if metric != QUALITY and not metric.startswith(FAIRNESS) and meaning(metric) is None:
+        raise ConfigError(f"{where}: unknown metric '{metric}': `specbench list metrics` shows them")
+
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -39,7 +167,7 @@ class TaskEntry(Spec):
         return {"task": data} if isinstance(data, str) else data
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Returns its name in the suite, which folders have too."""
         return self.name or file_name(self.task)
 
@@ -145,7 +273,7 @@ class SuiteSpec(Spec):
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Returns the values of every axis, as `exclude` names them; without `temperatures` none of that axis."""
         return {
-            "pair": tuple(self.pairs), "task": tuple(task.called for task in self.tasks),
+            "pair": tuple(self.pairs), "task": tuple(task.label for task in self.tasks),
             "temperature": self.temperatures or (), "seed": self.seeds,
             "method": tuple(dict.fromkeys(file_name(name) for task in self.tasks for name in self.methods_of(task))),
         }  # fmt: skip
@@ -165,8 +293,10 @@ class SuiteSpec(Spec):
     def _check_methods(self) -> None:
         for number, task in enumerate(self.tasks):
             if not self.methods_of(task):
-                raise ConfigError(f"tasks.{number}: '{task.called}' has no methods: give it, or the suite, `methods`")
-        if self.temperatures is not None and any(_sets_temperature(text) for text in self._overrides()):
+                raise ConfigError(f"tasks.{number}: '{task.label}' has no methods: give it, or the suite, `methods`")
+        overrides = [*self.set, *(text for task in self.tasks for text in task.set)]
+        keys = [text.partition("=")[0].strip() for text in overrides]
+        if self.temperatures is not None and "generation.temperature" in keys:
             raise ConfigError("set: generation.temperature is set, and there are `temperatures`: delete one of the two")
 
     def _check_pairs(self) -> None:
@@ -179,13 +309,10 @@ class SuiteSpec(Spec):
                     check_known(f"pairs.{name}.{key}", "task", task, tasks)
 
     def _check_exclusions(self) -> None:
-        axes = self.axes()
         for number, exclusion in enumerate(self.exclude):
             for axis, excluded in exclusion.values().items():
                 for value in excluded:
-                    if value not in axes[axis]:
-                        hint = nearest(str(value), map(str, axes[axis]))
-                        raise ConfigError(f"exclude.{number}.{axis} = '{value}': the suite has no such {axis}: {hint}")
+                    check_known(f"exclude.{number}", axis, value, self.axes()[axis])
 
     def _check_published(self) -> None:
         """A figure may lack a task or a method of ours; the names that it has must be those of the suite."""
@@ -206,9 +333,6 @@ class SuiteSpec(Spec):
                 if figure.metric is not None:
                     check_metric(where, figure.metric)
 
-    def _overrides(self) -> Iterable[str]:
-        return (*self.set, *(text for task in self.tasks for text in task.set))
-
 
 def repeated(values: Iterable[Any]) -> Any:
     """Returns the first value that is given twice; None where there is none."""
@@ -216,17 +340,14 @@ def repeated(values: Iterable[Any]) -> Any:
     return next((value for value in known if known.count(value) > 1), None)
 
 
-def check_known(where: str, key: str, name: str | None, choices: Any) -> None:
-    """Raises ConfigError for a name that is none of the choices; None names nothing."""
-    if name is not None and name not in choices:
-        raise ConfigError(f"{where}: {key} = '{name}': the suite has no such {key}: {nearest(name, choices)}")
+def check_known(where: str, key: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raises ConfigError for a value that is none of the choices; None names nothing."""
+    if value is not None and value not in choices:
+        hint = nearest(str(value), map(str, choices))
+        raise ConfigError(f"{where}: {key} = '{value}': the suite has no such {key}: {hint}")
 
 
 def file_name(name_or_path: str) -> str:
     """Returns the name that a suite gives to a task or method: its own, or that of its file."""
     name = Path(name_or_path).stem if name_or_path.endswith((".yaml", ".yml")) else name_or_path
     return name.replace(":", "-").replace("/", "-")
-
-
-def _sets_temperature(override: str) -> bool:
-    return override.partition("=")[0].strip() == "generation.temperature"

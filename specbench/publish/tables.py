@@ -8,8 +8,8 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
-from specbench.publish.figures import QUALITY, Figure, FigureColumn, PublishedTable
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, outdated
+from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell, warning_lines
@@ -28,7 +28,7 @@ def boards_table() -> Table:
     """Returns a table of the built-in suites."""
     rows = []
     for suite in map(read_suite, board_names()):
-        tables = ", ".join(each.called for each in suite.published) or NULL
+        tables = ", ".join(each.label for each in suite.published) or NULL
         pairs = ", ".join(suite.pairs) if len(suite.pairs) < MAX_NAMES else f"{len(suite.pairs)} pairs"
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, pairs, str(len(suite.tasks)), tables])
     return Table("boards", words("name", "title", "paper", "pairs", "tasks", "published"), rows)
@@ -50,15 +50,18 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
             lines.append([*shown, row.method_name, verdict_word(row), *cells])
         lines.append(RULE)
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    columns = (*words(*varying), *numbers("n"), *words("method", "verdict"))
-    columns = (*columns, *(column for metric in metrics for column in _metric_columns(metric)))
+    columns = [*words(*varying), *numbers("n"), *words("method", "verdict")]
+    for metric in metrics:
+        heading = HEADINGS.get(metric, metric.replace("_", " "))
+        columns += numbers(heading, folds=metric not in ("speedup", QUALITY))
+        columns += words("of") if metric == QUALITY else ()
     return Table(title, columns, lines, [", ".join(same), *_measured_on(measured), *_remarks(measured, labels)])
 
 
 def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
     return {
         "pair": [cell.pair_name for cell in cells],
-        "task": [cell.task.called for cell in cells],
+        "task": [cell.task.label for cell in cells],
         "T": [NULL if cell.temperature is None else f"{cell.temperature:g}" for cell in cells],
         "seed": [str(cell.seed) for cell in cells],
     }
@@ -67,11 +70,6 @@ def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
 def over_all(rows: Sequence[Row]) -> list[Row]:
     """Returns for every task and method the row over all its subsets, or the only one."""
     return list({(row.task, row.method): row for row in sorted(rows, key=lambda row: row.subset == ALL)}.values())
-
-
-def _metric_columns(metric: str) -> tuple[Column, ...]:
-    column = numbers(HEADINGS.get(metric, metric.replace("_", " ")), folds=metric not in ("speedup", QUALITY))
-    return (*column, *words("of")) if metric == QUALITY else column
 
 
 def _metric_cells(row: Row, metric: str) -> list[str]:
@@ -107,7 +105,7 @@ def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
 def pair_table(rows: PairRows) -> Table:
     """Returns the table of the rows of a pair, with lines on cells that are not measured, or measured otherwise."""
     table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
-    missing = sorted({cell.task.called for cell, found in rows.cells if not found})
+    missing = sorted({cell.task.label for cell, found in rows.cells if not found})
     lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
     lines += [line for cell, found in rows.cells if (line := outdated(cell, found)) is not None]
     return Table(table.title, table.columns, table.rows, [*table.caption, *lines])
@@ -115,7 +113,7 @@ def pair_table(rows: PairRows) -> Table:
 
 def nothing_measured(rows: PairRows, name: str) -> Text:
     """Returns the line in the place of a table without rows. `name`: of the suite, as it was given."""
-    tasks = ", ".join(cell.task.called for cell, _ in rows.cells)
+    tasks = ", ".join(cell.task.label for cell, _ in rows.cells)
     command = f"specbench board run {name} --pair {rows.pair_name}"
     return Text(f"{rows.suite.name} · {rows.pair_name}: nothing of it is measured ({tasks}): {command}\n")
 
@@ -133,13 +131,17 @@ def published_tables(rows: PairRows) -> Iterator[Table | Text]:
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
     beside = "" if published.elsewhere else f" beside {rows.pair_name} (ours)"
-    title = f"{rows.suite.name} · {published.called} (published){beside}"
+    title = f"{rows.suite.name} · {published.label} (published){beside}"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""
     shown: list[Column] = [*words("")]
     for column in columns:
         shown += numbers(f"{column.label}\npaper", folds=True)
         shown += [] if published.elsewhere else numbers("ours", "ratio")
-    digits, lines = _digits(published), list[Sequence[str]]()
+    lines: list[Sequence[str]] = []
+    digits = [  # of each column: the most decimals that the paper prints in it
+        max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
+        for number in range(len(published.columns))
+    ]
     for group in published.groups:
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
@@ -177,14 +179,6 @@ def _parts(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
         length = math.ceil(len(own) / math.ceil(len(own) / MAX_FIGURES))
         for start in range(0, len(own), length):
             yield own[start : start + length]
-
-
-def _digits(published: PublishedTable) -> list[int]:
-    """Returns for each column the most decimals that the paper prints in it."""
-    return [
-        max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
-        for number in range(len(published.columns))
-    ]
 
 
 def _decimals(figure: Figure) -> int:

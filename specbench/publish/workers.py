@@ -66,10 +66,8 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobStarted:
-    """The models are loaded, and the blocks of the run are known. `files`: those of its folder, by name, where the
-    folder is the worker's own."""
+    """The models are loaded. `files`: those of the run's folder, by name, if the folder is the worker's own."""
 
-    num_blocks: int
     files: dict[str, bytes] | None = None
 
 
@@ -113,61 +111,28 @@ class WorkerProcess(Protocol):
     def close(self) -> None: ...
 
 
-Message = tuple[str, int | None, Event]  # the worker's name, the number of its job, the event
-
-
-class Worker(threading.Thread):
-    """Opens a process and does jobs in it. Opens it again where it has ended, and ends itself where that fails."""
-
-    def __init__(
-        self, process: WorkerProcess, jobs: "queue.SimpleQueue[tuple[int, RunJob | None]]",
-        messages: "queue.SimpleQueue[Message]",
-    ) -> None:  # fmt: skip
-        super().__init__(daemon=True)
-        self.process = process
-        self.is_closed = False
-        self._jobs, self._messages = jobs, messages
-
-    def run(self) -> None:
-        while not self.is_closed and isinstance(self._send(None, lambda: iter([self.process.open()])), WorkerReady):
-            event: Event | None = None
-            while event is None or (isinstance(event, JobFinished) and not event.is_last):
-                number, job = self._jobs.get()
-                if job is None or self.is_closed:
-                    return
-                event = self._send(number, lambda job=job: self.process.events(job))  # type: ignore[misc]
-
-    def _send(self, job: int | None, events: Callable[[], Iterator[Event]]) -> Event:
-        """Send all events, and the loss of the worker where they end in an error. Returns the last event."""
-        event: Event = WorkerLost("it sent nothing")
-        try:
-            for event in events():
-                self._messages.put((self.process.name, job, event))
-        except Exception as error:  # of the connection, or of a disk that takes no records
-            event = WorkerLost(reason_of(error))
-            self._messages.put((self.process.name, job, event))
-        return event
-
-
 class WorkerPool:
-    """All workers. `tell` hears every event, with the worker's name and the number of its job; `accept` may refuse a
-    worker by raising ConfigError, which ends the suite."""
+    """Processes that share jobs, each followed by a thread that opens it, again where it has ended, and gives it jobs.
+
+    `tell` hears every event, with the worker's name and the number of its job; `accept` may refuse a worker by raising
+    ConfigError, which ends the suite.
+    """
 
     def __init__(
         self, processes: Sequence[WorkerProcess], accept: Callable[[WorkerReady], None],
         tell: Callable[[str, int | None, Event], None],
     ) -> None:  # fmt: skip
-        self._jobs: queue.SimpleQueue[tuple[int, RunJob | None]] = queue.SimpleQueue()
-        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._workers = [Worker(process, self._jobs, self._messages) for process in processes]
-        self._accept, self._tell = accept, tell
-        self.num_workers = len(self._workers)  # those that are not lost for good
+        self._jobs: queue.SimpleQueue[tuple[int, RunJob] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, int | None, Event]] = queue.SimpleQueue()
+        self._processes, self._accept, self._tell = processes, accept, tell
+        self._is_closed = False
+        self.num_workers = len(processes)  # those that are not lost for good
 
     def __enter__(self) -> "WorkerPool":
-        for worker in self._workers:
-            worker.start()
+        for process in self._processes:
+            threading.Thread(target=self._work, args=(process,), daemon=True).start()
         try:
-            for _ in self._workers:
+            for _ in self._processes:
                 self._next_event()
         except BaseException:
             self._close()
@@ -179,9 +144,32 @@ class WorkerPool:
     ) -> None:
         self._close()
 
+    def _work(self, process: WorkerProcess) -> None:
+        """Does jobs in a process until the pool is closed or the process cannot be opened."""
+        while not self._is_closed and isinstance(self._send(process, None), WorkerReady):
+            event: Event | None = None
+            while event is None or (isinstance(event, JobFinished) and not event.is_last):
+                job = self._jobs.get()
+                if job is None or self._is_closed:
+                    return
+                event = self._send(process, job)
+
+    def _send(self, process: WorkerProcess, job: tuple[int, RunJob] | None) -> Event:
+        """Sends all events of a job, or that of opening the process, and the loss of the worker where they end in an
+        error. Returns the last event."""
+        number = None if job is None else job[0]
+        event: Event = WorkerLost("it sent nothing")
+        try:
+            for event in [process.open()] if job is None else process.events(job[1]):
+                self._events.put((process.name, number, event))
+        except Exception as error:  # of the connection, or of a disk that takes no records
+            event = WorkerLost(failure_reason(error))
+            self._events.put((process.name, number, event))
+        return event
+
     def run(self, jobs: Sequence[RunJob], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
-        """Do every job, and tell `ended` of each once. A job whose worker is lost goes to another worker, until that
-        has happened `max_losses` times."""
+        """Does every job, and calls `ended` once for each. A job whose worker is lost goes to another worker, until
+        that has happened `max_losses` times."""
         for waiting in enumerate(jobs):
             self._jobs.put(waiting)
         losses, num_ended = Counter[int](), 0
@@ -199,9 +187,9 @@ class WorkerPool:
                 num_ended += 1
 
     def _next_event(self) -> tuple[int | None, Event]:
-        """Wait for an event. Returns it with the number of its job. Raises ConfigError where the last worker cannot be
+        """Waits for an event. Returns it with the number of its job. Raises ConfigError if the last worker cannot be
         opened."""
-        name, job, event = self._messages.get()
+        name, job, event = self._events.get()
         if isinstance(event, WorkerReady):
             self._accept(event)
         self._tell(name, job, event)
@@ -212,10 +200,10 @@ class WorkerPool:
         return job, event
 
     def _close(self) -> None:
-        for worker in self._workers:
-            worker.is_closed = True
-            self._jobs.put((-1, None))
-            worker.process.close()
+        self._is_closed = True
+        for process in self._processes:
+            self._jobs.put(None)
+            process.close()
 
 
 class MachineCheck:
@@ -271,6 +259,6 @@ class MachineCheck:
         )
 
 
-def reason_of(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """Returns why a cell failed, in one line."""
     return str(error) if isinstance(error, ConfigError) else " ".join(f"{type(error).__name__}: {error}".split())

@@ -152,9 +152,19 @@ def verdict_of(row: Row) -> str:
         return row.verdict
     if row.evidence is not None:
         return f"{row.verdict}, by an audit: {_evidence(row.evidence)}"
+    if row.verdict == "lossy by design" and "decoder" in row.options:
+        return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
         return f"{row.verdict}, stated without evidence"
     return f"{row.verdict}, {SOURCES.get(row.verdict, OWN_OUTPUTS)}"
+
+
+def stated_verdicts(rows: Sequence[Row]) -> list[str]:
+    """Returns a line with the verdicts that nothing measured: those that an external decoder states of itself, and
+    those that a file states without evidence."""
+    told = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
+    stated = sorted(text for text in told if text.endswith((": not measured", "stated without evidence")))
+    return [f"verdict of {'; '.join(stated)}"] if stated else []
 
 
 def _evidence(found: Evidence) -> str:

@@ -33,8 +33,7 @@ from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.tasks.judge.judgements import with_recorded
-from specbench.tasks.judge.judging import Judging
+from specbench.tasks.judge.judgements import Judging, with_recorded
 
 
 def measurement_of(

@@ -21,6 +21,7 @@ from specbench.results.captions import (
     prescribed,
     rests_on_few,
     sampling_of,
+    stated_verdicts,
     verdict_word,
 )
 from specbench.results.comparable import conditions, leaves
@@ -232,6 +233,7 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
         _ranking_line([each for each in order if prescribed(each.row) is None], metric),
         *unranked(rows),
+        *stated_verdicts(rows),
         *([FEW] if few else []),
     ]
 

@@ -21,7 +21,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import named
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
-from specbench.tasks.judge.judgements import ratings, with_judgements
+from specbench.tasks.judge.judgements import ratings, with_scores
 
 ROWS = "leaderboard.json"
 HOW = "give the folder of a finished run, as `specbench run` prints it"
@@ -133,7 +133,7 @@ class RecordedRun:
             return self.records
         if judge not in self._judged:
             records = list(self.records.values())
-            rated = with_judgements(records, ratings(self.path, judge, records))
+            rated = with_scores(records, ratings(self.path, judge))
             self._judged[judge] = {record_key(record): record for record in rated}
         return self._judged[judge]
 

@@ -166,7 +166,7 @@ def with_files(task: TaskSpec, data: str | None, console: Console) -> tuple[str,
 def sharing(task: TaskSpec, names: Sequence[str], data: Path) -> set[str]:
     """Returns the subsets that share a file with another subset. Rows of a subset with its own files need no search: if
     there are none, loading reports it."""
-    files = {name: set(local_files(task, name, data, num_subsets=1).paths) for name in names}
+    files = {name: set(local_files(task, name, data).paths) for name in names}
     num_subsets = Counter(path for paths in files.values() for path in paths)
     return {name for name, paths in files.items() if any(num_subsets[path] > 1 for path in paths)}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.core.resources import EMBEDDED
 from specbench.specs.run_options import RunOptions
-from specbench.tasks.judge.judging import Judging
+from specbench.tasks.judge.judgements import Judging
 
 
 @dataclass(frozen=True)

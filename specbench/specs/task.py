@@ -70,12 +70,12 @@ class LocalSpec(Spec):
 
     files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
     """File names without extension, with wildcards if needed; the first one that exists is read."""
-    headerless: tuple[Text, ...] = ()
-    """Columns of a csv or tsv file without a header row."""
+    column_names: tuple[Text, ...] = ()
+    """Names of the columns of a csv or tsv file without a header row."""
     parallel: dict[str, Text] = Field(default_factory=dict)
     """Text files (with extension) by column, with one value per line. The files of all columns are aligned line by
     line, and a * stands for the same text in all names. They are looked for before `files`."""
-    shared: Literal[True] | None = None
+    subsets_share_files: Literal[True] | None = None
     """true: several subsets may read the same file for different prompts; otherwise that is an error."""
 
     @field_validator("files")
@@ -118,7 +118,7 @@ class FewshotSpec(Spec):
     """Names of the files of few-shot examples in a folder."""
     sample: str | None = None
     """File of few-shot examples for the bundled sample."""
-    same: Text | None = None
+    question_column: Text | None = None
     """Column that identifies a question; null: all columns that the prompt needs. A measured row with the question of a
     few-shot example is an error."""
 
@@ -212,7 +212,7 @@ class TaskSpec(Spec):
     """Language code, such as en or pt-BR."""
     scorer: ScorerSpec | None = None
     """Scorer of the answers; null: only speed and acceptance are measured."""
-    judge_with_reference: tuple[Text, ...] = ()
+    judge_reference_categories: tuple[Text, ...] = ()
     """Values of the column `category` for which a judge sees the references."""
     generation: GenerationSpec
     """Sampling and stop conditions of an answer."""

@@ -66,7 +66,7 @@ def load_examples(
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)
     shots = load_fewshot(task, subset, place)
-    rows = list(islice(source.asked_for(rows_of(chosen, source)), limit))
+    rows = list(islice(source.limited(rows_of(chosen, source)), limit))
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
     shots.check(chosen, rows)
     if not examples:
@@ -94,13 +94,7 @@ def _example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> E
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):
         raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
-    judge_sees_reference = _judge_sees_reference(task, row, place)
-    return Example(
-        index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=judge_sees_reference
-    )
-
-
-def _judge_sees_reference(task: TaskSpec, row: Row, place: str) -> bool:
-    if task.judge_with_reference and "category" not in row:
-        raise ConfigError(f"{place}: no column 'category', which judge_with_reference needs: add it")
-    return row.get("category") in task.judge_with_reference
+    if task.judge_reference_categories and "category" not in row:
+        raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
+    sees = row.get("category") in task.judge_reference_categories
+    return Example(index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=sees)

@@ -9,8 +9,7 @@ from specbench.specs.catalogue import load_task
 from specbench.specs.overrides import with_overrides
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub
-from specbench.tasks import hub as fetched
-from specbench.tasks.prompts import hub_place
+from specbench.tasks.prompts import fewshot_dataset
 
 WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
 
@@ -56,20 +55,20 @@ def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
     dataset = task.subset(subset).dataset
     if dataset is None:
         raise ConfigError(f"task '{task.name}', subset '{subset}': is not on the hub: run it with --data FOLDER")
-    shots = hub_place(task, subset)
+    shots = fewshot_dataset(task, subset)
     return [hub.filled(place, task.name, subset) for place in (dataset, shots) if place is not None]
 
 
 def fetch_place(dataset: DatasetSpec, console: Console) -> str:
     """Downloads the files of one split. Returns their names, location, and number of rows and bytes."""
     try:
-        commit, sizes = fetched.listing(dataset)
+        commit, sizes = hub.listing(dataset)
         paths = []
         for name, size in sizes.items():
             told = "" if size is None else f" ({size:,} bytes)"
             console.print(f"fetching {dataset.path} {name}{told}", markup=False, highlight=False, soft_wrap=True)
-            paths.append(fetched.download(dataset, commit, name))
-        fetched.write_note(dataset, commit, list(sizes))
+            paths.append(hub.download(dataset, commit, name))
+        hub.write_note(dataset, commit, list(sizes))
     except ConfigError:
         raise
     except Exception as error:  # no connection, gated, a full disk: many classes of several libraries

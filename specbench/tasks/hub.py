@@ -4,7 +4,6 @@ more is downloaded than used."""
 import json
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -18,34 +17,27 @@ from specbench.tasks.local_files import RemoteFile, member_rows
 from specbench.tasks.local_files import read_rows as read_file
 
 
-@dataclass(frozen=True)
-class Note:
-    """The commit at which files of a dataset were fetched, and their names by `key`."""
-
-    commit: str
-    files: dict[str, list[str]] = field(default_factory=dict)
-
-
 def key(dataset: DatasetSpec) -> str:
     """Returns the name of the files of a split."""
     return dataset.data_files or f"{dataset.name or ''}:{dataset.split}"
 
 
-def read_note(dataset: DatasetSpec) -> Note | None:
-    """Returns what was fetched of a dataset at its revision, such as `main`; None if nothing was."""
+def read_note(dataset: DatasetSpec) -> tuple[str, dict[str, list[str]]]:
+    """Returns the commit at which files of a dataset were fetched for its revision, such as `main`, and their names by
+    `key`; no names if nothing was fetched."""
     try:
-        return Note(**bounded.read_json(_note_path(dataset), "fetch it again"))
-    except (ConfigError, TypeError):
-        return None
+        note = bounded.read_json(_note_path(dataset), "fetch it again")
+        return note["commit"], note["files"]
+    except (ConfigError, TypeError, KeyError):
+        return "", {}
 
 
 def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
     """Returns the fetched files of a split at a commit; empty unless all of them exist."""
-    note = read_note(dataset)
-    if note is None or note.commit != commit:
-        return []
+    fetched, files = read_note(dataset)
+    names = files.get(key(dataset), []) if fetched == commit else []
     try:
-        return [download(dataset, commit, name, local=True) for name in note.files.get(key(dataset), [])]
+        return [download(dataset, commit, name, local=True) for name in names]
     except OSError:  # deleted from the cache
         return []
 
@@ -82,9 +74,9 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
 
 def write_note(dataset: DatasetSpec, commit: str, names: list[str]) -> None:
     """Records the files of a split, all of which exist."""
-    old = read_note(dataset)
-    files = old.files if old is not None and old.commit == commit else {}
-    write_atomically(_note_path(dataset), json.dumps(asdict(Note(commit, {**files, key(dataset): names})), indent=2))
+    fetched, files = read_note(dataset)
+    note = {"commit": commit, "files": {**(files if fetched == commit else {}), key(dataset): names}}
+    write_atomically(_note_path(dataset), json.dumps(note, indent=2))
 
 
 def _of_split(dataset: DatasetSpec, commit: str) -> list[str]:
@@ -141,9 +133,9 @@ def resolve_revision(dataset: DatasetSpec) -> str:
     try:
         info = huggingface_hub.dataset_info(dataset.path, revision=dataset.revision, timeout=TIMEOUT_SECONDS)
     except Exception as error:  # offline, no such dataset, gated, a proxy: many classes of several libraries
-        note = read_note(dataset)
-        if note is not None and key(dataset) in note.files:
-            return note.commit
+        commit, files = read_note(dataset)
+        if key(dataset) in files:
+            return commit
         raise failure(dataset, error) from error
     return info.sha or dataset.revision
 
@@ -172,7 +164,7 @@ def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
         raise failure(dataset, error, commit) from error
 
 
-def asked_for(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def limited(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yields the first or last of the rows if the task limits them; they are counted after the task's reader."""
     if dataset.last_rows is not None:
         yield from deque(rows, maxlen=dataset.last_rows)

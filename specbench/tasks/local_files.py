@@ -65,9 +65,9 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def read_rows(path: File, *, headerless: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a file. A csv or tsv whose first row names none of `columns` and `headerless` has no header;
-    its columns are `headerless`, if given.
+def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
+    """Yields the rows of a file. A csv or tsv whose first row names none of `columns` and `column_names` has no header;
+    its columns are `column_names`, if given.
 
     Raises ConfigError naming the file and the line (or row) if the file cannot be read or has another format.
     """
@@ -88,7 +88,7 @@ def read_rows(path: File, *, headerless: Sequence[str] = (), columns: Iterable[s
             elif form == "txt":
                 yield from ({"text": text} for line in lines if (text := line.rstrip("\r\n")).strip())
             else:
-                yield from _table_rows(path, lines, form, headerless, columns)
+                yield from _table_rows(path, lines, form, column_names, columns)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -189,7 +189,7 @@ def _mapping(row: Any, place: str) -> Row:
 
 
 def _table_rows(
-    path: File, lines: Iterable[str], form: str, headerless: Sequence[str], columns: Iterable[str]
+    path: File, lines: Iterable[str], form: str, column_names: Sequence[str], columns: Iterable[str]
 ) -> Iterator[Row]:
     csv.field_size_limit(bounded.MAX_BYTES)
     # Tab-separated files hold quotation marks as they are; a comma needs quoting.
@@ -202,8 +202,8 @@ def _table_rows(
             if not cells:
                 continue
             if not names:
-                names = list(headerless)
-                if not headerless or {*columns, *headerless} & set(cells):
+                names = list(column_names)
+                if not column_names or {*columns, *column_names} & set(cells):
                     names = cells
                     continue
             if len(cells) != len(names):

@@ -2,7 +2,7 @@
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.specs import templates
 from specbench.specs.task import DatasetSpec, FewshotSpec, TaskSpec
 from specbench.tasks.local_files import Row
-from specbench.tasks.scoring.contract import Reference
+from specbench.tasks.scoring.contract import Reference, reference_texts
 from specbench.tasks.sources import open_source, rows_of
 
 
@@ -148,7 +148,7 @@ class FewshotPrefix:
         an answer of LONG_ANSWER characters or more that is in the prefix."""
         if not self.asked:
             return
-        found = [place for place, row in rows if self._is_asked(task, row, place)]
+        found = [place for place, row in rows if self._repeats_example(task, row, place)]
         if found:
             others = [place.rpartition(", ")[2] for place in found[1 : SHOWN + 1]]
             more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{', …' * (len(found) > SHOWN + 1)})"
@@ -158,10 +158,11 @@ class FewshotPrefix:
                 "leave the row out"
             )
 
-    def _is_asked(self, task: TaskSpec, row: Row, place: str) -> bool:
+    def _repeats_example(self, task: TaskSpec, row: Row, place: str) -> bool:
         if question(task, row, place) in self.asked:
             return True
-        answers = _reference_texts(reference_of(task, next(turns_of(task, row, place)), place))
+        reference = reference_of(task, next(turns_of(task, row, place)), place)
+        answers = map(normalized_value, [] if reference is None else reference_texts(reference))
         return any(len(answer) >= LONG_ANSWER and answer in self._plain_prefix for answer in answers)
 
     @cached_property
@@ -170,15 +171,16 @@ class FewshotPrefix:
 
 
 def question(task: TaskSpec, row: Row, place: str) -> str:
-    """Returns the question of a row: the column `fewshot.same`, or all columns of the prompt, or else the prompt; of
-    the first turn. Questions that differ only in blanks, case, the width of letters and the order of lists (of options)
-    are equal."""
+    """Returns the question of the first turn of a row: the `fewshot.question_column`, or all columns of the prompt, or
+    else the prompt. Questions that differ only in blanks, case, the width of letters and the order of lists (of
+    options) are equal."""
     row = next(turns_of(task, row, place))
     prompt = render(task, "prompt", task.prompt, place, row)
-    column = task.fewshot and task.fewshot.same
+    column = task.fewshot and task.fewshot.question_column
     if column and column not in row:
         raise ConfigError(
-            f"{place}: no column '{column}', which fewshot.same names: {nearest(column, map(str, row))}: correct it"
+            f"{place}: no column '{column}', which fewshot.question_column names: {nearest(column, map(str, row))}: "
+            "correct it"
         )
     columns = [column] if column else sorted(templates.used(task.prompt, "row"))
     return normalized_value([row.get(name) for name in columns] or prompt)
@@ -190,15 +192,6 @@ def normalized_value(value: Any) -> str:
     if isinstance(value, list):
         return repr(sorted(map(normalized_value, value)))
     return " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
-
-
-def _reference_texts(reference: Reference | None) -> list[str]:
-    """Returns the normalized texts of a reference."""
-    if reference is None:
-        return []
-    if isinstance(reference, Mapping):
-        return [normalized_value(text) for text in reference.values()]
-    return [normalized_value(text) for text in ([reference] if isinstance(reference, str) else reference)]
 
 
 def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
@@ -230,7 +223,7 @@ def sample_prefix(task_json: str, subset: str | None) -> str:
     return load_fewshot(task.model_copy(update={"subsets": {name: {}} if subset else {}}), name, "sample").prefix
 
 
-def hub_place(task: TaskSpec, subset: str) -> DatasetSpec | None:
+def fewshot_dataset(task: TaskSpec, subset: str) -> DatasetSpec | None:
     """Returns the place of a subset's few-shot examples on the hub; None if they are not taken from there."""
     chosen = task.subset(subset)
     spec = chosen.fewshot

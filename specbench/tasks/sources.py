@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from glob import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,34 +17,85 @@ from specbench.tasks import hub as hub_data
 from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_parallel, parallel_rows, read_rows
 
 
-@dataclass(frozen=True)
-class LocalFiles:
-    """The files of a subset. `aligned`: if each column has its own file. `shared`: other subsets use one of these files
-    too."""
+class SubsetFiles:
+    """The files of a subset in `data`: in a folder, or one file, which may hold several subsets.
 
-    paths: tuple[Path, ...]
-    aligned: tuple[Files, ...] = ()
-    shared: bool = False
+    `stems`: the names without extension that the files may have, with wildcards. `aligned`: for each file the files of
+    its columns, if each column has its own. Raises OSError if the folder cannot be read.
+    """
+
+    def __init__(self, task: TaskSpec, subset: str, data: Path) -> None:
+        self.task, self.subset, self.data, self.chosen = task, subset, data, task.subset(subset)
+        split = self.chosen.dataset.split if self.chosen.dataset else "test"
+        fields = {"task": escape(task.name), "subset": escape(subset), "split": escape(split)}
+        local = self.chosen.local
+        self.stems = [stem.format(**fields) for stem in local.files]
+        self.columns = {column: pattern.format(**fields) for column, pattern in local.parallel.items()}
+        self.aligned = find_parallel(data, self.columns, split) if data.is_dir() else []
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        if self.aligned:
+            return [path for files in self.aligned for path in files.values()]
+        return [self.data] if self.data.is_file() else find_files(self.data, self.stems)
+
+    @property
+    def is_named(self) -> bool:
+        """Returns whether the one file is named after the subset."""
+        stems = [stem.rpartition("/")[2] for stem in self.stems]
+        return any(self.subset in stem and self.data.match(stem + suffix) for stem in stems for suffix in SUFFIXES)
+
+    def others(self) -> Iterator["SubsetFiles"]:
+        """Yields the files of the other subsets."""
+        return (SubsetFiles(self.task, name, self.data) for name in self.task.subset_names if name != self.subset)
+
+    def are_shared(self) -> bool:
+        """Returns whether another subset would take the same rows by mistake: one with the same reader, unless the task
+        says that its subsets share files."""
+        if self.chosen.local.subsets_share_files:
+            return False
+        alike = [other for other in self.others() if other.chosen.reader == self.chosen.reader]
+        if self.data.is_file():
+            return bool(alike) and not self.is_named
+        if self.aligned:
+            return any(other.aligned == self.aligned for other in alike)
+        own = {path.resolve() for path in self.paths}
+        return any(path.resolve() in own for other in alike for path in find_files(self.data, other.stems))
 
 
-def local_files(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> LocalFiles:
+def local_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
     """Returns the subset's files in a folder, or the given file. Raises ConfigError naming the patterns that were
     tried."""
-    aligned = _aligned(task, subset, data)
-    if aligned:
-        shared = num_subsets > 1 and any(_aligned(task, other, data) == aligned for other in read_alike(task, subset))
-        return LocalFiles(tuple(path for files in aligned for path in files.values()), tuple(aligned), shared)
-    paths = _found_files(task, subset, data)
-    return LocalFiles(tuple(paths), shared=num_subsets > 1 and _is_shared(task, subset, data, paths))
+    files = SubsetFiles(task, subset, data)
+    if data.is_file():
+        other = None if files.is_named else next((other.subset for other in files.others() if other.is_named), None)
+        if other is not None:
+            raise ConfigError(
+                f"--data {data}: by its name it holds '{other}', not '{subset}': give --subset {other}, or a file or "
+                f"folder that holds '{subset}'"
+            )
+    elif not data.is_dir():
+        raise ConfigError(f"--data {data}: no such folder or file: check the path")
+    if not files.paths:
+        columns = " and ".join(files.columns.values())
+        both = f"aligned files {columns} with the same text for each *, and " if columns else ""
+        raise ConfigError(
+            f"--data {data}: no file for subset '{subset}' of task '{task.name}': tried {both}{', '.join(files.stems)} "
+            f"with {', '.join(SUFFIXES[::2])} (also .gz): add one, or choose other subsets with --subset"
+        )
+    return files
 
 
 def subsets_with_files(task: TaskSpec, data: Path) -> list[str]:
-    """Returns the subsets that have files in a folder; for one file, those that it may hold according to its name.
+    """Returns the subsets that have files in a folder; for one file, those that it is named after, or else all.
 
     Raises ConfigError for a path that cannot be read.
     """
     try:
-        return [name for name in task.subset_names if _has_files(task, name, data)]
+        found = [SubsetFiles(task, name, data) for name in task.subset_names]
+        if data.is_file():
+            return [each.subset for each in found if each.is_named] or list(task.subset_names)
+        return [each.subset for each in found if each.paths]
     except OSError as error:
         raise unreadable(data, error) from error
 
@@ -51,89 +104,8 @@ def unreadable(data: Path, error: OSError) -> ConfigError:
     return ConfigError(f"--data {str(data)[:200]}: cannot be read: {error.strerror}: check the path")
 
 
-def read_alike(task: TaskSpec, subset: str) -> list[str]:
-    """Returns the other subsets that would take the same rows of a file by mistake: those with the same reader, unless
-    the task says that its files are shared."""
-    chosen = task.subset(subset)
-    if chosen.local.shared:
-        return []
-    return [name for name in others_of(task, subset) if task.subset(name).reader == chosen.reader]
-
-
-def others_of(task: TaskSpec, subset: str) -> list[str]:
-    return [name for name in task.subset_names if name != subset]
-
-
 def files_name(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} … {files[-1].name} ({len(files)} files)"
-
-
-def _has_files(task: TaskSpec, subset: str, data: Path) -> bool:
-    if data.is_file():
-        return not _named_after_others(task, subset, data)
-    return bool(_aligned(task, subset, data) or find_files(data, _stems(task, subset)))
-
-
-def _is_shared(task: TaskSpec, subset: str, data: Path, files: list[Path]) -> bool:
-    """Returns whether another subset of the task uses one of these files."""
-    if data.is_file():
-        return bool(read_alike(task, subset)) and not _is_named_after(task, subset, data)
-    ours = {path.resolve() for path in files}
-    theirs = (path for other in read_alike(task, subset) for path in find_files(data, _stems(task, other)))
-    return any(path.resolve() in ours for path in theirs)
-
-
-def _aligned(task: TaskSpec, subset: str, data: Path) -> list[Files]:
-    patterns = task.subset(subset).local.parallel
-    filled = {column: _filled_pattern(task, subset, pattern) for column, pattern in patterns.items()}
-    dataset = task.subset(subset).dataset
-    return find_parallel(data, filled, dataset.split if dataset else "test") if data.is_dir() else []
-
-
-def _stems(task: TaskSpec, subset: str) -> list[str]:
-    """Returns the names of the subset's files without extension; they may hold wildcards."""
-    return [_filled_pattern(task, subset, stem) for stem in task.subset(subset).local.files]
-
-
-def _filled_pattern(task: TaskSpec, subset: str, pattern: str) -> str:
-    dataset = task.subset(subset).dataset
-    fields = {"task": task.name, "subset": subset, "split": dataset.split if dataset else "test"}
-    return pattern.format(**{key: escape(value) for key, value in fields.items()})
-
-
-def _found_files(task: TaskSpec, subset: str, data: Path) -> list[Path]:
-    if data.is_file():
-        others = _named_after_others(task, subset, data)
-        if others:
-            raise ConfigError(
-                f"--data {data}: by its name it holds '{others[0]}', not '{subset}': give --subset {others[0]}, or a "
-                f"file or folder that holds '{subset}'"
-            )
-        return [data]
-    if not data.is_dir():
-        raise ConfigError(f"--data {data}: no such folder or file: check the path")
-    stems = _stems(task, subset)
-    files = find_files(data, stems)
-    if not files:
-        aligned = [_filled_pattern(task, subset, pattern) for pattern in task.subset(subset).local.parallel.values()]
-        both = f"aligned files {' and '.join(aligned)} with the same text for each *, and " if aligned else ""
-        raise ConfigError(
-            f"--data {data}: no file for subset '{subset}' of task '{task.name}': tried {both}{', '.join(stems)} with "
-            f"{', '.join(SUFFIXES[::2])} (also .gz): add one, or choose other subsets with --subset"
-        )
-    return files
-
-
-def _named_after_others(task: TaskSpec, subset: str, file: Path) -> list[str]:
-    """Returns the other subsets that a file is named after; none if it is named after this one too."""
-    if _is_named_after(task, subset, file):
-        return []
-    return [name for name in others_of(task, subset) if _is_named_after(task, name, file)]
-
-
-def _is_named_after(task: TaskSpec, subset: str, file: Path) -> bool:
-    stems = [stem.rpartition("/")[2] for stem in _stems(task, subset)]
-    return any(subset in stem and file.match(stem + suffix) for stem in stems for suffix in SUFFIXES)
 
 
 Kind = Literal["hub", "local", "sample"]
@@ -154,9 +126,9 @@ class Source:
     rows: Iterator[tuple[str, Row]]
     dataset: DatasetSpec | None = None
 
-    def asked_for(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    def limited(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
         """Yields the rows made by a reader that the task requests from the hub."""
-        return made if self.dataset is None else hub_data.asked_for(self.dataset, made)
+        return made if self.dataset is None else hub_data.limited(self.dataset, made)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
@@ -180,8 +152,8 @@ def _sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
     path = Path(sample)
     if not path.is_file():
         raise ConfigError(f"task '{task.name}': sample = '{path}': no such file: correct the key `sample`")
-    shared = num_subsets > 1 and any(task.subset(other).sample == sample for other in others_of(task, subset))
-    rows = _file_rows(task, subset, LocalFiles((path,), shared=shared))
+    users = [name for name in task.subset_names if task.sample_of(name) == sample]
+    rows = _file_rows(task, subset, [path], are_shared=num_subsets > 1 and len(users) > 1)
     return Source("sample", path.name, file_digest(path), rows)
 
 
@@ -200,22 +172,28 @@ def _placed(place: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
 
 
 def _local(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> Source:
-    files = local_files(task, subset, data, num_subsets)
+    files = local_files(task, subset, data)
     digests = "+".join(file_digest(path) for path in files.paths)
-    return Source("local", files_name(files.paths), digests, _file_rows(task, subset, files))
+    rows = _file_rows(task, subset, files.paths, files.aligned, num_subsets > 1 and files.are_shared())
+    return Source("local", files_name(files.paths), digests, rows)
 
 
-def _file_rows(task: TaskSpec, subset: str, files: LocalFiles) -> Iterator[tuple[str, Row]]:
+def _file_rows(
+    task: TaskSpec, subset: str, paths: Sequence[Path], aligned: Sequence[Files] = (), are_shared: bool = False
+) -> Iterator[tuple[str, Row]]:
     """Yields the subset's rows: those whose column `subset` names it, and all rows without the column. Raises
     ConfigError if there are none, and if several subsets share a file without the column."""
-    seen: set[str] = set()
-    num_taken = 0
-    for place, row in _all_rows(task.subset(subset), files):
+    chosen, seen, num_taken = task.subset(subset), set[str](), 0
+    columns = () if chosen.reader else chosen.columns()
+    parts = [parallel_rows(files) for files in aligned] or [
+        _placed(str(path), read_rows(path, column_names=chosen.local.column_names, columns=columns)) for path in paths
+    ]
+    for place, row in chain.from_iterable(parts):
         if task.subsets and "subset" in row:
             seen.add(str(row["subset"]))
             if str(row["subset"]) != subset:
                 continue
-        elif files.shared:
+        elif are_shared:
             path = place.rpartition(", ")[0]
             raise ConfigError(
                 f"{path}: has no column 'subset' to tell several subsets apart: choose one of them, or add it"
@@ -223,17 +201,9 @@ def _file_rows(task: TaskSpec, subset: str, files: LocalFiles) -> Iterator[tuple
         num_taken += 1
         yield place, row
     if num_taken == 0 and seen:
-        raise NoRows(f"{files_name(files.paths)}: holds no rows of subset '{subset}': {nearest(subset, seen)}")
+        raise NoRows(f"{files_name(paths)}: holds no rows of subset '{subset}': {nearest(subset, seen)}")
     if num_taken == 0:
-        raise ConfigError(f"{files_name(files.paths)}: holds no rows: give a file that does")
-
-
-def _all_rows(chosen: TaskSpec, files: LocalFiles) -> Iterator[tuple[str, Row]]:
-    for aligned in files.aligned:
-        yield from parallel_rows(aligned)
-    columns = () if chosen.reader else chosen.columns()
-    for path in () if files.aligned else files.paths:
-        yield from _placed(str(path), read_rows(path, headerless=chosen.local.headerless, columns=columns))
+        raise ConfigError(f"{files_name(paths)}: holds no rows: give a file that does")
 
 
 Join = Callable[[Row, Row], Row | None]

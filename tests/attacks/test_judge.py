@@ -16,8 +16,9 @@ from rich.console import Console
 
 from specbench.core import bounded, completions
 from specbench.core.errors import ConfigError
+from specbench.tasks.examples import Example
 from specbench.tasks.judge.judgements import FILE, judge_records, ratings, write_judgements
-from specbench.tasks.judge.requests import JudgeQuestion, JudgeSettings
+from specbench.tasks.judge.requests import JudgeSettings
 from specbench.training import self_distillation as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
 
@@ -27,7 +28,7 @@ FILES = yaml.safe_load((HERE / "judge_files.yaml").read_text(encoding="utf-8"))
 RECORD = {
     "task": "t", "subset": "s", "example": 0, "repeat": 0, "turn": 0, "methods": {"ar": {"text": "x", "score": None}},
 }  # fmt: skip
-QUESTIONS = {("t", "s", 0): JudgeQuestion(("Why?",))}
+QUESTIONS = {("t", "s", 0): Example(0, "0", ("Why?",), (None,))}
 TIMEOUT_SECONDS = 0.4
 GENEROUS_SECONDS = 10.0
 GENEROUS_KILOBYTES = 400_000
@@ -186,7 +187,7 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
     line = {**json.loads(path.read_text()), **attack.get("with", {})}
     before = filled(attack.get("text", json.dumps(line)), "")
     path.write_bytes(before)
-    for use in (lambda: ratings(tmp_path, settings.signature, [RECORD]), lambda: write_judgements(path, {}, settings)):
+    for use in (lambda: ratings(tmp_path, settings.signature), lambda: write_judgements(path, {}, settings)):
         with pytest.raises(ConfigError) as raised:
             use()
         said = str(raised.value)
@@ -199,4 +200,4 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
 def test_no_file_in_the_place_of_judgements(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / FILE)
     with pytest.raises(ConfigError, match="cannot be read"):
-        ratings(tmp_path, "m", [RECORD])
+        ratings(tmp_path, "m")

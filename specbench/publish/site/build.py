@@ -14,12 +14,11 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.resumable_folder import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
-from specbench.publish.figures import PublishedTable
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
-from specbench.publish.site.entries import Entries, IndexLine, choices, columns_of, lines, read, with_more
-from specbench.publish.site.quality_speed_plot import FRAME, prediction_plot, quality_speed_plots
-from specbench.publish.site.quality_speed_plot import PREDICTED_FRAME as SQUARE
-from specbench.publish.site.row_page import RowPage, row_page, subset_rows
+from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
+from specbench.publish.site.entries import Entries, SiteRow, choices, columns_of, read, with_more
+from specbench.publish.site.row_page import row_page, subset_rows
+from specbench.publish.suite_spec import PublishedTable
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files
@@ -27,8 +26,8 @@ KIND = "specbench site"
 
 
 def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[str, Any]) -> int:
-    """Write a site of these files (address, content) and put it in the place of an earlier one. Returns how many files
-    it has.
+    """Writes a site of these files (address, content) and puts it in the place of an earlier one. Returns the number of
+    its files.
 
     Raises ConfigError where the folder holds anything else, and where it cannot be written; an earlier site is then as
     it was.
@@ -81,11 +80,8 @@ def _files_of_site(folder: Path) -> set[str]:
 
 def _write(building: Path, name: str, text: str) -> str:
     path = building / name
-    try:
-        path.write_bytes(text.encode("utf-8", "replace"))
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True)
-        path.write_bytes(text.encode("utf-8", "replace"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8", "replace"))
     return name
 
 
@@ -104,7 +100,7 @@ class BuiltSite:
 
 
 def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
-    """Write the site of leaderboard files. Raises ConfigError for files that are no leaderboards or have no rows, and
+    """Writes the site of leaderboard files. Raises ConfigError for files that are no leaderboards or have no rows, and
     for a folder that holds anything else."""
     check_replaceable(folder)
     entries = read(files)
@@ -114,36 +110,30 @@ def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
 
 def pages(entries: Entries, title: str) -> Iterator[Page]:
     """Returns all files of a site, the index last."""
-    render = _renderer(title, entries)
+    rows, render = entries.all, _renderer(title, entries)
     for name in ASSETS:
         yield name, (package_files("specbench.publish.site") / "assets" / name).read_text(encoding="utf-8")
-    found = lines(entries)
-    for page in row_pages(entries, found):
-        yield page.entry.address, render("row.html", root="../", page=page)
+    for page in row_pages(rows):
+        yield page["entry"].address, render("row.html", root="../", page=page)
     yield "quality_speed.html", render("quality_speed.html", plots=quality_speed_plots(entries), frame=FRAME)
-    yield "predicted.html", render("predicted.html", found=prediction_plot(entries), frame=SQUARE)
+    yield "predicted.html", render("predicted.html", found=prediction_plot(entries), frame=PREDICTED_FRAME)
     yield "published.html", render("published.html", tables=compared_tables(entries))
-    yield (
-        "index.html",
-        render(
-            "index.html", columns=columns_of(found), lines=found, filters=choices(found), with_more=with_more(found)
-        ),
-    )
+    table = {"columns": columns_of(rows), "rows": rows, "filters": choices(rows), "with_more": with_more(rows)}
+    yield "index.html", render("index.html", **table)
 
 
-def row_pages(entries: Entries, found: Sequence[IndexLine]) -> Iterator[RowPage]:
-    """Returns the pages of all rows, each with up to MAX_PEERS of the rows that compare with it."""
-    groups: dict[str, list[IndexLine]] = {}
-    for line in found:
-        groups.setdefault(line.entry.group.key, []).append(line)
-    baselines = {(e.group.key, e.row.command): e.row for e in entries.all if e.row.method_name == "ar"}
-    subsets = subset_rows(entries.all)
+def row_pages(rows: Sequence[SiteRow]) -> Iterator[dict[str, Any]]:
+    """Yields the values of the pages of all rows, each with up to MAX_PEERS of the rows that compare with it."""
+    groups: dict[str, list[SiteRow]] = {}
+    for entry in rows:
+        groups.setdefault(entry.group.key, []).append(entry)
+    baselines = {(each.group.key, each.row.command): each.row for each in rows if each.row.method_name == "ar"}
+    subsets = subset_rows(rows)
     for group in groups.values():
-        for place, line in enumerate(group):
+        for place, entry in enumerate(group):
             start = max(0, min(place - MAX_PEERS // 2, len(group) - MAX_PEERS))
-            peers = group[start : start + MAX_PEERS]
-            baseline = baselines.get((line.entry.group.key, line.entry.row.command))
-            yield row_page(line, subsets[line.entry.digest], peers, baseline)
+            baseline = baselines.get((entry.group.key, entry.row.command))
+            yield row_page(entry, subsets[entry.digest], group[start : start + MAX_PEERS], baseline)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,24 @@
-"""Parts of the pictures: scales, places of names, bars of subsets, columns of accepted lengths."""
+"""The pictures of a site: scales and places of names, bars of subsets, plots of quality and
+speed with their Pareto fronts, and of predicted and measured speed-ups."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
-from specbench.publish.site.entries import SiteRow
+from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
 from specbench.results.bootstrap import Bounds, Metric
-from specbench.results.captions import decodes_alone, is_baseline
-from specbench.results.metrics import accepted_tokens_per_step_of
-from specbench.results.paired import RowWithRecords
-from specbench.results.row import Row
-from specbench.results.units import number, with_interval
+from specbench.results.captions import is_baseline
+from specbench.results.row import ALL, Row
+from specbench.results.units import bounds_of, number, unit_of, with_interval
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 HEIGHT, PER_CHARACTER, GAP = 13.0, 6.1, 7.0
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """The place of a name. `x`, `y`: the text's baseline at its anchor."""
 
     x: float
@@ -39,7 +40,8 @@ def place_labels(points: Sequence[tuple[float, float, str]], frame: Box) -> list
         for anchor, left, base in places:
             start = left - {"start": 0, "middle": width / 2, "end": width}[anchor]
             box = (start, base - HEIGHT + 3, start + width, base + 3)
-            if name and _inside(box, frame) and not any(_overlap(box, other) for other in taken):
+            is_inside = frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
+            if name and is_inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 found.append(Label(round(left, 1), round(base, 1), anchor))
                 break
@@ -52,15 +54,10 @@ def _overlap(first: Box, second: Box) -> bool:
     return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
 
 
-def _inside(box: Box, frame: Box) -> bool:
-    return frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
-
-
 STEPS = (1, 2, 2.5, 5, 10)
 
 
-@dataclass(frozen=True)
-class AxisTick:
+class AxisTick(NamedTuple):
     """A mark on an axis, at a place in units of the picture."""
 
     place: float
@@ -106,44 +103,10 @@ def scale(
     return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, start, end, step)
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
-    `why`: the reason."""
-
-    counts: tuple[int, ...]
-    why: str = ""
-
-    @property
-    def shares(self) -> list[float]:
-        return [count / max(1, sum(self.counts)) for count in self.counts]
-
-
-def histogram_of(side: RowWithRecords) -> Histogram:
-    """Returns the counts of a row, else those of its records, where they are at hand."""
-    counts = side.row.accepted_tokens_per_step
-    if counts is None and side.method is not None and side.records:
-        counts = accepted_tokens_per_step_of(side.records, side.method)
-    if counts and sum(counts) and not decodes_alone(side.row):
-        return Histogram(counts)
-    return Histogram((), _why(side.row, bool(side.records)))
-
-
-def _why(row: Row, has_records: bool) -> str:
-    if decodes_alone(row):
-        return "Nothing is drafted: one model decodes alone, one token per pass."
-    if "decoder" in row.options:
-        return "Unknown: external code decodes, and it does not report its steps."
-    if has_records or row.accepted_tokens_per_step is not None:
-        return "Unknown: the answers have no target pass after the first token."
-    return "Unknown: the row does not have it, and the records of its run are not at hand."
-
-
 LABELS, WIDTH, LINE = 88.0, 620.0, 26.0  # width of the names; width of the picture; height of a bar and its gap
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar. `y`: its upper edge. `end`, `low`, `high`: places on the x axis; None where there is no interval."""
 
     entry: SiteRow
@@ -155,8 +118,7 @@ class Bar:
     acceptance: str
 
 
-@dataclass(frozen=True)
-class BarChart:
+class BarChart(NamedTuple):
     """Speed-ups of the subsets of a task. `one`: the place of no speed-up."""
 
     bars: tuple[Bar, ...]
@@ -172,8 +134,7 @@ def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
              if metric.value is not None and not is_baseline(entry.row)]  # fmt: skip
     if len(known) < 2:
         return None
-    ends = [end for _, metric in known for end in (metric.value, metric.low, metric.high) if end is not None]
-    x = scale([0.0, 1.0, *ends], LABELS, WIDTH - 12)
+    x = scale([0.0, 1.0, *_ends([metric for _, metric in known])], LABELS, WIDTH - 12)
     bars = [
         Bar(
             entry, 6 + LINE * place, x(metric.value or 0.0),
@@ -185,34 +146,186 @@ def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
     return BarChart(tuple(bars), x, x(1.0), 6 + LINE * len(known))
 
 
-@dataclass(frozen=True)
-class ChartColumn:
-    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
+MAX_NAMES = 40  # points of one picture with a name
+FRAME: Box = (56.0, 16.0, 660.0, 340.0)
 
-    length: int
-    count: int
-    share: float
+
+class PlotPoint(NamedTuple):
+    """A row in a plot. `x`, `y`: its place. `x_interval`, `y_interval`: ends of the intervals, or None. `x_text`,
+    `y_text`: its values. `ratio`: y ÷ x, of the values. `is_best`: whether it is on the Pareto front."""
+
+    entry: SiteRow
+    name: str
     x: float
-    top: float
+    y: float
+    x_interval: tuple[float, float] | None
+    y_interval: tuple[float, float] | None
+    x_text: str
+    y_text: str
+    ratio: float
+    is_best: bool
+    label: Label | None
+
+
+class PlotAxis(NamedTuple):
+    """The metric of one axis, by point. `text`: returns the text of a value."""
+
+    metrics: Sequence[Metric]
+    scale: Scale
+    text: Callable[[Metric], str] = with_interval
+
+    def interval(self, point: int) -> tuple[float, float] | None:
+        metric = self.metrics[point]
+        return None if metric.low is None or metric.high is None else (self.scale(metric.low), self.scale(metric.high))
+
+
+def plot_points(
+    group: Sequence[SiteRow], names: Sequence[str], x: PlotAxis, y: PlotAxis, frame: Box, best: Collection[int] = ()
+) -> list[PlotPoint]:
+    """Returns the points of rows. The first MAX_NAMES of them have a name beside them, those on the front first."""
+    values = [(first.value or 0.0, second.value or 0.0) for first, second in zip(x.metrics, y.metrics, strict=True)]
+    places = [(x.scale(first), y.scale(second)) for first, second in values]
+    order = sorted(range(len(group)), key=lambda number: number not in best)[:MAX_NAMES]
+    labels = dict(zip(order, place_labels([(*places[n], names[n]) for n in order], frame), strict=True))
+    return [
+        PlotPoint(
+            entry, names[n], *places[n], x.interval(n), y.interval(n), x.text(x.metrics[n]), y.text(y.metrics[n]),
+            values[n][1] / (values[n][0] or 1.0), n in best, labels.get(n),
+        )
+        for n, entry in enumerate(group)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class ColumnChart:
-    """Shares of target passes by accepted draft tokens. `base`: the place of the axis."""
+class QualitySpeedPlot:
+    """The rows of a group by speed-up (x) and main score (y). `front`: places of the points that no other point beats
+    in both. `sweeps`: places of a method at several thresholds. `one`: the place of no speed-up."""
 
-    columns: tuple[ChartColumn, ...]
-    width: float
-    base: float
+    title: str
+    unit: str
+    points: tuple[PlotPoint, ...]
+    front: tuple[tuple[float, float], ...]
+    sweeps: tuple[tuple[tuple[float, float], ...], ...]
+    x: Scale
     y: Scale
+    one: float
+
+    @property
+    def steps(self) -> list[tuple[float, float]]:
+        """Returns the corners of the front's line: the best score at each speed-up."""
+        corners = [(before[0], after[1]) for before, after in pairwise(self.front)]
+        return [self.front[0], *(place for each in zip(corners, self.front[1:], strict=True) for place in each)]
+
+    @property
+    def row(self) -> Row:
+        return self.points[0].entry.row
+
+    @property
+    def best(self) -> list[PlotPoint]:
+        return [point for point in self.points if point.is_best]
 
 
-def columns_of(histogram: Histogram) -> ColumnChart | None:
-    if not histogram.counts:
+def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
+    """Returns a plot for each group with at least two rows that have a speed-up and a score."""
+    groups = ([each for each in group if _has(each, "speedup", each.row.quality)] for group in entries.whole())
+    found = [_plot(known) for known in groups if len(known) >= 2]
+    told = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
+    return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, told, strict=True)]
+
+
+def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
+    row = group[0].row
+    unit, bounds = unit_of(row.quality), bounds_of(row.quality or "")
+    speedups = [_metric(entry, "speedup") for entry in group]
+    scores = [_scaled(_metric(entry, entry.row.quality), unit.factor) for entry in group]
+    left, top, right, bottom = FRAME
+    scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
+    x = PlotAxis(speedups, scale([1.0, *_ends(speedups)], left, right))
+    y = PlotAxis(scores, scale(_ends(scores), bottom, top, bounds=scaled), partial(with_interval, digits=unit.digits))
+    best = front([(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)])
+    names = [entry.label.replace("threshold=", "T = ") for entry in group]
+    points = plot_points(group, names, x, y, FRAME, best)
+    return QualitySpeedPlot(
+        row.task_name if row.subset == ALL else f"{row.task_name} · {row.subset}", unit.label, tuple(points),
+        tuple(sorted((point.x, point.y) for point in points if point.is_best)), tuple(_sweeps(points)), x.scale,
+        y.scale, x.scale(1.0),
+    )  # fmt: skip
+
+
+def front(values: Sequence[tuple[float, float]]) -> set[int]:
+    """Returns the numbers of the points on the Pareto front: no other point is at least as good in both values and
+    better in one."""
+    best: set[int] = set()
+    highest = float("-inf")
+    for place in sorted(range(len(values)), key=lambda each: (-values[each][0], -values[each][1])):
+        ties = any(values[place] == values[other] for other in best)
+        if values[place][1] > highest or ties:
+            best.add(place)
+            highest = max(highest, values[place][1])
+    return best
+
+
+def _sweeps(points: Sequence[PlotPoint]) -> Iterator[tuple[tuple[float, float], ...]]:
+    """Returns the places of each method with several thresholds, from the lowest threshold to the highest."""
+    found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
+    for point in points:
+        row = point.entry.row
+        rule = row.options.get("verification")
+        threshold = rule.get("threshold") if isinstance(rule, Mapping) else None
+        if isinstance(threshold, int | float):
+            found.setdefault(f"{row.method} {row.num_draft_tokens}", []).append((threshold, (point.x, point.y)))
+    for swept in found.values():
+        if len(swept) > 1:
+            yield tuple(place for _, place in sorted(swept))
+
+
+def _metric(entry: SiteRow, name: str | None) -> Metric:
+    return entry.row.metrics.get(name or "", Metric())
+
+
+def _has(entry: SiteRow, *names: str | None) -> bool:
+    return all(_metric(entry, name).value is not None for name in names)
+
+
+def _scaled(metric: Metric, factor: float) -> Metric:
+    return Metric(**{name: None if value is None else value * factor for name, value in metric})
+
+
+def _ends(metrics: Sequence[Metric]) -> list[float]:
+    return [end for metric in metrics for end in (metric.value, metric.low, metric.high) if end is not None]
+
+
+PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
+
+
+@dataclass(frozen=True)
+class PredictionPlot:
+    """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets without one of the two.
+    `num_reached`: rows that reached the prediction."""
+
+    points: tuple[PlotPoint, ...]
+    x: Scale
+    y: Scale
+    num_left_out: int
+    num_reached: int
+
+
+def prediction_plot(entries: Entries) -> PredictionPlot | None:
+    """Returns the plot of all rows that have both speed-ups; None where there are none."""
+    whole = [entry for group in entries.whole() for entry in group]
+    known = [entry for entry in whole if _has(entry, "speedup_expected", "speedup")]
+    if not known:
         return None
-    base, step = 160.0, 56.0 if len(histogram.counts) <= 10 else 560 / len(histogram.counts)
-    y = scale([0.0, *(100 * share for share in histogram.shares)], base, 14.0, most_ticks=4)
-    columns = [
-        ChartColumn(length, count, share, round(48 + step * length, 1), y(100 * share))
-        for length, (count, share) in enumerate(zip(histogram.counts, histogram.shares, strict=True))
-    ]
-    return ColumnChart(tuple(columns), round(step * 0.78, 1), base, y)
+    predicted, measured = ([_metric(entry, name) for entry in known] for name in ("speedup_expected", "speedup"))
+    left, top, right, bottom = PREDICTED_FRAME
+    ends = [each.value for each in predicted] + [end for each in measured for end in (each.value, each.high)]
+    every = [0.0, *(end for end in ends if end is not None)]
+    x = PlotAxis(predicted, scale(every, left, right), partial(number, digits=2))
+    y = PlotAxis(measured, scale(every, bottom, top))
+    names = [f"{entry.row.task_name} · {entry.label}" for entry in known]
+    settings = distinguishing_settings([entry.row for entry in known], names)
+    names = [", ".join([name, *own]) for name, own in zip(names, settings, strict=True)]
+    points = plot_points(known, names, x, y, PREDICTED_FRAME)
+    num_left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)
+    num_reached = sum(point.ratio >= 1 for point in points)
+    return PredictionPlot(tuple(points), x.scale, y.scale, max(0, num_left_out), num_reached)

@@ -1,8 +1,9 @@
 """The rows of leaderboard files with their addresses, groups and ranks, and the table of all rows."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
@@ -15,7 +16,7 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns
-from specbench.results.units import NULL, number, speed, unit_of
+from specbench.results.units import NULL, interval, number, speed, unit_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,16 @@ class ConditionGroup:
 
     key: str
     size: int
+
+
+@dataclass(frozen=True)
+class IndexCell:
+    """A cell of the table of all rows. `key`: the sort key, the text when None; empty: no value. `more`: small text
+    behind it."""
+
+    text: str
+    key: str | None = None
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,67 @@ class SiteRow:
     def address(self) -> str:
         """Returns the address of its page from the site's folder; the same row always has the same."""
         return f"rows/{self.digest}.html"
+
+    @property
+    def filter_values(self) -> tuple[str, ...]:
+        """Returns the values of the FILTERS."""
+        return self.row.task_name, self.row.method_name, self.row.subset, verdict_word(self.row)
+
+    @cached_property
+    def cells(self) -> dict[str, IndexCell]:
+        """Returns the cells of the table of all rows by the key of their column."""
+        row, metrics = self.row, self.row.metrics
+        speedup, speed_ = metrics.get("speedup"), metrics.get("tokens_per_second")
+        return {
+            "method": IndexCell(self.label),
+            "task": IndexCell(row.task_name),
+            "subset": IndexCell(row.subset),
+            "language": IndexCell(row.language or NULL, row.language or ""),
+            "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group.size}"),
+            "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
+            "speed": IndexCell(speed(speed_), _sort_key(speed_)),
+            "tau": _metric_cell(row, "mean_acceptance_length", 2),
+            "alpha": _metric_cell(row, "acceptance_rate", 3),
+            "quality": _quality_cell(row),
+            "verdict": IndexCell(verdict_word(row)),
+            "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
+            "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
+            "gamma": IndexCell(str(row.num_draft_tokens)),
+            "temperature": IndexCell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), _limits(row)),
+            "seed": IndexCell(str(row.seed)),
+            "target": IndexCell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
+            "device": IndexCell(row.device),
+            "engine": IndexCell(row.engine),
+        }
+
+
+def _limits(row: Row) -> str:
+    limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
+    return ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
+
+
+def _metric_cell(row: Row, name: str, digits: int) -> IndexCell:
+    return IndexCell(number(row.metrics.get(name), digits), _sort_key(row.metrics.get(name)))
+
+
+def _quality_cell(row: Row) -> IndexCell:
+    """Returns the main score and its difference to the baseline, in the unit of the score."""
+    if row.quality is None:
+        return IndexCell(NULL, "")
+    unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
+    change = row.metrics.get(f"{row.quality}_difference", Metric()).value
+    difference = "" if change is None else f"Δ {signed(change * unit.factor, unit.digits)} "
+    return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
+
+
+def signed(value: float, digits: int) -> str:
+    """Returns a number with its sign; a number that rounds to zero has none."""
+    text = f"{abs(value):.{digits}f}"
+    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
+
+
+def _sort_key(metric: Metric | None) -> str:
+    return "" if metric is None or metric.value is None else f"{metric.value:.12g}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +170,7 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
 MAX_VALUE = 40  # characters of a value
 
 
-def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
+def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
     """Returns for a row of each group the conditions that tell it from other rows of its name, as few as possible."""
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
@@ -108,14 +180,14 @@ def settings_apart(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]
         own = [conditions(rows[place]) for place in places]
         chosen: list[str] = []
         for name in dict.fromkeys(name for each in own for name in each):
-            if _num_apart(own, [*chosen, name]) > _num_apart(own, chosen):
+            if _num_distinct(own, [*chosen, name]) > _num_distinct(own, chosen):
                 chosen.append(name)
         for place, each in zip(places, own, strict=True):
             found[place] = [_words(name, each.get(name)) for name in chosen]
     return found
 
 
-def _num_apart(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
+def _num_distinct(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
     return len({repr([each.get(name) for name in names]) for each in own})  # values may be mappings
 
 
@@ -133,15 +205,6 @@ class IndexColumn:
     heading: str
     is_number: bool = False
     help: str = ""
-
-
-@dataclass(frozen=True)
-class IndexCell:
-    """A cell. `key`: the sort key, the text when None; empty: no value. `more`: small text behind it."""
-
-    text: str
-    key: str | None = None
-    more: str = ""
 
 
 COLUMNS = (
@@ -170,98 +233,20 @@ COLUMNS = (
 FILTERS = ("task", "method", "subset", "verdict")
 
 
-@dataclass(frozen=True)
-class IndexLine:
-    """A row of the table. `cells`: by the column's key. `values`: those of the filters, in their order."""
-
-    entry: SiteRow
-    cells: Mapping[str, IndexCell]
-    values: tuple[str, ...]
-
-
-def lines(entries: Entries) -> list[IndexLine]:
-    return [_line(entry) for entry in entries.all]
-
-
-def columns_of(found: Sequence[IndexLine]) -> list[IndexColumn]:
+def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
     """Returns the columns, without the language where no row has one, and without the engine where all are eager."""
-    rows = [line.entry.row for line in found]
-    is_shown = {"language": any(row.language for row in rows), "engine": any(row.engine != "eager" for row in rows)}
+    is_shown = {
+        "language": any(each.row.language for each in rows), "engine": any(each.row.engine != "eager" for each in rows)
+    }  # fmt: skip
     return [column for column in COLUMNS if is_shown.get(column.key, True)]
 
 
-def with_more(found: Sequence[IndexLine]) -> set[str]:
+def with_more(rows: Sequence[SiteRow]) -> set[str]:
     """Returns the columns in which some cell has small text, for which all cells leave room so that numbers align."""
-    return {key for key in ("speedup", "quality") if any(line.cells[key].more for line in found)}
+    return {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)}
 
 
-def choices(found: Sequence[IndexLine]) -> list[tuple[str, list[str]]]:
+def choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
     """Returns the values of each filter."""
-    return [(name, sorted({line.values[number] for line in found})) for number, name in enumerate(FILTERS)]
-
-
-def _line(entry: SiteRow) -> IndexLine:
-    row, metrics = entry.row, entry.row.metrics
-    verdict = verdict_word(row)
-    cells = {
-        "method": IndexCell(entry.label),
-        "task": IndexCell(row.task_name),
-        "subset": IndexCell(row.subset),
-        "language": IndexCell(row.language or NULL, row.language or ""),
-        "rank": IndexCell(entry.rank.text or NULL, _key(entry.rank.best), f"of {entry.group.size}"),
-        "speedup": _with_interval(metrics.get("speedup")),
-        "speed": IndexCell(speed(metrics.get("tokens_per_second")), _value(metrics.get("tokens_per_second"))),
-        "tau": _metric(metrics.get("mean_acceptance_length"), 2),
-        "alpha": _metric(metrics.get("acceptance_rate"), 3),
-        "quality": _quality(row),
-        "verdict": IndexCell(verdict),
-        "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
-        "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
-        "gamma": IndexCell(str(row.num_draft_tokens)),
-        "temperature": IndexCell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), _limits(row)),
-        "seed": IndexCell(str(row.seed)),
-        "target": IndexCell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
-        "device": IndexCell(row.device),
-        "engine": IndexCell(row.engine),
-    }
-    return IndexLine(entry, cells, (row.task_name, row.method_name, row.subset, verdict))
-
-
-def _limits(row: Row) -> str:
-    limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
-    return ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
-
-
-def _quality(row: Row) -> IndexCell:
-    """Returns the main score and its difference to the baseline, in the unit of the score."""
-    if row.quality is None:
-        return IndexCell(NULL, "")
-    unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
-    change = row.metrics.get(f"{row.quality}_difference", Metric()).value
-    difference = "" if change is None else f"Δ {signed(change * unit.factor, unit.digits)} "
-    return IndexCell(number(metric, unit.digits, unit.factor), _value(metric), f"{difference}{unit.label}")
-
-
-def signed(value: float, digits: int) -> str:
-    """Returns a number with its sign; a number that rounds to zero has none."""
-    text = f"{abs(value):.{digits}f}"
-    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
-
-
-def _with_interval(metric: Metric | None) -> IndexCell:
-    has_interval = metric is not None and metric.low is not None and metric.high is not None
-    return IndexCell(
-        number(metric, 2), _value(metric), f"[{metric.low:.2f}, {metric.high:.2f}]" if metric and has_interval else ""
-    )
-
-
-def _metric(metric: Metric | None, digits: int) -> IndexCell:
-    return IndexCell(number(metric, digits), _value(metric))
-
-
-def _value(metric: Metric | None) -> str:
-    return _key(None if metric is None else metric.value)
-
-
-def _key(value: float | None) -> str:
-    return "" if value is None else f"{value:.12g}"
+    values = zip(*(each.filter_values for each in rows), strict=True)
+    return [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)]

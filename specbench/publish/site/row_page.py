@@ -3,16 +3,19 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
+from typing import Any
 
 from markupsafe import Markup
 
-from specbench.publish.site.charts import BarChart, ColumnChart, Histogram, bars_of, columns_of, histogram_of
-from specbench.publish.site.entries import IndexCell, IndexLine, SiteRow, signed
+from specbench.publish.site.charts import Scale, bars_of, scale
+from specbench.publish.site.entries import IndexCell, SiteRow, signed
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
-from specbench.results.captions import is_baseline, lossless_word, sampling_of, verdict_of
+from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
 from specbench.results.comparable import leaves
+from specbench.results.metrics import accepted_tokens_per_step_of
+from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
 from specbench.results.units import NULL, meaning, number, unit_of
 
@@ -98,6 +101,69 @@ def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
     return [each for each in found if each is not None]
 
 
+@dataclass(frozen=True)
+class ChartColumn:
+    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
+
+    length: int
+    count: int
+    share: float
+    x: float
+    top: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
+    `reason`: the reason. `base`: the place of the axis in the picture."""
+
+    counts: tuple[int, ...]
+    reason: str = ""
+    base = 160.0
+
+    @property
+    def step(self) -> float:
+        return 56.0 if len(self.counts) <= 10 else 560 / len(self.counts)
+
+    @property
+    def width(self) -> float:
+        """Returns the width of a column."""
+        return round(self.step * 0.78, 1)
+
+    @cached_property
+    def y(self) -> Scale:
+        """Returns the scale of the shares in percent."""
+        return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
+
+    @property
+    def columns(self) -> list[ChartColumn]:
+        shares = [count / sum(self.counts) for count in self.counts]
+        return [
+            ChartColumn(length, count, share, round(48 + self.step * length, 1), self.y(100 * share))
+            for length, (count, share) in enumerate(zip(self.counts, shares, strict=True))
+        ]
+
+
+def histogram_of(side: RowWithRecords) -> Histogram:
+    """Returns the counts of a row, else those of its records, where they are at hand."""
+    counts = side.row.accepted_tokens_per_step
+    if counts is None and side.method is not None and side.records:
+        counts = accepted_tokens_per_step_of(side.records, side.method)
+    if counts and sum(counts) and not decodes_alone(side.row):
+        return Histogram(counts)
+    return Histogram((), _why_unknown(side.row, bool(side.records)))
+
+
+def _why_unknown(row: Row, has_records: bool) -> str:
+    if decodes_alone(row):
+        return "Nothing is drafted: one model decodes alone, one token per pass."
+    if "decoder" in row.options:
+        return "Unknown: external code decodes, and it does not report its steps."
+    if has_records or row.accepted_tokens_per_step is not None:
+        return "Unknown: the answers have no target pass after the first token."
+    return "Unknown: the row does not have it, and the records of its run are not at hand."
+
+
 LOSSLESS = {
     "yes": "Its verification rule keeps the target's distribution (lossless).",
     "no": "Its verification rule does not keep the target's distribution (lossy): the output is not the target's own.",
@@ -110,63 +176,23 @@ BASELINE = (
 )
 
 
-@dataclass(frozen=True)
-class HeadlineFigure:
-    """A number at the top of the page."""
-
-    name: str
-    cell: IndexCell
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class MetricLine:
-    """A metric with its interval, unit and meaning."""
-
-    name: str
-    value: str
-    interval: str
-    meaning: Markup
+def row_page(
+    entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None
+) -> dict[str, Any]:
+    """Returns the values of the template of a row's page. `subsets`: the rows of all subsets. `peers`: rows that it
+    compares with, itself among them. `baseline`: AR's row of the same run."""
+    row = entry.row
+    verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
+    return {
+        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless,
+        "fewshot": fewshot_line(row),
+        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
+        "metrics": list(metric_lines(row)),
+        "facts": list(facts(row, entry.digest)), "peers": peers,
+    }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RowPage:
-    """All that the page of a row shows. `guard`: the worked examples. `peers`: rows that compare with it."""
-
-    entry: SiteRow
-    line: IndexLine
-    figures: tuple[HeadlineFigure, ...]
-    verdict: str
-    lossless: str
-    guard: str
-    bars: BarChart | None
-    histogram: Histogram
-    columns: ColumnChart | None
-    times: tuple[TimeBreakdown, ...]
-    metrics: tuple[MetricLine, ...]
-    facts: tuple[tuple[str, Markup], ...]
-    peers: Sequence[IndexLine]
-
-
-def row_page(line: IndexLine, subsets: Sequence[SiteRow], peers: Sequence[IndexLine], baseline: Row | None) -> RowPage:
-    """Returns a page. `subsets`: the rows of all subsets. `peers`: rows that it compares with, itself among them.
-    `baseline`: AR's row of the same run."""
-    entry = line.entry
-    row, histogram = entry.row, histogram_of(entry.side)
-    return RowPage(
-        entry, line, tuple(_figures(line)), *_claims(row), guard_of(row),
-        bars_of(subsets), histogram, columns_of(histogram),
-        tuple(time_breakdowns(row, baseline)), tuple(metric_lines(row)),
-        tuple(facts(row, entry.digest)), peers,
-    )  # fmt: skip
-
-
-def _claims(row: Row) -> tuple[str, str]:
-    """Returns the verdict with its reason, and what the verification rule promises."""
-    return BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
-
-
-def guard_of(row: Row) -> str:
+def fewshot_line(row: Row) -> str:
     """Returns the number of worked examples before each prompt, and whether one of them could be a measured example."""
     if not row.shots.num:
         return "none: no worked example stands before a prompt"
@@ -179,23 +205,26 @@ def guard_of(row: Row) -> str:
     return f"{row.shots.num} before each prompt, from {source}; {checked}"
 
 
-def _figures(line: IndexLine) -> list[HeadlineFigure]:
-    row, cells = line.entry.row, line.cells
+Figure = tuple[str, IndexCell, str]  # a number at the top of the page: its name, the number, a note
+
+
+def _figures(entry: SiteRow) -> list[Figure]:
+    row, cells = entry.row, entry.cells
     ar = row.metrics.get("tokens_per_second_ar", Metric()).value
     return [
-        HeadlineFigure("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
-        HeadlineFigure("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
-        HeadlineFigure("mean acceptance length τ", cells["tau"], "tokens per target pass"),
-        HeadlineFigure("acceptance rate α", cells["alpha"], "of judged draft tokens"),
+        ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
+        ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
+        ("mean acceptance length τ", cells["tau"], "tokens per target pass"),
+        ("acceptance rate α", cells["alpha"], "of judged draft tokens"),
         _score(row),
-        HeadlineFigure("rank by speed-up", cells["rank"], "in the rows that compare"),
+        ("rank by speed-up", cells["rank"], "in the rows that compare"),
     ]  # fmt: skip
 
 
-def _score(row: Row) -> HeadlineFigure:
+def _score(row: Row) -> Figure:
     """Returns the main score and the baseline's."""
     if row.quality is None:
-        return HeadlineFigure("quality", IndexCell(NULL), "not scored, or by several scores")
+        return ("quality", IndexCell(NULL), "not scored, or by several scores")
     unit = unit_of(row.quality)
     own, baseline, change = (
         row.metrics.get(f"{row.quality}{suffix}", Metric()) for suffix in ("", "_ar", "_difference")
@@ -204,24 +233,18 @@ def _score(row: Row) -> HeadlineFigure:
         f", difference [{signed(change.low * unit.factor, unit.digits)}, "
         f"{signed(change.high * unit.factor, unit.digits)}]"
     )  # fmt: skip
-    return HeadlineFigure(
+    return (
         f"quality: {unit.label}",
         IndexCell(number(own, unit.digits, unit.factor)),
         f"baseline {number(baseline, unit.digits, unit.factor)}{interval}",
     )
 
 
-def metric_lines(row: Row) -> list[MetricLine]:
-    """Returns the metrics of the row, those without a value last."""
-    return [
-        MetricLine(
-            name,
-            _number(metric.value),
-            f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else "",
-            _meaning(name),
-        )
-        for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None)
-    ]
+def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
+    """Yields name, value, interval, and the cells of unit and meaning of each metric, those without a value last."""
+    for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
+        interval = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
+        yield name, _number(metric.value), interval, _meaning(name)
 
 
 @cache

@@ -1,7 +1,7 @@
-"""A judge's rating of every answer in the records of a run, and the file of the ratings."""
+"""A judge's rating of every answer in the records of a run, the file of the ratings, and the judge's options."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,27 +12,83 @@ from rich.console import Console
 from rich.progress import Progress
 
 from specbench.core import bounded
-from specbench.core.completions import Reply, check_url
-from specbench.core.console import say
+from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
+from specbench.core.console import say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.core.records import Key, Record, record_key
+from specbench.core.records import Record, record_key
 from specbench.core.registry import first_problem
 from specbench.tasks.judge import JUDGED
-from specbench.tasks.judge.prompts import HIGHEST, LOWEST, rating
 from specbench.tasks.judge.requests import (
-    JudgeClient,
+    HIGHEST,
+    LOWEST,
     JudgedCell,
     JudgementKey,
     JudgeSettings,
-    NoReply,
     Questions,
     ReplyCache,
     Request,
     digest,
     questions_of,
+    rating,
     requests_of,
 )
+
+MANY_FAILURES = 5  # consecutive failures after which the server is not asked any more
+FATAL = {  # statuses that every request would meet, with the remedy
+    401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
+    403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
+    404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",
+}
+
+
+class JudgeClient:
+    """A judge that several threads use. Raises ConfigError if the environment has no key."""
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self._name = f"--judge {settings.model}"
+        self._settings, self._cache = settings, ReplyCache(settings.cache)
+        self._server = Completions(
+            settings.url, self._name, settings.timeout_seconds, settings.num_retries, settings.backoff_seconds
+        )
+        self.stopped = self._server.stopped
+        self._num_failures = 0
+
+    def ask(self, request: Request) -> Reply | str:
+        """Returns the judge's reply, which is then in the cache, or why there is none. Raises ConfigError for a failure
+        of every request, after which no other is sent.
+
+        A request that the server refuses because of its content says nothing about the others.
+        """
+        if self.stopped.is_set():
+            return "the judge was not asked"
+        if self._num_failures >= MANY_FAILURES:
+            return "the judge was not asked: too many requests before failed"
+        try:
+            sent = {name: value for name, value in request.items() if name != "url"}
+            reply = self._server.ask("chat/completions", sent)
+            self._num_failures = 0
+            self._cache.put(request, reply)
+        except RequestFailed as error:
+            if reason := _fatal(error):
+                self.stopped.set()
+                raise ConfigError(f"{self._name} at {self._settings.url}: {reason}") from None
+            is_refusal = error.status is not None and error.status >= 400 and not error.may_pass
+            self._num_failures = 0 if is_refusal else self._num_failures + 1
+            return f"the judge did not reply: {error}"
+        except ConfigError:
+            self.stopped.set()
+            raise
+        return reply
+
+
+def _fatal(error: RequestFailed) -> str | None:
+    """Returns the reason if every request of the run would meet the error, else None."""
+    if error.is_redirect:
+        return str(error)
+    if error.code == NO_CREDIT:
+        return f"{error.status}: the account has no credit left: add some; replies so far are kept"
+    return f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
 
 
 @dataclass(frozen=True)
@@ -46,38 +102,6 @@ class Judgement:
     was_cached: bool
 
 
-def summary(judgements: Collection[Judgement], settings: JudgeSettings) -> str:
-    """Returns one line: new replies, their cost, and the answers that could not be judged."""
-    paid = {each.request: each.reply for each in judgements if each.reply and not each.was_cached}.values()
-    num_prompt_tokens = sum(reply.num_prompt_tokens or 0 for reply in paid)
-    num_reply_tokens = sum(reply.num_reply_tokens or 0 for reply in paid)
-    costs = [settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens) for reply in paid]
-    known = [cost for cost in costs if cost is not None]
-    cost = f"${sum(known):.4f}" if len(known) == len(costs) else "unknown cost (give --judge-prices)"
-    missing = [each.problem for each in judgements if each.score is None]
-    text = f"judged {len(judgements) - len(missing)} of {len(judgements)} answers; {len(paid)} new replies, "
-    text += f"{num_prompt_tokens} prompt and {num_reply_tokens} reply tokens, {cost}"
-    return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
-
-
-def with_judgements(records: Iterable[Record], judgements: Mapping[JudgementKey, Judgement]) -> list[Record]:
-    """Returns copies of the records in which every answer has the metric `judge_score`."""
-    return [
-        {
-            **record,
-            "methods": {
-                method: _with_score(generation, judgements[record_key(record), method])
-                for method, generation in record["methods"].items()
-            },
-        }
-        for record in records
-    ]
-
-
-def _with_score(generation: Mapping[str, Any], judgement: Judgement) -> dict[str, Any]:
-    return {**generation, "scores": {**generation.get("scores", {}), JUDGED: judgement.score}}
-
-
 def judge_records(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console
 ) -> dict[JudgementKey, Judgement]:
@@ -89,83 +113,86 @@ def judge_records(
     requests = requests_of(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
     cache = ReplyCache(settings.cache)
-    replies: dict[str, Reply | str] = {}
+    cached = {name: reply for name, request in different.items() if (reply := cache.get(request)) is not None}
+    counts = f"{len(requests)} answers, {len(different)} of them different, {len(cached)} judged before"
+    say(console, f"judge {settings.model}: {counts}")
+    new = {name: request for name, request in different.items() if name not in cached}
+    replies = {**cached, **(_ask(new, settings, console) if new else {})}
+    judgements = {}
     for name, request in different.items():
-        if (reply := cache.get(request)) is not None:
-            replies[name] = reply
-    cached = set(replies)
-    console.print(
-        f"judge {settings.model}: {len(requests)} answers, {len(different)} of them different, "
-        f"{len(cached)} judged before",
-        soft_wrap=True,
-    )
-    replies |= _ask({name: request for name, request in different.items() if name not in cached}, settings, console)
-    judgements = {
-        name: _judgement(request, replies[name], name in cached, cache.path(request))
-        for name, request in different.items()
-    }
+        answer, problem = replies[name], None
+        if isinstance(answer, str):
+            judgements[name] = Judgement(None, answer, None, name, False)
+            continue
+        score = rating(answer.text)
+        if score is None:
+            problem = f"{_unusable(answer, settings)} (kept in {cache.path(request)}: delete it to ask again)"
+        judgements[name] = Judgement(score, problem, answer, name, name in cached)
     found = {key: judgements[digest(request)] for key, request in requests.items()}
-    console.print(summary(found.values(), settings), soft_wrap=True)
+    say(console, _summary(found.values(), settings))
     return found
 
 
-def _judgement(request: Request, reply: Reply | str, was_cached: bool, path: Path) -> Judgement:
-    if isinstance(reply, str):
-        return Judgement(None, reply, None, digest(request), was_cached)
-    score, problem = rating(reply.text), None
-    if score is None:
-        problem = f"{_unusable(reply, request['max_tokens'])} (kept in {path}: delete it to ask again)"
-    return Judgement(score, problem, reply, digest(request), was_cached)
+def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
+    """Returns the reply to each request, or why there is none."""
+    client = JudgeClient(settings)
+    with (
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        ThreadPoolExecutor(settings.concurrency) as pool,
+    ):
+        futures = {name: pool.submit(client.ask, request) for name, request in requests.items()}
+        try:
+            return {
+                name: future.result()
+                for name, future in progress.track(futures.items(), len(futures), description="judging")
+            }
+        except BaseException:  # also an interrupt: running requests finish, and no other starts
+            client.stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _unusable(reply: Reply, max_tokens: int) -> str:
+def _unusable(reply: Reply, settings: JudgeSettings) -> str:
     """Returns why a reply has no rating."""
     if reply.finish_reason == "length":
-        return f"the judge's reply was cut at {max_tokens} tokens, before a rating"
+        return f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
     if not reply.text.strip():
         ending = f" (finish_reason {reply.finish_reason})" if reply.finish_reason else ""
         return f"the judge's reply is empty{ending}"
     return "the judge's reply holds no single [[rating]] from 1 to 10"
 
 
-def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
-    """Returns the reply or the problem of each request. A reply is cached before the next request is made."""
-    if not requests:
-        return {}
-    client, cache = JudgeClient(settings), ReplyCache(settings.cache)
+def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
+    """Returns one line: new replies, their cost, and the answers that could not be judged."""
+    every = list(judgements)
+    paid = {each.request: each.reply for each in every if each.reply and not each.was_cached}.values()
+    num_prompt_tokens = sum(reply.num_prompt_tokens or 0 for reply in paid)
+    num_reply_tokens = sum(reply.num_reply_tokens or 0 for reply in paid)
+    costs = [settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens) for reply in paid]
+    known = [cost for cost in costs if cost is not None]
+    cost = f"${sum(known):.4f}" if len(known) == len(costs) else "unknown cost (give --judge-prices)"
+    missing = [each.problem for each in every if each.score is None]
+    text = f"judged {len(every) - len(missing)} of {len(every)} answers; {len(paid)} new replies, "
+    text += f"{num_prompt_tokens} prompt and {num_reply_tokens} reply tokens, {cost}"
+    return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
 
-    def ask(request: Request) -> Reply | str:
-        try:
-            reply = client.ask(request)
-            cache.put(request, reply)
-        except NoReply as error:
-            return str(error)
-        except ConfigError:
-            client.stopped.set()
-            raise
-        return reply
 
-    with (
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
-        ThreadPoolExecutor(settings.concurrency) as pool,
-    ):
-        bar = progress.add_task("judging", total=len(requests))
-        futures = {name: pool.submit(ask, request) for name, request in requests.items()}
-        try:
-            found = {}
-            for name, future in futures.items():
-                found[name] = future.result()
-                progress.advance(bar)
-        except BaseException:  # also an interrupt: running requests finish, and no other starts
-            client.stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return found
+def with_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float | None]) -> list[Record]:
+    """Returns copies of the records in which every answer has the metric `judge_score`, None if it has no score."""
+    return [
+        {
+            **record,
+            "methods": {
+                name: {**each, "scores": {**each.get("scores", {}), JUDGED: scores.get((record_key(record), name))}}
+                for name, each in record["methods"].items()
+            },
+        }
+        for record in records
+    ]
 
 
 FILE = "judgements.jsonl"
 REMEDY = "delete the file, and give --judge again for new ones (what was paid for is in the cache)"
-Rated = tuple[list[Record], str | None]  # the records, and the signature of the judge whose ratings they have
 
 
 class JudgementLine(BaseModel, extra="allow", strict=True):
@@ -190,12 +217,10 @@ class JudgementLine(BaseModel, extra="allow", strict=True):
     def settings(self) -> JudgeSettings:
         return JudgeSettings(self.judge, self.url)
 
-    @property
-    def identity(self) -> tuple[JudgementKey, str, str]:
-        return self.key, self.judge, self.url
 
-
-def with_recorded(records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> Rated:
+def with_recorded(
+    records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
+) -> tuple[list[Record], str | None]:
     """Returns the records with the ratings that judgements.jsonl holds for exactly the same requests, and the signature
     of the judge. Of several judges the last one counts.
 
@@ -206,26 +231,19 @@ def with_recorded(records: list[Record], cells: Iterable[JudgedCell], folder: Pa
     if not lines:
         return records, None
     settings = lines[-1].settings
-    scores = {line.request: line.score for line in lines}
-    names = {key: digest(each) for key, each in requests_of(records, questions_of(cells), settings).items()}
-    found = {key: Judgement(scores.get(name), None, None, name, True) for key, name in names.items()}
-    num_rated = sum(each.score is not None for each in found.values())
+    known = {line.request: line.score for line in lines}
+    scores = {key: known.get(digest(each)) for key, each in requests_of(records, questions_of(cells), settings).items()}
+    num_rated = sum(score is not None for score in scores.values())
     if not num_rated:
         return records, None
-    rest = "" if num_rated == len(found) else f"; --judge {settings.model} rates the others"
-    say(console, f"{num_rated} of {len(found)} answers have ratings of {settings.model} from {path}{rest}")
-    return with_judgements(records, found), settings.signature
+    rest = "" if num_rated == len(scores) else f"; --judge {settings.model} rates the others"
+    say(console, f"{num_rated} of {len(scores)} answers have ratings of {settings.model} from {path}{rest}")
+    return with_scores(records, scores), settings.signature
 
 
-def ratings(folder: Path, signature: str, records: Sequence[Record]) -> dict[JudgementKey, Judgement]:
-    """Returns the ratings of the judge with this signature for the answers of the records; the score is None for
-    answers that it has not rated."""
-    found = {line.key: line.score for line in _read_lines(folder / FILE) if line.settings.signature == signature}
-    return {
-        (record_key(record), method): Judgement(found.get((record_key(record), method)), None, None, "", True)
-        for record in records
-        for method in record["methods"]
-    }
+def ratings(folder: Path, signature: str) -> dict[JudgementKey, float | None]:
+    """Returns the ratings of the judge with this signature. Raises ConfigError for a damaged file."""
+    return {line.key: line.score for line in _read_lines(folder / FILE) if line.settings.signature == signature}
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
@@ -233,28 +251,30 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
 
     Raises ConfigError if the file is damaged or the disk is not writable.
     """
-    new = [_line_of(*key, judgement, settings) for key, judgement in judgements.items()]
-    replaced = {line.identity for line in new}
-    kept = [line for line in _read_lines(path) if line.identity not in replaced]
-    text = "".join(json.dumps(line.model_dump(), ensure_ascii=False) + "\n" for line in kept + new)
+    kept = [
+        line.model_dump()
+        for line in _read_lines(path)
+        if line.key not in judgements or (line.judge, line.url) != (settings.model, settings.url)
+    ]
+    new = [_fields(key, judgement, settings) for key, judgement in judgements.items()]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
     try:
         write_atomically(path, text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
-def _line_of(key: Key, method: str, judgement: Judgement, settings: JudgeSettings) -> JudgementLine:
-    task, subset, example, repeat, turn = key
+def _fields(key: JudgementKey, judgement: Judgement, settings: JudgeSettings) -> dict[str, Any]:
+    """Returns a line of the file."""
+    (task, subset, example, repeat, turn), method = key
     reply = judgement.reply or Reply("", None, None)
-    rest = {
+    return {
+        "task": task, "subset": subset, "example": example, "repeat": repeat, "turn": turn, "method": method,
+        "judge": settings.model, "url": settings.url, "score": judgement.score, "request": judgement.request,
         "problem": judgement.problem, "reply": judgement.reply and reply.text,
         "prompt_tokens": reply.num_prompt_tokens, "reply_tokens": reply.num_reply_tokens,
         "cached": judgement.was_cached, "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
     }  # fmt: skip
-    return JudgementLine(
-        task=task, subset=subset, example=example, repeat=repeat, turn=turn, method=method, judge=settings.model,
-        url=settings.url, score=judgement.score, request=judgement.request, **rest,
-    )  # fmt: skip
 
 
 def _read_lines(path: Path) -> list[JudgementLine]:
@@ -273,3 +293,75 @@ def _read_lines(path: Path) -> list[JudgementLine]:
             said = first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
             raise ConfigError(f"{path}: cannot read the ratings (line {number}: {said}): {REMEDY}") from error
     return lines
+
+
+BYTES_PER_TOKEN = 4  # of English; a rough measure for other languages
+NUM_REPLY_TOKENS = 200  # a short explanation and a rating
+
+
+def show_requests(records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console) -> None:
+    """Prints every request that would be made, their number, their tokens and their cost. It needs no key."""
+    requests = requests_of(records, questions, settings)
+    different = {digest(request): request for request in requests.values()}
+    cache = ReplyCache(settings.cache)
+    new = [request for request in different.values() if cache.get(request) is None]
+    num_tokens = 0
+    for number, request in enumerate(new, start=1):
+        say(console, f"─── request {number} of {len(new)}: {request['model']} at {request['url']}")
+        for message in request["messages"]:
+            say(console, f"{message['role']}: {message['content']}")
+            num_tokens += len(message["content"].encode()) // BYTES_PER_TOKEN
+    cost = settings.cost(num_tokens, NUM_REPLY_TOKENS * len(new))
+    say(
+        console,
+        f"{len(requests)} answers, {len(different)} of them different, {len(different) - len(new)} judged before: "
+        f"{len(new)} requests with about {num_tokens} prompt tokens and {NUM_REPLY_TOKENS * len(new)} reply tokens, "
+        f"{'unknown cost (give --judge-prices)' if cost is None else f'about ${cost:.4f}'}; nothing was sent",
+    )
+
+
+@dataclass(frozen=True)
+class Judging:
+    """The judge of a run's answers. A dry run prints the requests and sends none."""
+
+    settings: JudgeSettings
+    is_dry_run: bool
+
+    def check(self) -> None:
+        """Raises ConfigError if the judge cannot be used, before anything is measured."""
+        if not self.is_dry_run:
+            JudgeClient(self.settings)
+
+    def judge(self, records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> list[Record]:
+        """Returns the records with the metric `judge_score`, and writes the ratings beside them.
+
+        Raises ConfigError if the judge has replied to no request.
+        """
+        found = judge_records(records, questions_of(cells), self.settings, console)
+        if found and all(judgement.reply is None for judgement in found.values()):
+            raise ConfigError(
+                f"--judge {self.settings.model} at {self.settings.url}: has rated none of {len(found)} answers: check "
+                "--judge-base-url and the server, and repeat the command: what was measured is kept"
+            )
+        write_judgements(folder / FILE, found, self.settings)
+        return with_scores(records, {key: judgement.score for key, judgement in found.items()})
+
+    def show(self, records: list[Record], cells: Iterable[JudgedCell]) -> None:
+        """Prints the requests."""
+        show_requests(records, questions_of(cells), self.settings, stdout)
+
+
+def judging_of(model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool) -> Judging | None:
+    """Returns the requested judge; None without `--judge`, which its other options need."""
+    if model is None:
+        for option, value in {"base-url": base_url, "prices": prices, "dry-run": is_dry_run or None}.items():
+            if value is not None:
+                raise ConfigError(f"--judge-{option}: has no effect without --judge MODEL: name the judge")
+        return None
+    if prices is None:
+        return Judging(JudgeSettings(model, base_url), is_dry_run)
+    try:
+        of_prompt, of_reply = map(float, prices.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--judge-prices {prices}: no two numbers: write them as 2.5,10") from error
+    return Judging(JudgeSettings(model, base_url, (of_prompt, of_reply)), is_dry_run)

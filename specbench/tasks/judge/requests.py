@@ -1,23 +1,115 @@
-"""Requests to a judge: its settings, the request for each answer of a run, the cache of replies, and the client."""
+"""Requests to a judge: its settings, its prompts, the request for each answer of a run, and the cache of replies.
+
+The texts are MT-bench's for single-answer grading (Zheng et al., arXiv:2306.05685, in the version of FastChat's
+judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms); the first is also that of arXiv:2406.16758,
+appendix F.4. Those with a reference answer (math) are for MT-bench's categories math, reasoning and coding: FastChat's
+NEED_REF_CATS.
+"""
 
 import hashlib
 import json
 import math
 import os
-import threading
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from specbench.core import bounded
-from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
+from specbench.core.completions import Reply, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.records import Key, Record, record_key
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import TaskData
-from specbench.tasks.judge.prompts import Message, Turn, messages
+from specbench.tasks.examples import Example, TaskData
+
+Message = dict[str, str]  # role, content
+
+HELPFUL = "You are a helpful assistant."
+ASKED = (
+    "Please act as an impartial judge and evaluate the quality of the response provided by an AI assistant to the user "
+    "question{displayed}. "
+)
+GENERAL = (
+    "Your evaluation should consider factors such as the helpfulness, relevance, accuracy, depth, creativity, and "
+    "level of detail of the response. "
+)
+MATH = (
+    "Your evaluation should consider correctness and helpfulness. You will be given a reference answer and the "
+    "assistant's answer. "
+)
+FOCUS = "You evaluation should focus on the assistant's answer to the {which}question. "  # as it is printed
+EXPLAIN = "Begin your evaluation by providing a short explanation. "
+COMPARE = (
+    "Begin your evaluation by comparing the assistant's answer with the reference answer. Identify and correct any "
+    "mistakes. "
+)
+RATE = (
+    "Be as objective as possible. After providing your explanation, you must rate the response on a scale of 1 to 10 "
+    'by strictly following this format: "[[rating]]", for example: "Rating: [[5]]".'
+)
+RATING = re.compile(r"\[\[\s*(\d+(?:\.\d+)?)\s*\]\]")
+LOWEST, HIGHEST = 1.0, 10.0
+
+
+class Turn(NamedTuple):
+    """One turn of a conversation; `reference`: a right answer, if there is one."""
+
+    question: str
+    answer: str
+    reference: str | None
+
+
+def messages(turns: Sequence[Turn]) -> list[Message]:
+    """Returns the request to rate the answer of the last turn. It shows the references if all turns have one."""
+    has_references = all(turn.reference is not None for turn in turns)
+    make = _single if len(turns) == 1 else _conversation
+    system, user = make(turns, has_references)
+    texts = {"system": system, "user": user}
+    # Half of a surrogate pair, which a model may write, cannot be sent.
+    return [{"role": role, "content": text.encode("utf-8", "replace").decode()} for role, text in texts.items()]
+
+
+def _single(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
+    (turn,) = turns
+    criteria = MATH + COMPARE if has_references else GENERAL + EXPLAIN
+    parts = ["[Instruction]\n" + ASKED.format(displayed=" displayed below") + criteria + RATE]
+    parts.append(f"[Question]\n{turn.question}")
+    if has_references:
+        parts.append(f"[The Start of Reference Answer]\n{turn.reference}\n[The End of Reference Answer]")
+    parts.append(f"[The Start of Assistant's Answer]\n{turn.answer}\n[The End of Assistant's Answer]")
+    return HELPFUL, "\n\n".join(parts)
+
+
+def _conversation(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
+    number = "second" if len(turns) == 2 else "last"
+    if has_references:
+        criteria = ASKED.format(displayed="") + MATH + FOCUS.format(which=f"{number} ") + COMPARE
+    else:
+        criteria = (
+            ASKED.format(displayed=" displayed below") + GENERAL + FOCUS.format(which=f"{number} user ") + EXPLAIN
+        )
+    parts = []
+    if has_references:
+        pairs = [(turn.question, turn.reference or "") for turn in turns]
+        parts = [_dialogue("Reference Answer", "Reference answer", pairs)]
+    pairs = [(turn.question, turn.answer) for turn in turns]
+    parts.append(_dialogue("Assistant A's Conversation with User", "Assistant A", pairs))
+    return criteria + RATE + "\n\n", "\n\n\n".join(parts)
+
+
+def _dialogue(title: str, speaker: str, pairs: Sequence[tuple[str, str]]) -> str:
+    spoken = [f"### User:\n{question}\n\n### {speaker}:\n{text}" for question, text in pairs]
+    return "\n\n".join([f"<|The Start of {title}|>", *spoken, f"<|The End of {title}|>"])
+
+
+def rating(reply: str) -> float | None:
+    """Returns the rating in a reply, 1 … 10; None if there is none, or several, or one outside the scale."""
+    found = {float(number) for number in RATING.findall(reply)}
+    value = found.pop() if len(found) == 1 else None
+    return value if value is not None and LOWEST <= value <= HIGHEST else None
+
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -71,15 +163,59 @@ class JudgeSettings:
         return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
 
 
-TEMPERATURE = 0.0
+JudgementKey = tuple[Key, str]  # of a record, and a method of it
+Request = dict[str, Any]
+Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
 
-def request_of(settings: JudgeSettings, messages: Sequence[Message]) -> dict[str, Any]:
-    """Returns all that a reply depends on, without secrets."""
-    return {
-        "url": settings.url, "model": settings.model, "temperature": TEMPERATURE,
-        "max_tokens": settings.max_tokens, "messages": list(messages),
-    }  # fmt: skip
+class JudgedCell(Protocol):
+    """A subset of a task with its examples, such as a cell of a run."""
+
+    @property
+    def task(self) -> TaskSpec: ...
+
+    @property
+    def subset(self) -> str: ...
+
+    @property
+    def data(self) -> TaskData: ...
+
+
+def questions_of(cells: Iterable[JudgedCell]) -> Questions:
+    """Returns the examples of a run."""
+    return {(cell.task.name, cell.subset, each.index): each for cell in cells for each in cell.data.examples}
+
+
+def requests_of(
+    records: Iterable[Record], questions: Questions, settings: JudgeSettings
+) -> dict[JudgementKey, Request]:
+    """Returns the request for every answer, with all that its reply depends on, and no secrets. It has the conversation
+    up to the answer, with the method's own answers from the records, and the references that are texts, if the judge is
+    shown references."""
+    by_key = {record_key(record): record for record in records}
+    found: dict[JudgementKey, Request] = {}
+    for key, record in by_key.items():
+        task, subset, index, repeat, turn = key
+        example = questions[task, subset, index]
+        so_far = [by_key[task, subset, index, repeat, number] for number in range(turn + 1)]
+        for method in record["methods"]:
+            turns = [
+                Turn(text, part["methods"][method]["text"], _reference(part) if example.judge_sees_reference else None)
+                for text, part in zip(example.turns, so_far, strict=False)
+            ]
+            found[key, method] = {
+                "url": settings.url, "model": settings.model, "temperature": 0.0, "max_tokens": settings.max_tokens,
+                "messages": messages(turns),
+            }  # fmt: skip
+    return found
+
+
+def _reference(record: Record) -> str | None:
+    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are no
+    reference."""
+    reference = record.get("reference")
+    texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
+    return "\n\n".join(text for text in texts if text.strip()) or None
 
 
 def digest(request: Mapping[str, Any]) -> str:
@@ -91,6 +227,11 @@ class ReplyCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def path(self, request: Mapping[str, Any]) -> Path:
+        """Returns the file of the reply to a request."""
+        name = digest(request)
+        return self.folder / name[:2] / f"{name}.json"
 
     def get(self, request: Mapping[str, Any]) -> Reply | None:
         """Returns the reply to a request; None if there is none, or its file is damaged."""
@@ -111,132 +252,3 @@ class ReplyCache:
                 f"{self.folder}: cannot store the judge's replies there ({error.strerror or error}): free the disk, "
                 "fix the permissions, or set XDG_CACHE_HOME to another folder"
             ) from error
-
-    def path(self, request: Mapping[str, Any]) -> Path:
-        """Returns the file of the reply to a request."""
-        name = digest(request)
-        return self.folder / name[:2] / f"{name}.json"
-
-
-JudgementKey = tuple[Key, str]  # of a record, and a method of it
-Request = dict[str, Any]
-
-
-class JudgeQuestion(NamedTuple):
-    """The user's messages of a conversation, and whether the judge is shown the references."""
-
-    turns: Sequence[str]
-    judge_sees_reference: bool = False
-
-
-Questions = Mapping[tuple[str, str, int], JudgeQuestion]  # by task, subset and example
-
-
-class JudgedCell(Protocol):
-    """A subset of a task with its examples, such as a cell of a run."""
-
-    @property
-    def task(self) -> TaskSpec: ...
-
-    @property
-    def subset(self) -> str: ...
-
-    @property
-    def data(self) -> TaskData: ...
-
-
-def questions_of(cells: Iterable[JudgedCell]) -> Questions:
-    """Returns the questions of a run's examples."""
-    return {
-        (cell.task.name, cell.subset, example.index): JudgeQuestion(example.turns, example.judge_sees_reference)
-        for cell in cells
-        for example in cell.data.examples
-    }
-
-
-def requests_of(
-    records: Iterable[Record], questions: Questions, settings: JudgeSettings
-) -> dict[JudgementKey, Request]:
-    """Returns the request for every answer: the conversation up to it, with the method's own answers from the records.
-    If the judge is shown references, it includes those that are texts."""
-    by_key = {record_key(record): record for record in records}
-    found: dict[JudgementKey, Request] = {}
-    for key, record in by_key.items():
-        task, subset, example, repeat, turn = key
-        question = questions[task, subset, example]
-        so_far = [by_key[task, subset, example, repeat, number] for number in range(turn + 1)]
-        for method in record["methods"]:
-            turns = [
-                Turn(text, part["methods"][method]["text"], _reference(part) if question.judge_sees_reference else None)
-                for text, part in zip(question.turns, so_far, strict=False)
-            ]
-            found[key, method] = request_of(settings, messages(turns))
-    return found
-
-
-def _reference(record: Record) -> str | None:
-    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are no
-    reference."""
-    reference = record.get("reference")
-    texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
-    return "\n\n".join(text for text in texts if text.strip()) or None
-
-
-MANY_FAILURES = 5  # consecutive failures after which the server is not asked any more
-FATAL = {  # statuses that every request would meet, with the remedy
-    401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
-    403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
-    404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",
-}
-
-
-class NoReply(Exception):
-    """A request that failed, and why."""
-
-
-class JudgeClient:
-    """A judge that several threads use. Raises ConfigError if the environment has no key."""
-
-    def __init__(self, settings: JudgeSettings) -> None:
-        self._settings = settings
-        self._server = Completions(
-            settings.url, f"--judge {settings.model}", settings.timeout_seconds, settings.num_retries,
-            settings.backoff_seconds,
-        )  # fmt: skip
-        self._num_failures = 0
-
-    @property
-    def stopped(self) -> threading.Event:
-        """Returns the event that stops all further requests once it is set."""
-        return self._server.stopped
-
-    def ask(self, request: Mapping[str, Any]) -> Reply:
-        """Returns the judge's reply. Raises NoReply if only this request fails, ConfigError for a failure of every
-        request.
-
-        A request that the server refuses because of its content says nothing about the others.
-        """
-        if self.stopped.is_set():
-            raise NoReply("the judge was not asked")
-        if self._num_failures >= MANY_FAILURES:
-            raise NoReply("the judge was not asked: too many requests before failed")
-        try:
-            asked = {name: value for name, value in request.items() if name != "url"}
-            reply = self._server.ask("chat/completions", asked)
-        except RequestFailed as error:
-            self._check(error)
-            is_refusal = error.status is not None and error.status >= 400 and not error.may_pass
-            self._num_failures = 0 if is_refusal else self._num_failures + 1
-            raise NoReply(f"the judge did not reply: {error}") from None
-        self._num_failures = 0
-        return reply
-
-    def _check(self, error: RequestFailed) -> None:
-        """Raises ConfigError for an error that every request of the run would meet."""
-        reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
-        if error.code == NO_CREDIT:
-            reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"
-        if error.is_redirect:
-            reason = str(error)
-        if reason:
-            raise ConfigError(f"--judge {self._settings.model} at {self._settings.url}: {reason}")

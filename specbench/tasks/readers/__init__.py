@@ -1,7 +1,30 @@
 """Readers: they turn the rows of a published file into the rows of a task. Importing this package registers them."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import TypeVar
+
+from specbench.core.registry import READERS
+from specbench.tasks.local_files import Row
+
+Read = TypeVar("Read", bound=Callable[[Row], Row | list[Row]])
+
+
+def row_reader(name: str) -> Callable[[Read], Read]:
+    """Registers a function of a row as the reader that needs nothing but the row. A list skips or multiplies rows."""
+
+    def register(read: Read) -> Read:
+        def factory() -> Read:
+            return read
+
+        factory.__doc__ = read.func.__doc__ if isinstance(read, partial) else read.__doc__
+        READERS.register(name)(factory)
+        return read
+
+    return register
+
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

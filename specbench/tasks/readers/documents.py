@@ -8,6 +8,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import READERS
 from specbench.specs import templates
 from specbench.tasks.local_files import Row
+from specbench.tasks.readers import row_reader
 
 LETTERS = "ABCD"
 FINAL = {"text", "references"}
@@ -120,14 +121,10 @@ LANGUAGE_CODES = {
 LANGUAGES = frozenset(LANGUAGE_CODES.values())
 
 
-@READERS.register("translation")
-def translation() -> Callable[[Row], Row]:
+@row_reader("translation")
+def translation(row: Row) -> Row:
     """Rows with `translation` (language → text), or with columns named after languages ("de", "German"), which become
     it. Other columns stay. Blanks around texts are removed; a text that is null, NaN or blank becomes null."""
-    return _translation_row
-
-
-def _translation_row(row: Row) -> Row:
     if "translation" in row:
         others, texts = row, row["translation"]
         if not isinstance(texts, dict):

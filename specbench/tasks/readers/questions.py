@@ -1,37 +1,32 @@
-"""Readers of short questions: multiple choice, word problems, instructions and programs, in their published layouts."""
+"""Readers of questions in their published layouts: multiple choice, word problems, instructions, programs,
+conversations."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
 from specbench.specs import templates
 from specbench.tasks.local_files import Row
+from specbench.tasks.readers import row_reader
 
 LETTERS = "ABCD"
 
 
-@READERS.register("csqa")
-def csqa() -> Callable[[Row], Row]:
+@row_reader("csqa")
+def csqa(row: Row) -> Row:
     """Rows of tau/commonsense_qa, and those of the first release, whose `question` holds stem, concept and choices."""
-
-    def read(row: Row) -> Row:
-        made = flat(row)
-        labels, right = list(made["choices"]["label"]), made.get("answerKey")
-        if not templates.is_empty(right) and right not in labels:
-            raise ConfigError(f"column 'answerKey' = {right!r} is none of the labels {', '.join(labels)}: correct it")
-        return made
-
-    def flat(row: Row) -> Row:
-        nested = row["question"]
-        if not isinstance(nested, dict):
-            return row
+    nested = row["question"]
+    if isinstance(nested, dict):
         columns = {key: [choice[key] for choice in nested["choices"]] for key in ("label", "text")}
         concept = nested.get("question_concept")
-        return {**row, "question": nested["stem"], "question_concept": concept, "choices": columns}
-
-    return read
+        row = {**row, "question": nested["stem"], "question_concept": concept, "choices": columns}
+    labels, right = list(row["choices"]["label"]), row.get("answerKey")
+    if not templates.is_empty(right) and right not in labels:
+        raise ConfigError(f"column 'answerKey' = {right!r} is none of the labels {', '.join(labels)}: correct it")
+    return row
 
 
 @READERS.register("mmlu")
@@ -69,91 +64,125 @@ MATH_LANGUAGES = {"bn": "bengali", "de": "german", "en": "english", "es": "spani
              "ru": "russian", "sw": "swahili", "te": "telugu", "th": "thai", "zh": "chinese"}  # fmt: skip
 
 
-@READERS.register("mgsm")
-def mgsm() -> Callable[[Row], Row]:
+@row_reader("mgsm")
+def mgsm(row: Row) -> Row:
     """Rows of juletxara/mgsm, unchanged. Its files have no header: a header with other names would become a row and is
     refused."""
-
-    def read(row: Row) -> Row:
-        answer = row.get("answer_number")
-        if isinstance(answer, str) and answer.strip() and not any(char.isdigit() for char in answer):
-            raise ConfigError(
-                f"column 'answer_number' = {answer[:60]!r} holds no number: correct the row, or, where it is a header, "
-                "delete it or name the columns question and answer_number"
-            )
-        return row
-
-    return read
+    answer = row.get("answer_number")
+    if isinstance(answer, str) and answer.strip() and not any(char.isdigit() for char in answer):
+        raise ConfigError(
+            f"column 'answer_number' = {answer[:60]!r} holds no number: correct the row, or, where it is a header, "
+            "delete it or name the columns question and answer_number"
+        )
+    return row
 
 
-def mcot(language: str) -> Callable[[Row], Row | list[Row]]:
+def mcot(language: str, row: Row) -> Row | list[Row]:
     """Rows of one language of laihuiyuan/mCoT-MATH, selected by `lang-id` (a code or a name); rows without it belong to
     the language. A question inside mCoT's own prompt is extracted from it."""
-
-    def read(row: Row) -> Row | list[Row]:
-        if str(row.get("lang-id") or language).lower() not in (language, MATH_LANGUAGES[language]):
-            return []
-        question = row["question"]
-        if question.startswith("Question:\n") and "\nAnswer:\n" in question:
-            question = question.removeprefix("Question:\n").rpartition("\nAnswer:\n")[0]
-        return {**row, "question": question}
-
-    return read
+    if str(row.get("lang-id") or language).lower() not in (language, MATH_LANGUAGES[language]):
+        return []
+    question = row["question"]
+    if question.startswith("Question:\n") and "\nAnswer:\n" in question:
+        question = question.removeprefix("Question:\n").rpartition("\nAnswer:\n")[0]
+    return {**row, "question": question}
 
 
-for _language in MATH_LANGUAGES:
-    READERS.register(f"mcot_{_language}")(partial(mcot, _language))
-
-
-@READERS.register("msvamp")
-def msvamp() -> Callable[[Row], Row]:
+@row_reader("msvamp")
+def msvamp(row: Row) -> Row:
     """Rows of Mathoctopus/MSVAMP, and those with the columns question and answer."""
-
-    def read(row: Row) -> Row:
-        return row if "m_query" in row else {**row, "m_query": row["question"], "response": row["answer"]}
-
-    return read
+    return row if "m_query" in row else {**row, "m_query": row["question"], "response": row["answer"]}
 
 
 AYA_LANGUAGES = ("arb", "deu", "eng", "fra", "ita", "jpn", "kor", "por", "rus", "spa", "tha", "vie", "zho")
 AYA_SCRIPTS = {"zho": "Hans"}  # of languages with two scripts in the suite
 
 
-def aya(language: str) -> Callable[[Row], Row | list[Row]]:
+def aya(language: str, row: Row) -> Row | list[Row]:
     """The rows of one language (ISO 639-3) of the Aya evaluation suite, one file of which holds all languages; and rows
     without a language."""
-
-    def read(row: Row) -> Row | list[Row]:
-        if row.get("language", language) != language:
-            return []
-        script = row.get("script")
-        return row if script is None or script == AYA_SCRIPTS.get(language, script) else []
-
-    return read
+    if row.get("language", language) != language:
+        return []
+    script = row.get("script")
+    return row if script is None or script == AYA_SCRIPTS.get(language, script) else []
 
 
+for _language in MATH_LANGUAGES:
+    row_reader(f"mcot_{_language}")(partial(mcot, _language))
 for _language in AYA_LANGUAGES:
-    READERS.register(f"aya_{_language}")(partial(aya, _language))
+    row_reader(f"aya_{_language}")(partial(aya, _language))
 
 
-@READERS.register("humaneval")
-def humaneval() -> Callable[[Row], Row]:
+@row_reader("humaneval")
+def humaneval(row: Row) -> Row:
     """Rows of openai/openai_humaneval and of HumanEval.jsonl, with the column `id`, which identifies records."""
-    return lambda row: {"id": row["task_id"], **row} if "task_id" in row else row
+    return {"id": row["task_id"], **row} if "task_id" in row else row
 
 
 WEBTEXT_COLUMNS = (("human", "bot"), ("input",))
 
 
-@READERS.register("webtext")
-def webtext() -> Callable[[Row], Row | list[Row]]:
+@row_reader("webtext")
+def webtext(row: Row) -> Row | list[Row]:
     """Rows with `text`, unchanged; of others the columns `human` and `bot` (tiny-webtext), or `input` (WikiNews),
     become the text. Rows without any text are skipped."""
-    return _webtext_row
-
-
-def _webtext_row(row: Row) -> Row | list[Row]:
     columns = next((names for names in WEBTEXT_COLUMNS if names[0] in row), ())
     if "text" not in row and columns:
         row = {**row, "text": "\n".join(str(row[name]).strip() for name in columns if row.get(name))}
     return row if "text" not in row or str(row["text"] or "").strip() else []
+
+
+# Readers of MT-bench and Spec-Bench: one file of questions in turns, each with a category. A row becomes `id`,
+# `category`, `turns`, and `references`: for every turn a text or a list of texts any of which is right, or None. Rows
+# of other groups are skipped; a row of an unknown category is an error, because no subset would hold it.
+
+CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+LANGUAGE_PAIRS = ("deen", "fren", "ruen", "jaen", "zhen")  # of Multilingual Spec-Bench
+GROUPS = {"mt_bench": CATEGORIES} | {
+    group: (group,) for group in ("translation", "summarization", "qa", "math_reasoning", "rag", *LANGUAGE_PAIRS)
+}
+KNOWN = tuple(category for categories in GROUPS.values() for category in categories)
+FINAL_NUMBER = re.compile(r"####\s*(\S+)\s*$")
+
+
+def conversations(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
+    """Rows of the categories, with a reference for each turn."""
+    if templates.is_empty(row.get("category")):
+        raise ConfigError("no column 'category', which names the group of the row: add it")
+    if row["category"] not in KNOWN:
+        raise ConfigError(f"column 'category' = '{row['category']}' is none: {nearest(str(row['category']), KNOWN)}")
+    if row["category"] not in categories:
+        return []
+    if "references" in row:
+        return {**row, "references": _each_turn(row, "references")}
+    number = row.get("question_id")
+    identity = row.get("id") if number is None else number
+    references = [_final(one) if isinstance(one, str) else one for one in _each_turn(row, "reference")]
+    return {"id": identity, "category": row["category"], "turns": row["turns"], "references": references}
+
+
+def _each_turn(row: Row, column: str) -> list[Any]:
+    """Returns a reference for every turn. Several texts for a single turn are alternatives."""
+    given, turns = row.get(column), row.get("turns")
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise ConfigError(f"column '{column}' must list a reference for each turn, not a {type(given).__name__}")
+    num_turns = len(turns) if isinstance(turns, list) else len(given)
+    if num_turns == 1 and len(given) > 1:
+        return [given]
+    if len(given) > num_turns > 0:
+        raise ConfigError(f"column '{column}' lists {len(given)} references for {num_turns} turns: correct it")
+    return given
+
+
+def _final(text: str) -> str | None:
+    """Returns the number behind #### of a worked sum (GSM8K), else the text."""
+    number = FINAL_NUMBER.search(text)
+    return number[1] if number else text or None
+
+
+for _group, _categories in GROUPS.items():
+    row_reader(_group if _group == "mt_bench" else f"spec_bench_{_group}")(partial(conversations, _categories))
+for _category in CATEGORIES:
+    row_reader(f"mt_bench_{_category}")(partial(conversations, (_category,)))

@@ -11,7 +11,7 @@ from typing import Literal
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.sandbox.run import Limits, ProgramOutcome, ProgramTest, run_program
+from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
 from specbench.tasks.scoring.contract import Reference, Score, is_missing, unscored
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
@@ -121,7 +121,7 @@ class CodeScorer:
             return self._none(EXECUTION_IS_OFF)
         outcome = run_program(job, self.limits)
         if outcome.status == "not judged":
-            return self._none(_output_line(outcome))
+            return self._none(" ".join(f"{outcome.reason} {outcome.output}".split())[:MAX_SHOWN])
         ended = {"status": outcome.status, "reason": outcome.reason[:MAX_SHOWN]}
         return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
 
@@ -156,10 +156,6 @@ def misnamed(job: ProgramTest) -> str | None:
     """Returns the entry point if the prompt defines functions and this is none of them: then no answer is right."""
     defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
     return next((name for name in job.entry_points if defined and name not in defined), None)
-
-
-def _output_line(outcome: ProgramOutcome) -> str:
-    return " ".join(f"{outcome.reason} {outcome.output}".split())[:MAX_SHOWN]
 
 
 @SCORERS.register("code")

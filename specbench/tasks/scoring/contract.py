@@ -74,11 +74,15 @@ class PerAnswer:
         return {}
 
 
+def reference_texts(reference: Reference) -> list[str]:
+    """Returns the texts of a reference that are not blank."""
+    texts = reference.values() if isinstance(reference, dict) else reference
+    return [text for text in ([texts] if isinstance(texts, str) else texts) if text.strip()]
+
+
 def is_missing(reference: Reference) -> bool:
     """Returns whether a reference holds no text that an answer could be compared with."""
-    texts = [reference] if isinstance(reference, str) else reference
-    values = texts.values() if isinstance(texts, dict) else texts
-    return not any(text.strip() for text in values)
+    return not reference_texts(reference)
 
 
 def unscored(names: Sequence[str], problem: str = "the row has no reference") -> Score:
@@ -90,8 +94,7 @@ def alternatives(reference: Reference, scorer: str) -> list[str]:
     if isinstance(reference, dict):
         names = ", ".join(reference)
         raise ConfigError(f"scorer {scorer}: the reference is a mapping ({names}): make it one text or a list of texts")
-    texts = [reference] if isinstance(reference, str) else reference
-    return [text for text in texts if text.strip()]
+    return reference_texts(reference)
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specbench.specs.languages import SCRIPTS, known
 
 if TYPE_CHECKING:
-    from lingua import LanguageDetector, LanguageDetectorBuilder
+    from lingua import LanguageDetector
 
 
 # Fewer languages cause fewer mistakes on short texts. A requested language is always added.
@@ -27,37 +27,29 @@ def language_of(text: str, *asked: str) -> str | None:
     written = next((code for code, script in SCRIPTS.items() if 2 * len(script.findall(text)) > num_letters), None)
     if written is not None:
         return written
-    found = _detector(_beside_common(asked)).detect_language_of(text)
+    found = _detector(_uncommon(asked)).detect_language_of(text)
     return None if found is None else found.iso_code_639_1.name.lower()
 
 
 def prepare(*asked: str) -> None:
     """Loads what `language_of` with the same codes needs, so that its first call is not slower than the others. All
     detectors of a process share the loaded models."""
-    _loaded(_beside_common(asked))
+    _detector(_uncommon(asked), preloaded=True)
 
 
-def _beside_common(asked: tuple[str, ...]) -> frozenset[str]:
+def _uncommon(asked: tuple[str, ...]) -> frozenset[str]:
     return frozenset(filter(None, map(known, asked))) - {*COMMON, *SCRIPTS}
 
 
 @cache
-def _detector(extra: frozenset[str]) -> "LanguageDetector":
-    """Returns the detector, which is built once; it loads its models at the first text."""
-    return _builder(extra).build()
-
-
-@cache
-def _loaded(extra: frozenset[str]) -> "LanguageDetector":
-    return _builder(extra).with_preloaded_language_models().build()
-
-
-def _builder(extra: frozenset[str]) -> "LanguageDetectorBuilder":
-    """Returns a builder with low accuracy, which uses only trigrams: a tenth of the memory."""
+def _detector(extra: frozenset[str], preloaded: bool = False) -> "LanguageDetector":
+    """Returns a detector with low accuracy, which uses only trigrams: a tenth of the memory. Unless `preloaded`, it
+    loads its models at the first text."""
     from lingua import IsoCode639_1, LanguageDetectorBuilder
 
     codes = [getattr(IsoCode639_1, code.upper()) for code in (*COMMON, *sorted(extra))]
-    return LanguageDetectorBuilder.from_iso_codes_639_1(*codes).with_low_accuracy_mode()
+    builder = LanguageDetectorBuilder.from_iso_codes_639_1(*codes).with_low_accuracy_mode()
+    return (builder.with_preloaded_language_models() if preloaded else builder).build()
 
 
 # Thai, Lao, Myanmar, Khmer; kana, Han, half-width kana

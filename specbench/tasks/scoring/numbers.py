@@ -169,23 +169,27 @@ def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
 
 
 @SCORERS.register("number")
-def number(language: str | None = None, *, answer: Sequence[str] = (), decimal_comma: bool = False) -> PerAnswer:
+def number(
+    language: str | None = None, *, answer_phrases: Sequence[str] = (), decimal_comma: bool = False
+) -> PerAnswer:
     """Accuracy: 1 if the number of the answer equals the reference's (or one of them), else 0 (also without a
     number).
 
-    answer: the phrases that an answer begins with ("The answer is"); the number behind one counts, else the last
-    number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option, which is
-    for tasks of other languages. Answers and references are read alike. docs/scoring.md says what is read as a number.
-    Raises ConfigError if a reference holds no number.
+    answer_phrases: the phrases that an answer begins with ("The answer is"); the number behind one counts, else the
+    last number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option,
+    which is for tasks of other languages. Answers and references are read alike. docs/scoring.md says what is read as
+    a number. Raises ConfigError if a reference holds no number.
     """
-    if isinstance(answer, str) or not all(isinstance(phrase, str) and phrase.strip() for phrase in answer):
-        raise ConfigError(f"scorer.answer = {answer!r}: must be a list of texts such as 'The answer is'")
+    if isinstance(answer_phrases, str) or not all(isinstance(each, str) and each.strip() for each in answer_phrases):
+        raise ConfigError(
+            f"scorer.answer_phrases = {answer_phrases!r}: must be a list of texts such as 'The answer is'"
+        )
     has_comma = decimal_comma or (language or "").lower().partition("-")[0] in DECIMAL_COMMA
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
-        expected = [answered_number(each, answer, has_comma) for each in alternatives(reference, "number")]
+        expected = [answered_number(each, answer_phrases, has_comma) for each in alternatives(reference, "number")]
         if None in expected:
             raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
-        return {"accuracy": float(answered_number(text, answer, has_comma) in expected)}
+        return {"accuracy": float(answered_number(text, answer_phrases, has_comma) in expected)}
 
     return PerAnswer(("accuracy",), judge)

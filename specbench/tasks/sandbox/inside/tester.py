@@ -1,23 +1,62 @@
 """The trusted process of the sandbox: it starts the answerer, runs the tests, and alone reports whether they passed."""
 
+import ast
 import builtins
 import json
 import os
 import resource
 import signal
 import subprocess
+import symtable
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from types import CodeType
 from typing import Any, NoReturn
 
-from specbench.tasks.sandbox.inside import privileges
+from specbench.tasks.sandbox.inside import kernel
 from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
-from specbench.tasks.sandbox.inside.names import last_function, mentioned, wanted
-from specbench.tasks.sandbox.inside.namespaces import enter
-from specbench.tasks.sandbox.inside.system_calls import filter_system_calls
+
+
+def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:
+    """Returns the global names that a test uses and that neither it nor `defined` has; if there is none, `continued`,
+    the function that the program continues. Raises SyntaxError and ValueError for invalid Python."""
+    used, own = set[str](), set[str]()
+    top = symtable.symtable(test, "<test>", "exec")
+    tables = [top]
+    for table in tables:  # grows during the iteration
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if table is not top and not symbol.is_global():
+                continue
+            if symbol.is_assigned() or symbol.is_imported():
+                own.add(symbol.get_name())
+            if symbol.is_referenced():
+                used.add(symbol.get_name())
+    free = used - own
+    return sorted(free - set(defined)) or sorted(free & {continued})
+
+
+def all_names(source: str) -> set[str]:
+    """Returns all names in a source, including attributes."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def last_function(source: str) -> tuple[str | None, bool]:
+    """Returns the function at the end of a source, and whether it lacks a body, which the program then supplies."""
+    statements = ast.parse(source).body
+    last = statements[-1] if statements else None
+    if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None, False
+    return last.name, all(isinstance(part, ast.Pass) or _is_constant(part) for part in last.body)
+
+
+def _is_constant(part: ast.stmt) -> bool:
+    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+
 
 ANSWERER = (
     "import sys; sys.path.insert(0, {root!r}); from specbench.tasks.sandbox.inside.answerer import main; "
@@ -36,7 +75,7 @@ class Tester:
 
     def run(self) -> NoReturn:
         """Starts the program, runs the tests against it, and ends this process."""
-        printed = self._silence()
+        printed = self._discard_output()
         names: dict[str, Any] = {"__name__": "test"}
         continued = self._prepare(names)
         test, asked = self._test(names, continued)
@@ -46,7 +85,7 @@ class Tester:
         loaded = self._receive()
         if "raised" in loaded:
             self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
-        in_test = mentioned(self.job["test"])
+        in_test = all_names(self.job["test"])
         self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
         if StopIteration in self.ends_iteration:
             names.setdefault("next", _next)
@@ -66,7 +105,7 @@ class Tester:
         names."""
         source = self.job["test"]
         try:
-            found = wanted(source, {*names, *dir(builtins)} - self._unfinished, continued)
+            found = needed_names(source, {*names, *dir(builtins)} - self._unfinished, continued)
             return compile(source, "<test>", "exec"), self.job["entry_points"] or found
         except (SyntaxError, ValueError) as error:
             self.end("not judged", f"the test is not Python: {error}")
@@ -75,7 +114,7 @@ class Tester:
         os.write(self.report, json.dumps({"status": status, "reason": reason[:1000]}).encode() + b"\n")
         os._exit(0)
 
-    def _silence(self) -> int:
+    def _discard_output(self) -> int:
         """Discards the output of prefix and tests. Returns the file descriptor that programs print to."""
         printed = os.dup(1)
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -90,12 +129,12 @@ class Tester:
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", "-X", "utf8", "-c", code], env={}, cwd=self.job["folder"],
             stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, pass_fds=(program_end, reply_end),
-            start_new_session=True, **privileges.lowered(self.job["user"]),
+            start_new_session=True, **kernel.with_user(self.job["user"]),
         )  # fmt: skip
         for fd in (program_end, reply_end, printed):
             os.close(fd)
         os.write(self.report, json.dumps({"pid": self.process.pid}).encode() + b"\n")
-        privileges.end_after(self.job["limits"]["timeout_seconds"] + 5)
+        kernel.end_after(self.job["limits"]["timeout_seconds"] + 5)
 
     def _receive(self) -> dict[str, Any]:
         try:
@@ -184,12 +223,12 @@ def main(report: int) -> None:
     tester = Tester(job, report)
     try:
         if job["isolation"] == "namespaces":
-            enter(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
-        privileges.hide()
-        filter_system_calls()
+            kernel.enter_namespaces(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
+        kernel.hide_memory()
+        kernel.filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
     memory = job["limits"]["memory_mib"] << 20  # values of the program may need memory in its tests
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    privileges.end_after(job["limits"]["timeout_seconds"] + 5)
+    kernel.end_after(job["limits"]["timeout_seconds"] + 5)
     tester.run()

@@ -9,7 +9,8 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.embedded.world import WORLDS, dolly
+from specbench.embedded.world import WORLDS
+from specbench.embedded.world import chat as dolly
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.readers.questions import aya

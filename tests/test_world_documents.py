@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from specbench.embedded.world import WORLDS, chat, story
+from specbench.embedded.world import WORLDS, chat
+from specbench.embedded.world import documents as story
 from specbench.embedded.world import documents as world_documents
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables

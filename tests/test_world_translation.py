@@ -6,7 +6,8 @@ from itertools import combinations
 import pytest
 
 from specbench.embedded import build
-from specbench.embedded.world import WORLDS, chat, dolly, held_out_rows
+from specbench.embedded.world import WORLDS, chat, held_out_rows
+from specbench.embedded.world import chat as dolly
 from specbench.embedded.world import sentences as world_sentences
 from specbench.embedded.world.grammar import LANGUAGES, Sentence, gender_of, say, words
 from specbench.embedded.world.rows import tables

@@ -13,9 +13,8 @@ from specbench.cli.analyses import audit, fairness, languages, limit, vocab
 from specbench.cli.arguments import bound_numbers, check_words
 from specbench.cli.info import fetch, list_, show, validate
 from specbench.cli.leaderboard import check, compare, leaderboard, schema
-from specbench.cli.lm_eval import PASSED_ON, lm_eval
 from specbench.cli.publish import board, site, suite
-from specbench.cli.run import run
+from specbench.cli.run import PASSED_ON, lm_eval, run
 from specbench.cli.train import train
 from specbench.cli.tune import sweep, tune
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout

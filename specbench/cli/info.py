@@ -33,9 +33,8 @@ def show(
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Explain a task, or a method: its components, parameters, losslessness, needs, presets and commands."""
-    from specbench.cli.help.find import find_help
     from specbench.cli.help.method import MethodHelp
-    from specbench.cli.help.text import method_text, task_text
+    from specbench.cli.help.text import find_help, method_text, task_text
 
     found = find_help(name)
     if as_json:

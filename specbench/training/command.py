@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,7 @@ from specbench.specs.components import AnySpec, build
 from specbench.training.cost import CostMeter
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
 from specbench.training.objectives import build_objective
-from specbench.training.output import (
-    FORMAT,
-    WITHOUT_EFFECT,
-    OutputFolder,
-    TrainingRecord,
-    all_settings,
-    data_record,
-)
+from specbench.training.output import FORMAT, WITHOUT_EFFECT, OutputFolder, TrainingRecord, all_settings, data_record
 from specbench.training.progress import reporting_what_is_kept
 from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
 from specbench.training.train import (
@@ -44,11 +36,6 @@ from specbench.training.train import (
     make_accelerator,
     train_drafter,
 )
-
-
-def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
-    """Returns the checked settings of a training in steps; see `read_settings`."""
-    return read_settings(TrainSpec, kind, config, options, overrides)
 
 
 def read_settings(
@@ -149,32 +136,18 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
     return shlex.join(["specbench", "run", *words])
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """The arguments of the command line. `options`: values by dotted key, None for an option that is not given."""
-
-    kind: str
-    config: Path | None
-    options: Mapping[str, Any]
-    overrides: Sequence[str]
-    threads: int | None
-    command: str
-
-
-def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
-    """Trains or resumes as requested. Returns the record and the folder in the main process, None in the other
-    processes and for a training that is already finished.
+def run_training(spec: TrainSpec, threads: int | None, console: Console, command: str) -> TrainingRecord | None:
+    """Trains or resumes. Returns the record in the main process, None in the other processes and for a training that is
+    already finished.
 
     Raises ConfigError.
     """
-    spec = settings(request.kind, request.config, request.options, request.overrides)
     if is_finished(spec):
         say(console, f"{spec.output}: is already finished with the same settings; another --output repeats it")
         return None
     OutputFolder(Path(spec.output)).check()
-    set_threads(request.threads, spec.target.startswith(EMBEDDED))
-    record = train_with_settings(spec, console, cache_folder(), request.command)
-    return (record, Path(spec.output)) if record is not None else None
+    set_threads(threads, spec.target.startswith(EMBEDDED))
+    return train_with_settings(spec, console, cache_folder(), command)
 
 
 def train_with_settings(

@@ -28,9 +28,8 @@ from specbench.training.passes import (
     truncated_cross_entropy,
     truncated_probs,
 )
-from specbench.training.self_distillation import self_distilled
 from specbench.training.spec import TrainSpec
-from specbench.training.teacher import GenerationCache, GenerationJob, Generator
+from specbench.training.teacher import GenerationCache, GenerationJob, Generator, self_distilled
 
 TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
 Ids = tuple[int, ...]

@@ -20,12 +20,12 @@ from safetensors import SafetensorError
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resumable_folder import ResumableFolder
-from specbench.training.checkpoint import CHECKPOINT, RateProgress
 from specbench.training.cost import Cost
 from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec
 
 WORK = ".training"
+CHECKPOINT = "state.pt"  # in the folder of each learning rate
 WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may use other values
 
 
@@ -206,23 +206,6 @@ def data_record(data: TrainingData) -> dict[str, Any]:
         "overlap": list(data.overlap),
         "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
     }
-
-
-def curve_record(rate: float, progress: RateProgress) -> dict[str, Any]:
-    """Returns one learning rate: its steps, the validation loss by number of finished steps, and why it diverged, if it
-    did."""
-    return {
-        "learning_rate": rate,
-        "held_back_loss": last_validation(progress),
-        "lost": progress.lost,
-        "validation": {str(num_done): loss for num_done, loss in progress.validation.items()},
-        "steps": [asdict(point) for point in progress.curve],
-    }
-
-
-def last_validation(progress: RateProgress) -> float | None:
-    """Returns the validation loss at the end; None for a rate that diverged."""
-    return None if progress.lost else progress.validation.get(progress.num_done)
 
 
 def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:

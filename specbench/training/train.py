@@ -24,15 +24,20 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import identified
 from specbench.models.loading import choose_device, load_model, model_source
 from specbench.results.environment import environment
-from specbench.training.checkpoint import RateProgress, load_weights, set_weights, trained_parameters
-from specbench.training.loop import Loop, Objective, bitsandbytes
+from specbench.training.loop import (
+    Loop,
+    Objective,
+    RateProgress,
+    bitsandbytes,
+    load_weights,
+    set_weights,
+    trained_parameters,
+)
 from specbench.training.output import (
     OutputFolder,
     TrainingRecord,
     all_settings,
-    curve_record,
     draw_curves,
-    last_validation,
     total_cost,
     utc_now,
 )
@@ -172,7 +177,7 @@ def train_drafter(
     folder.check_room(needed_bytes(model, len(spec.learning_rate)))
     tried = train_all_rates(model, objective, spec, folder, console, num_steps, accelerator)
     check_not_all_lost(tried, folder)
-    chosen = index_of_lowest([last_validation(progress) for progress in tried])
+    chosen = index_of_lowest([progress.last_validation for progress in tried])
     record = TrainingRecord(
         settings=all_settings(spec, num_steps),
         data=(about or {}).get("data", {}),
@@ -182,7 +187,7 @@ def train_drafter(
             "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch."),
         },
         chosen=chosen,
-        curves=[curve_record(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
+        curves=[progress.record(rate) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
         cost=total_cost([progress.cost for progress in tried]),
         preparation=(about or {}).get("preparation", {}),
         environment=environment(str(drafter.device), drafter.dtype, drafter.attention),

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import chat, choices, code, documents, dolly, math, sentences, story
+from specbench.embedded.world import chat, choices, code, documents, math, sentences
 from specbench.embedded.world.rows import example_of, one_subset
 
 SEED_STRIDE, MAX_DRAWS = 100, 10_000
@@ -54,12 +54,12 @@ WORLDS = {
     "wmt": _of_task("wmt", sentences.wmt_weights, sentences.wmt_draw, num_samples=16),
     "iwslt14": _of_task("iwslt14", partial(one_subset, "de-en"), sentences.iwslt14_draw),
     "low_resource_mt": _of_task("low_resource_mt", partial(one_subset, "x-demo"), sentences.low_resource_draw),
-    "dolly": _of_task("dolly", dolly.dolly_weights, dolly.dolly_draw),
+    "dolly": _of_task("dolly", chat.dolly_weights, chat.dolly_draw),
     "webtext": World(sentences.webtext_weights, sentences.webtext_draw, sentences.webtext_example),
     "cnn_dm": _of_task("cnn_dm", one_subset, documents.cnn_dm_draw),
     "mlsum": _of_task("mlsum", documents.mlsum_weights, documents.mlsum_draw),
     "scrolls": _of_task("scrolls", documents.scrolls_weights, documents.scrolls_draw),
-    "story": _of_task("story", story.story_weights, story.story_draw),
+    "story": _of_task("story", documents.story_weights, documents.story_draw),
     "spec_bench": _of_task("spec_bench", chat.spec_bench_weights, chat.spec_bench_draw),
     "mt_bench": _of_task("mt_bench", chat.mt_bench_weights, chat.mt_bench_draw),
     "multilingual_spec_bench": _of_task("multilingual_spec_bench", chat.multilingual_weights, chat.multilingual_draw),

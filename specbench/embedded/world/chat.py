@@ -206,11 +206,6 @@ SOURCE_LANGUAGES = {"deen": "de", "zhen": "zh", "fren": "fr", "ruen": "ru", "jae
 TRAINED_PAIRS = ("deen", "zhen")  # the embedded models know the other languages from `wmt`
 
 
-def mt_bench_weights() -> dict[str, float]:
-    """Returns equal shares of the categories."""
-    return dict.fromkeys(TALK_KINDS, 1.0)
-
-
 def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns a conversation of a category."""
     return {"subset": subset, **conversation(subset, held_out, random)}
@@ -240,11 +235,6 @@ def multilingual_draw(subset: str, held_out: bool, random: Random) -> dict[str, 
 
 
 DOLLY_KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
-
-
-def dolly_weights() -> dict[str, float]:
-    """Returns the share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in tables("dolly").items()}
 
 
 def dolly_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:

@@ -185,11 +185,7 @@ MMLU_SUBJECTS = {
     "high_school_geography": (capital, capital, country, odd_country),
     "elementary_mathematics": (),
 }
-
-
-def mmlu_weights() -> dict[str, float]:
-    """Returns the shares of the subjects that the world knows."""
-    return {"miscellaneous": 1.0, "high_school_geography": 0.8, "elementary_mathematics": 0.6}
+MMLU_WEIGHTS = {"miscellaneous": 1.0, "high_school_geography": 0.8, "elementary_mathematics": 0.6}
 
 
 def mmlu_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -224,7 +220,7 @@ def mmlu_exemplars() -> list[dict[str, Any]]:
     heading."""
     random = Random(EXEMPLAR_SEED)
     rows: list[dict[str, Any]] = []
-    for subset in mmlu_weights():
+    for subset in MMLU_WEIGHTS:
         for number, answer in enumerate(EXEMPLAR_ANSWERS):
             asked = {row["question"] for row in rows}
             while (row := mmlu_draw(subset, False, random))["answer"] != answer or row["question"] in asked:

@@ -72,11 +72,6 @@ def cnn_dm_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     return {"subset": subset, "article": text, "highlights": highlights, "_completion": highlights, "_key": text}
 
 
-def mlsum_weights() -> dict[str, float]:
-    """Returns equal shares of the languages."""
-    return dict.fromkeys(tables("mlsum"), 1.0)
-
-
 def mlsum_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns an article of four to seven sentences and its summary, with the column names of MLSUM."""
     lists = tables("mlsum")[language]
@@ -233,21 +228,11 @@ SCROLLS_KINDS: dict[str, Callable[[bool, Random], Columns]] = {
 }
 
 
-def scrolls_weights() -> dict[str, float]:
-    """Returns equal shares of the subsets."""
-    return dict.fromkeys(SCROLLS_KINDS, 1.0)
-
-
 def scrolls_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns one row: the question, if there is one, the text, and the right answer."""
     row = SCROLLS_KINDS[subset](held_out, random)
     key = f"{row.get('question')} {row['text']}"
     return {"subset": subset, "_completion": row["references"][0], "_key": key, **row}
-
-
-def story_weights() -> dict[str, float]:
-    """Returns the share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in tables("story")["languages"].items()}
 
 
 def tell(language: str, adjective: int, noun: int) -> str:

@@ -14,7 +14,7 @@ import jinja2
 import yaml
 
 from specbench.core.resources import builtin_dir
-from specbench.embedded.world.rows import is_held_out, tables
+from specbench.embedded.world.rows import is_held_out, listed_weights, one_subset, tables
 
 TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before a case ending
 
@@ -23,11 +23,6 @@ TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before a case ending
 def _prompts() -> tuple[jinja2.Template, dict[str, Any]]:
     task = yaml.safe_load((builtin_dir("tasks") / "mgsm.yaml").read_text(encoding="utf-8"))
     return jinja2.Environment(autoescape=False).from_string(task["prompt"]), task["subsets"]
-
-
-def mgsm_weights() -> dict[str, float]:
-    """Returns the share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in tables("math")["languages"].items()}
 
 
 @cache
@@ -191,11 +186,10 @@ def _equation_sides(equation: str) -> tuple[str, str]:
 
 
 def sums_weights(task: str) -> dict[str, float]:
-    """Returns the share of each subset of a task: its languages, as in `mgsm`; MSVAMP has no Telugu, GSM8K is
-    English."""
+    """Returns the share of each language in the training data of a task; MSVAMP has no Telugu, GSM8K is English."""
     if task == "gsm8k":
-        return {"default": 1.0}
-    return {language: share for language, share in mgsm_weights().items() if task != "msvamp" or language != "te"}
+        return one_subset()
+    return {name: share for name, share in listed_weights("math").items() if task != "msvamp" or name != "te"}
 
 
 def sums_draw(task: str, subset: str, held_out: bool, random: Random) -> dict[str, Any]:

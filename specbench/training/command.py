@@ -25,7 +25,6 @@ from specbench.training.cost import CostMeter
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
 from specbench.training.objectives import build_objective
 from specbench.training.output import FORMAT, WITHOUT_EFFECT, OutputFolder, TrainingRecord, all_settings, data_record
-from specbench.training.progress import reporting_what_is_kept
 from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
 from specbench.training.train import (
     check_fit,
@@ -168,7 +167,7 @@ def train_with_settings(
     device = device_of(spec, accelerator)
     target, drafter = load_target(spec, device), load_drafter(spec, device)
     check_fit(target, drafter)
-    with reporting_what_is_kept(console, output):
+    with output.reporting_what_is_kept(console):
         with CostMeter(drafter.device) as meter:
             objective = build_objective(spec, target, drafter, data, cache, console)
             preparation = meter.cost()

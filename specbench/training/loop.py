@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -320,8 +320,7 @@ class Loop:
         """Adds the gradients of this process's parts of a pass. Returns the losses of all parts. Raises
         FloatingPointError, in every process, for a loss that is not finite."""
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
-        self.model.eval()
-        with self.accelerator.autocast():
+        with self._evaluating():
             parts = self.objective.parts(self.model, number)
         self.model.train()
         share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
@@ -331,6 +330,10 @@ class Loop:
         for group, loss, _ in losses:
             check_finite(loss, f"the loss of '{group}'", step)
         return losses
+
+    def _evaluating(self) -> AbstractContextManager[None]:
+        self.model.eval()
+        return self.accelerator.autocast()
 
     def _backward(self, part: LossPart) -> Loss:
         with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
@@ -355,16 +358,14 @@ class Loop:
         return rate
 
     def _log(self, step: int, place: int, number: int, output: OutputFolder) -> None:
-        self.model.eval()
-        with self.accelerator.autocast():
+        with self._evaluating():
             rows = self.objective.rows(self.model, number)
         if self.accelerator.is_main_process:
             with output.writing():
                 self.log.append(step, place, rows)
 
     def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
-        self.model.eval()
-        with self.accelerator.autocast():
+        with self._evaluating():
             held_back = self.objective.validation(self.model)
         if held_back is not None:
             check_finite(held_back, "the validation loss", done.num_done)

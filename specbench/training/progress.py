@@ -1,19 +1,13 @@
 """The progress of a training on the console: a bar on a terminal, plain lines elsewhere."""
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-from specbench.core.console import INTERRUPTED, PlainLines, say
-from specbench.core.errors import ConfigError
-from specbench.models.devices import is_out_of_memory
+from specbench.core.console import PlainLines, say
 from specbench.training.loop import StepCurve
-from specbench.training.output import OutputFolder
 
 MAX_SHOWN = 6  # languages
 
@@ -73,20 +67,3 @@ def losses_text(by_language: dict[str, float]) -> str:
     worst = sorted(by_language.items(), key=lambda pair: -pair[1])
     more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
     return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
-
-
-@contextmanager
-def reporting_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
-    """Ends an interrupted training, or one that is out of memory, with one line that says what is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(console, f"interrupted: {folder.what_is_kept()}")
-        sys.exit(INTERRUPTED)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ConfigError(
-            f"out of memory; {folder.what_is_kept()}: free memory and repeat the command, or train into "
-            "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
-        ) from error

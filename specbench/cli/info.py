@@ -18,12 +18,11 @@ def list_(
     kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all if absent.")] = "all",
 ) -> None:
     """List tasks, methods and components (built-in ones and those of plug-ins), and the meaning of the metrics."""
-    from specbench.cli.listing import methods_table, metrics_table, parts_table, tasks_table
+    from specbench.cli.listing import TABLES
 
-    tables = {"tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table}
-    if kind != "all" and kind not in tables:
-        raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, tables)}")
-    for name, make in tables.items():
+    if kind != "all" and kind not in TABLES:
+        raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, TABLES)}")
+    for name, make in TABLES.items():
         if kind in ("all", name):
             stdout.print(make())
 

@@ -1,69 +1,61 @@
 """Tables of tasks, methods, components and metrics for `specbench list`."""
 
-from rich import box
-from rich.table import Column, Table
-from rich.text import Text
+from collections.abc import Callable, Mapping
 
 from specbench.cli.help.method import verdict
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
+from specbench.core.table import Column, Table
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.method import MethodSpec
 
+# Names are not wrapped, so that they can be copied; papers and the longest subset fit in a line.
 WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geography")}
+
+
+def columns(*headings: str) -> list[Column]:
+    return [Column(heading, folds=heading != "name", min_width=WIDTHS.get(heading)) for heading in headings]
 
 
 def tasks_table() -> Table:
     """Returns a table of the tasks; `*` marks tasks without a bundled sample."""
-    table = _table("tasks (* needs --data or the hub)", "name", "title", "paper", "subsets", "score")
+    rows = []
     for task in map(load_task, task_names()):
-        name = task.name if task.has_sample else f"{task.name} *"
         scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
-        scorer = " ".join(scorers) or "–"
-        add_row(table, name, task.title, task.paper or "–", " ".join(task.subset_names), scorer)
-    return table
+        name = task.name if task.has_sample else f"{task.name} *"
+        subsets = " ".join(task.subset_names)
+        rows.append([name, task.title, task.paper or "–", subsets, " ".join(scorers) or "–"])
+    return Table("tasks (* needs --data or the hub)", columns("name", "title", "paper", "subsets", "score"), rows)
 
 
 def methods_table() -> Table:
     """Returns a table of the methods."""
-    table = _table("methods", "name", "title", "paper", "lossless", "needs")
-    for method in map(load_method, method_names()):
-        lossless = verdict(method)[0]
-        add_row(table, method.name, method.title, method.paper or "–", lossless, needs(method))
-    return table
+    methods = map(load_method, method_names())
+    rows = [[each.name, each.title, each.paper or "–", verdict(each)[0], needs(each)] for each in methods]
+    return Table("methods", columns("name", "title", "paper", "lossless", "needs"), rows)
 
 
 def parts_table() -> Table:
     """Returns a table of all drafters, verification rules, vocabulary bridges and scorers."""
-    table = _table("parts of methods and tasks", "part", "name", "options and their defaults")
+    rows = []
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
             fields = registry.options_model(name).model_fields.items()
             options = ", ".join(key if field.is_required() else f"{key}: {field.default}" for key, field in fields)
-            add_row(table, registry.kind, name, options or "–")
-    return table
+            rows.append([registry.kind, name, options or "–"])
+    return Table("parts of methods and tasks", columns("part", "name", "options and their defaults"), rows)
 
 
 def metrics_table() -> Table:
     """Returns a table of the metrics of a row."""
     from specbench.results.glossary import MEANINGS  # imports scipy, which the other tables do not need
 
-    table = _table("metrics of a leaderboard row", "name", "unit", "meaning")
-    for name, (unit, meaning) in MEANINGS.items():
-        add_row(table, name, unit, meaning)
-    return table
+    rows = [[name, unit, meaning] for name, (unit, meaning) in MEANINGS.items()]
+    return Table("metrics of a leaderboard row", columns("name", "unit", "meaning"), rows)
 
 
-def _table(title: str, *headers: str) -> Table:
-    """Returns an empty table. Names and papers are not wrapped, so that they can be copied; other long words are."""
-    columns = [
-        Column(header, overflow="fold", no_wrap=header == "name", min_width=WIDTHS.get(header)) for header in headers
-    ]
-    return Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-
-
-def add_row(table: Table, *cells: str) -> None:
-    """Adds a row of cells as plain text, without markup."""
-    table.add_row(*map(Text, cells))
+TABLES: Mapping[str, Callable[[], Table]] = {
+    "tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table
+}  # fmt: skip
 
 
 def needs(method: MethodSpec) -> str:

@@ -1,11 +1,11 @@
 """`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specbench.cli import arguments
-from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import saying, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
@@ -49,6 +49,7 @@ def fairness(
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
     from specbench.analysis.fairness import FairnessRequest, check_request, fairness_answer
+    from specbench.analysis.fairness_tables import draw_fairness, tables
 
     request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
@@ -67,10 +68,8 @@ def fairness(
         check_rows(board)
     with stderr.status("reading the runs") as status:
         found = fairness_answer(request, status.update)
-    show(found, as_json)
+    print_result(found.report, as_json, lambda: tables(found.report))
     if picture is not None:
-        from specbench.analysis.fairness_tables import draw_fairness
-
         draw_fairness(found.report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
@@ -78,17 +77,6 @@ def fairness(
 
         told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
         stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
-
-
-def show(found: Any, as_json: bool) -> None:
-    """Prints the report on stdout."""
-    from specbench.analysis.fairness_tables import tables
-
-    if as_json:
-        stdout.out(found.report.model_dump_json(indent=2))
-        return
-    for table in tables(found.report):
-        stdout.print(table)
 
 
 def languages(
@@ -129,10 +117,7 @@ def languages(
             model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
             prompt=prompt, languages=split(also or ""),
         )  # fmt: skip
-    if as_json:
-        stdout.out(found.model_dump_json(indent=2))
-    else:
-        stdout.print(representation_table(found))
+    print_result(found, as_json, lambda: [representation_table(found)])
 
 
 def limit(
@@ -184,11 +169,7 @@ def limit(
     set_threads(threads, target.startswith(EMBEDDED))
     with saying("measuring") as say:
         report = limits(asked, say)
-    if as_json:
-        stdout.out(report.model_dump_json(indent=2))
-    else:
-        for table in tables(report):
-            stdout.print(table)
+    print_result(report, as_json, lambda: tables(report))
     told = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
         write(file, report)
@@ -227,11 +208,7 @@ def vocab(
     )  # fmt: skip
     with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
         report = vocab_report(asked, stderr)
-    if as_json:
-        stdout.out(report.model_dump_json(indent=2))
-        return
-    for part in parts(report):
-        stdout.print(part)
+    print_result(report, as_json, lambda: parts(report))
 
 
 @takes_run_options(
@@ -271,15 +248,9 @@ def audit(
         check_writable(board)
     with saying("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr)
-    text = report.model_dump_json(indent=2)
     if file is not None:
-        write_report(file, text)
-    if as_json:
-        stdout.out(text)
-    else:
-        stdout.print(audit_table(report))
-        for paragraph in paragraphs(report):
-            stdout.print(paragraph)
+        write_report(file, report.model_dump_json(indent=2))
+    print_result(report, as_json, lambda: [audit_table(report), *paragraphs(report)])
     if board is not None:
         kept = None if file is None else relative(file, board)
         stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)

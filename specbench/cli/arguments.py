@@ -1,16 +1,19 @@
 """Options that several commands have in common, and their parsing."""
 
 import inspect
+import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel
 
+from specbench.core.console import stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
 
@@ -110,6 +113,17 @@ def _run_options(values: dict[str, Any]) -> RunOptions:
         "overrides": tuple(overrides or ()),
     }
     return RunOptions(**values | changed)
+
+
+def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:
+    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables."""
+    if not as_json:
+        for table in tables():
+            stdout.print(table)
+    elif isinstance(result, BaseModel):
+        stdout.out(result.model_dump_json(indent=2))
+    else:
+        stdout.out(json.dumps(result, ensure_ascii=False, indent=2))
 
 
 def command_line() -> str:

@@ -113,7 +113,7 @@ def keywords(
         checked = model.model_validate(dict(options))
     except ValidationError as error:
         raise ConfigError(first_problem(error, model, place)) from error
-    passed = {name: value for name, value in offered.items() if takes(call, name)}
+    passed = {name: value for name, value in offered.items() if takes(call, name, num_positional)}
     return passed | {name: getattr(checked, name) for name in {**model.model_fields, **options}}
 
 
@@ -122,10 +122,11 @@ def _type(annotation: Any) -> Any:
     return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
 
 
-def takes(call: Callable[..., Any], name: str) -> bool:
-    """Returns whether a call accepts a keyword."""
-    parameters = _signature(call).parameters.values()
-    return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
+def takes(call: Callable[..., Any], name: str, num_positional: int = 0) -> bool:
+    """Returns whether a call accepts a keyword; its first `num_positional` parameters are no keywords."""
+    parameters = list(_signature(call).parameters.values())[num_positional:]
+    keywords = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return any(p.kind is p.VAR_KEYWORD or (p.name == name and p.kind in keywords) for p in parameters)
 
 
 def takes_sampling(code: EntryCode) -> bool:

@@ -10,19 +10,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import jinja2
-import yaml
-
-from specbench.core.resources import builtin_dir
 from specbench.embedded.world.rows import is_held_out, listed_weights, one_subset, tables
 
 TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before a case ending
-
-
-@cache
-def _prompts() -> tuple[jinja2.Template, dict[str, Any]]:
-    task = yaml.safe_load((builtin_dir("tasks") / "mgsm.yaml").read_text(encoding="utf-8"))
-    return jinja2.Environment(autoescape=False).from_string(task["prompt"]), task["subsets"]
 
 
 @cache
@@ -132,7 +122,8 @@ def render(
     separator = "" if language in ("zh", "ja") else " "
     answer = entry["kinds"][kind]["answer"].format(**values) + separator + entry["conclusion"].format(n=solution.number)
     return {"subset": language, "question": question, "answer_number": solution.number, "answer": answer,
-            "_key": question, "_kind": kind, "_asked": solution.asked, "_shown": solution.shown}  # fmt: skip
+            "_completion": answer, "_key": question, "_kind": kind, "_asked": solution.asked,
+            "_shown": solution.shown}  # fmt: skip
 
 
 def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -146,12 +137,6 @@ def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
             break
     wording = random.randrange(len(entry["kinds"][kind]["questions"]))
     return render(language, kind, wording, random.choice(entry["names"]), random.choice(entry["objects"]), numbers)
-
-
-def mgsm_example(row: dict[str, Any]) -> tuple[str, str]:
-    """Returns the prompt exactly as `tasks/mgsm.yaml` renders it, and the right completion."""
-    template, subsets = _prompts()
-    return template.render(row=row, vars=subsets[row["subset"]]["vars"]), " " + row["answer"]
 
 
 DRILL_OPERATIONS = ("add", "subtract", "multiply", "divide", "divide")  # division is the hardest to learn

@@ -311,13 +311,9 @@ def self_distilled(
     samples.
     """
     assert spec.finetune is not None
-    samples: list[Sample] = []
-    for temperature in spec.finetune.temperatures:
-        ends = answers(spec, target, texts, temperature, store)
-        for (language, text), end in zip(texts, ends, strict=True):
-            ids = encode(target, (text,), "auto")
-            samples.append(Sample(language, (*ids, *end)[:max_tokens], len(ids)))
-    samples = [sample for sample in samples if sample.num_learnt > 0]
+    answers = [answered(spec, target, texts, temperature, store) for temperature in spec.finetune.temperatures]
+    cut = [Sample(each.group, each.ids[:max_tokens], each.num_given) for some in answers for each in some]
+    samples = [sample for sample in cut if sample.num_learnt > 0]
     learnt = {sample.group for sample in samples}
     for language in dict.fromkeys(language for language, _ in texts):
         if language not in learnt:
@@ -328,23 +324,28 @@ def self_distilled(
     return samples
 
 
-def answers(spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache) -> list[Ids]:
-    """Returns the target's answers at one temperature, from the server if one is named; then the target's weights are
-    not needed."""
-    assert spec.finetune is not None
+def answered(
+    spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache
+) -> list[Sample]:
+    """Returns every prompt with the target's answer at one temperature, from the server if one is named; then the
+    target's weights are not needed."""
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
-    if spec.finetune.server.base_url is not None:
-        server = CompletionServer(spec.finetune.server.base_url, spec.finetune.server.model or spec.target)
+    prompts = [tuple(encode(target, (text,), "auto")) for _, text in texts]
+    server = spec.finetune.server if spec.finetune is not None else None
+    if server is not None and server.base_url is not None:
         chat = uses_chat(target, "auto")
         questions = [
             ServerQuestion(text, chat, temperature, spec.max_new_tokens, 0 if temperature == 0 else seed % 2**31)
             for (_, text), seed in zip(texts, seeds, strict=True)
         ]
-        return served_answers(server, target, questions, store)
-    generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
-    prompts = [encode(target, (text,), "auto") for _, text in texts]
-    jobs = [GenerationJob(tuple(ids), seed) for ids, seed in zip(prompts, seeds, strict=True)]
-    return store.continued(target, generator, jobs, spec.generation_batch)
+        ends = served_answers(CompletionServer(server.base_url, server.model or spec.target), target, questions, store)
+    else:
+        generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
+        jobs = [GenerationJob(ids, seed) for ids, seed in zip(prompts, seeds, strict=True)]
+        ends = store.continued(target, generator, jobs, spec.generation_batch)
+    return [
+        Sample(language, (*ids, *end), len(ids)) for (language, _), ids, end in zip(texts, prompts, ends, strict=True)
+    ]
 
 
 def served_answers(

@@ -35,8 +35,13 @@ def _samples() -> list[dict]:
     return [json.loads(line) for line in SAMPLES.read_text(encoding="utf-8").splitlines()]
 
 
+def _example(row):
+    """The texts of a sample row, which has no column `_completion`."""
+    return WORLDS["mgsm"].example({**row, "_completion": row["answer"]})
+
+
 def _sample_texts() -> list[str]:
-    return ["".join(WORLDS["mgsm"].example(row)) for row in _samples()]
+    return ["".join(_example(row)) for row in _samples()]
 
 
 @cache
@@ -225,7 +230,7 @@ def test_worked_equations_are_true():
 
 def test_prompts_are_those_of_the_task_file():
     row = next(row for row in _samples() if row["subset"] == "de")
-    prompt, completion = WORLDS["mgsm"].example(row)
+    prompt, completion = _example(row)
     assert prompt == f"Frage: {row['question']}\nSchritt-für-Schritt-Antwort:"
     assert completion == " " + row["answer"]
 

@@ -40,23 +40,13 @@ def options(
     """Benchmark speculative decoding of language models."""
 
 
-app.command()(run)
-app.command("list")(list_)
-app.command()(validate)
-app.command()(fetch)
-app.command()(show)
-app.command()(audit)
-app.command()(sweep)
-app.command()(suite)
-app.command()(tune)
-app.command()(vocab)
-app.command()(limit)
-app.command()(languages)
-app.command()(fairness)
-app.command()(compare)
-app.command()(schema)
-app.command()(site)
-app.command()(check)
+COMMANDS = {
+    "run": run, "list": list_, "validate": validate, "fetch": fetch, "show": show, "audit": audit, "sweep": sweep,
+    "suite": suite, "tune": tune, "vocab": vocab, "limit": limit, "languages": languages, "fairness": fairness,
+    "compare": compare, "schema": schema, "site": site, "check": check,
+}  # fmt: skip
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")
 app.add_typer(leaderboard, name="leaderboard")

@@ -107,12 +107,6 @@ class TaskPrompts:
     is_measured: bool = False
 
 
-def task_prompts(spec: DataSpec, tasks: Sequence[TaskSpec]) -> list[TaskPrompts]:
-    """Returns the prompts of every requested subset of the tasks."""
-    chosen = [(task, subset) for task in tasks for subset in task.subset_names if is_wanted(task, subset, spec)]
-    return [prompts_of(task, subset, spec, sum(task is other for other, _ in chosen)) for task, subset in chosen]
-
-
 def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
     """Returns whether a subset is requested; with the bundled samples, every subset that has one."""
     if spec.subsets is not None and task.subsets:
@@ -174,11 +168,6 @@ def load_world(name: str) -> "World":
     return WORLDS[name]
 
 
-def world_subsets(names: Sequence[str]) -> list[str]:
-    """Returns the subsets of kinds of rows. Raises ConfigError for an unknown kind."""
-    return [subset for name in names for subset in load_world(name).weights()]
-
-
 def is_measured(name: str) -> bool:
     """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
     return load_world(name).num_samples > 0
@@ -189,7 +178,7 @@ def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskP
     return [
         TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
         for name in names
-        for subset in world_subsets([name])
+        for subset in load_world(name).weights()
         if spec.subsets is None or subset in spec.subsets
     ]
 
@@ -287,11 +276,14 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     """Yields the prompts of each task, pair of aligned files and text file."""
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
-    check_subsets(spec, [*(name for task in tasks for name in task.subset_names), *world_subsets(worlds)])
+    of_worlds = [subset for name in worlds for subset in load_world(name).weights()]
+    check_subsets(spec, [*(subset for task in tasks for subset in task.subset_names), *of_worlds])
     if worlds and not tasks and (spec.source or spec.split):
         key = "source" if spec.source else "split"
         raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: leave it out")
-    yield from task_prompts(spec, tasks)
+    for task in tasks:
+        subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
+        yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
     yield from world_prompts(spec, worlds, seed)
     for language, files in spec.parallel.items():
         yield TaskPrompts(language, files.source, aligned_pairs(language, files, spec.limit))

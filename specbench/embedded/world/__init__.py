@@ -89,18 +89,14 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
     random = Random(seed + SEED_STRIDE * list(WORLDS).index(task))
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
-        different = _different(task, subset, num_per_subset, random)
-        rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different)]
+        different: dict[str, dict[str, Any]] = {}
+        for _ in range(MAX_DRAWS):
+            if len(different) == num_per_subset:
+                break
+            row = WORLDS[task].draw(subset, True, random)
+            different.setdefault(row["_key"], row)
+        else:
+            raise ValueError(f"task {task}, subset {subset}: {num_per_subset} different held-out rows were asked for, "
+                             f"{MAX_DRAWS} draws gave {len(different)}; ask for fewer")  # fmt: skip
+        rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different.values())]
     return rows
-
-
-def _different(task: str, subset: str, num_rows: int, random: Random) -> list[dict[str, Any]]:
-    """Returns held-out rows of a subset with `num_rows` different keys."""
-    rows: dict[str, dict[str, Any]] = {}
-    for _ in range(MAX_DRAWS):
-        if len(rows) == num_rows:
-            return list(rows.values())
-        row = WORLDS[task].draw(subset, True, random)
-        rows.setdefault(row["_key"], row)
-    raise ValueError(f"task {task}, subset {subset}: {num_rows} different held-out rows were asked for, {MAX_DRAWS} "
-                     f"draws gave {len(rows)}; ask for fewer")  # fmt: skip

@@ -13,6 +13,16 @@ from specbench.specs.run_options import RunOptions
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
 
 
+PAIR = ("target", "drafter", "target_revision", "drafter_revision")
+PAIR_HELP = {
+    "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
+}  # fmt: skip
+
+
+@takes_run_options(
+    only=("subsets", "data", "seed", "dtype", "device", "threads"),
+    data="Folder or file of the runs' rows, if it was moved.",
+)
 def fairness(
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help=RUNS)] = None,
     drafter: Annotated[
@@ -28,12 +38,8 @@ def fairness(
     ] = 1000,
     prompt: arguments.SamplePrompt = "",
     task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; all when absent.")] = None,
-    subset: arguments.Subset = None,
-    data: Annotated[str | None, typer.Option(help="Folder or file of the runs' rows, if it was moved.")] = None,
-    seed: arguments.Seed = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    threads: arguments.Threads = None,
+    *,
+    options: RunOptions,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON whose rows of these runs get the numbers.")
     ] = None,
@@ -53,8 +59,8 @@ def fairness(
 
     request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
-        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
-        dtype=dtype, device=device, threads=threads,
+        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=options.subsets or (), data=options.data,
+        seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
     )  # fmt: skip
     check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
@@ -120,18 +126,17 @@ def languages(
     print_result(found, as_json, lambda: [representation_table(found)])
 
 
+@takes_run_options(
+    only=(*PAIR, "seed", "dtype", "device", "engine", "threads"),
+    defaults={"target": "embedded:target", "drafter": "embedded:drafter"},
+    seed="Seed of the random texts.",
+    **PAIR_HELP,
+)
 def limit(
-    target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
-    drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter",
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
+    *,
+    options: RunOptions,
     context: Annotated[int, typer.Option(help="Cached tokens behind which passes of every length are timed.")] = 256,
     repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models.")] = 9,
-    seed: Annotated[int, typer.Option(help="Seed of the random texts.")] = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    engine: arguments.Engine = "auto",
-    threads: arguments.Threads = None,
     plot: Annotated[
         str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")
     ] = None,
@@ -162,13 +167,11 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    asked = build(LimitOptions, {
-        "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
-        "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
-    })  # fmt: skip
-    set_threads(threads, target.startswith(EMBEDDED))
+    given = {name: getattr(options, name) for name in (*PAIR, "seed", "dtype", "device", "engine")}
+    limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
+    set_threads(options.threads, limit_options.target.startswith(EMBEDDED))
     with saying("measuring") as say:
-        report = limits(asked, say)
+        report = limits(limit_options, say)
     print_result(report, as_json, lambda: tables(report))
     told = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
@@ -179,35 +182,33 @@ def limit(
         told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 
+@takes_run_options(
+    only=(*PAIR, "subsets", "limit", "data", "seed", "dtype", "device"),
+    defaults={"target": "embedded:target", "drafter": "embedded:drafter-bpe"},
+    limit="Prompts per subset; 50 over all subsets when absent.",
+    seed="Seed of the drafts and continuations behind --acceptance.",
+    dtype="For --acceptance: auto, float32, bfloat16 or float16.",
+    device="For --acceptance: auto, cuda, mps or cpu.",
+    **PAIR_HELP,
+)
 def vocab(
-    target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
-    drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
+    *,
+    options: RunOptions,
     task: Annotated[
         str | None, typer.Option(help="Task whose prompts are the texts; the bundled prompts of mgsm when absent.")
     ] = None,
-    subset: arguments.Subset = None,
-    limit: Annotated[int | None, typer.Option(help="Prompts per subset; 50 over all subsets when absent.")] = None,
-    data: arguments.Data = None,
     acceptance: Annotated[
         bool, flag("--acceptance", help="Load both models and compute the expected acceptance of each method.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the drafts and continuations behind --acceptance.")] = 0,
-    dtype: Annotated[str, typer.Option(help="For --acceptance: auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="For --acceptance: auto, cuda, mps or cpu.")] = "auto",
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.analysis.vocab import VocabOptions, parts, vocab_report
 
-    asked = VocabOptions(
-        target=target, drafter=drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
-        subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
-        seed=seed, dtype=dtype, device=device,
-    )  # fmt: skip
-    with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = vocab_report(asked, stderr)
+    names = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device")
+    given = {name: getattr(options, name) for name in names}
+    with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
+        report = vocab_report(VocabOptions(task=task, acceptance=acceptance, **given), stderr)
     print_result(report, as_json, lambda: parts(report))
 
 

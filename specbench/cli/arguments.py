@@ -65,17 +65,19 @@ LONGEST_NAME = 255  # bytes of a file name, on all common file systems
 
 
 def takes_run_options(
-    only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), **helps: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), defaults: Mapping[str, str] | None = None,
+    **helps: str,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Returns a decorator that replaces a command's parameter `options` with the options of a run.
 
     The command is called with a RunOptions of their values. `only` and `without` select fields of RunOptions; the
-    others keep their defaults. `helps`: help texts, by field, that differ from those of `specbench run`.
+    others keep their defaults. `defaults`, `helps`: defaults and help texts, by field, that differ from those of
+    `specbench run`.
     """
     names = [name for name in RUN_OPTIONS if name in only and name not in without]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = [_parameter(name, helps.get(name)) for name in names]
+        options = [_parameter(name, helps.get(name), (defaults or {}).get(name)) for name in names]
         signature = inspect.signature(function, eval_str=True)
         parameters = [
             each for own in signature.parameters.values() for each in (options if own.name == "options" else [own])
@@ -93,14 +95,15 @@ def takes_run_options(
     return decorate
 
 
-def _parameter(name: str, help_text: str | None) -> inspect.Parameter:
+def _parameter(name: str, help_text: str | None, default: str | None) -> inspect.Parameter:
     annotation = RUN_OPTIONS[name]
     kind, declared = get_args(annotation)
     declared = copy(declared)
     declared.help = help_text or declared.help
     if name == "subsets":
         declared.param_decls = ("--subset",)
-    default = None if name == "overrides" else RunOptions.__dataclass_fields__[name].default
+    if default is None and name != "overrides":
+        default = RunOptions.__dataclass_fields__[name].default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )

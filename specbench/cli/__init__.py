@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -40,7 +41,7 @@ def options(
     """Benchmark speculative decoding of language models."""
 
 
-COMMANDS = {
+COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": run, "list": list_, "validate": validate, "fetch": fetch, "show": show, "audit": audit, "sweep": sweep,
     "suite": suite, "tune": tune, "vocab": vocab, "limit": limit, "languages": languages, "fairness": fairness,
     "compare": compare, "schema": schema, "site": site, "check": check,

@@ -54,8 +54,16 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness import FairnessRequest, check_request, fairness_answer
+    from specbench.analysis.fairness import (
+        FairnessRequest,
+        absent,
+        add_to,
+        check_request,
+        check_rows,
+        fairness_answer,
+    )  # fmt: skip
     from specbench.analysis.fairness_tables import draw_fairness, tables
+    from specbench.results.plots import check_plot
 
     request = FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
@@ -65,12 +73,8 @@ def fairness(
     check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
-        from specbench.results.plots import check_plot
-
         check_plot(picture)
     if board is not None:
-        from specbench.analysis.fairness import check_rows
-
         check_rows(board)
     with stderr.status("reading the runs") as status:
         found = fairness_answer(request, status.update)
@@ -79,10 +83,8 @@ def fairness(
         draw_fairness(found.report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
-        from specbench.analysis.fairness import absent, add_to
-
-        told = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
-        stderr.print(f"{board}: {'; '.join(filter(None, told))}", soft_wrap=True)
+        lines = [f"{add_to(board, found)} rows got fairness numbers", absent(board, found)]
+        stderr.print(f"{board}: {'; '.join(filter(None, lines))}", soft_wrap=True)
 
 
 def languages(
@@ -173,13 +175,13 @@ def limit(
     with saying("measuring") as say:
         report = limits(limit_options, say)
     print_result(report, as_json, lambda: tables(report))
-    told = stderr if as_json else stdout  # with --json stdout has only the JSON
+    console = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
         write(file, report)
-        told.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
     if picture is not None:
         draw_limit(report, picture)
-        told.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 
 @takes_run_options(
@@ -253,9 +255,9 @@ def audit(
         write_report(file, report.model_dump_json(indent=2))
     print_result(report, as_json, lambda: [audit_table(report), *paragraphs(report)])
     if board is not None:
-        kept = None if file is None else relative(file, board)
-        stderr.print(f"{board}: {set_verdicts(board, report.with_place(kept))} rows got a verdict", soft_wrap=True)
-        if kept is None:
+        place = None if file is None else relative(file, board)
+        stderr.print(f"{board}: {set_verdicts(board, report.with_place(place))} rows got a verdict", soft_wrap=True)
+        if place is None:
             stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
     if not report.as_declared:
         raise typer.Exit(1)

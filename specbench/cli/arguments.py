@@ -95,7 +95,7 @@ def takes_run_options(
     return decorate
 
 
-def _parameter(name: str, help_text: str | None, default: str | None) -> inspect.Parameter:
+def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parameter:
     annotation = RUN_OPTIONS[name]
     kind, declared = get_args(annotation)
     declared = copy(declared)

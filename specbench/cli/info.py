@@ -45,7 +45,7 @@ def methods_table() -> Table:
     return Table("methods", columns("name", "title", "paper", "lossless", "needs"), rows)
 
 
-def parts_table() -> Table:
+def components_table() -> Table:
     """Returns a table of all drafters, verification rules, vocabulary bridges and scorers."""
     rows = []
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
@@ -53,7 +53,7 @@ def parts_table() -> Table:
             fields = registry.options_model(name).model_fields.items()
             options = ", ".join(key if field.is_required() else f"{key}: {field.default}" for key, field in fields)
             rows.append([registry.kind, name, options or "–"])
-    return Table("parts of methods and tasks", columns("part", "name", "options and their defaults"), rows)
+    return Table("components of methods and tasks", columns("component", "name", "options and their defaults"), rows)
 
 
 def metrics_table() -> Table:
@@ -65,7 +65,7 @@ def metrics_table() -> Table:
 
 
 TABLES: Mapping[str, Callable[[], Table]] = {
-    "tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table
+    "tasks": tasks_table, "methods": methods_table, "components": components_table, "metrics": metrics_table
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def needs(method: MethodSpec) -> str:
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all if absent.")] = "all",
+    kind: Annotated[str, typer.Argument(help="tasks, methods, components or metrics; all if absent.")] = "all",
 ) -> None:
     """List tasks, methods and components (built-in ones and those of plug-ins), and the meaning of the metrics."""
     if kind != "all" and kind not in TABLES:

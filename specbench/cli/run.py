@@ -27,7 +27,7 @@ def run(
         str | None, typer.Option(help="IN,OUT: dollars per million tokens, to count what the judge costs.")
     ] = None,
     judge_dry_run: Annotated[
-        bool, flag("--judge-dry-run", help="Print what the judge would be asked; send nothing.")
+        bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
     output: Annotated[str | None, typer.Option(help="Folder of the run; a run that is there is continued.")] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,

@@ -60,8 +60,8 @@ def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, A
 
 def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
     """Returns the spec type of a key's value, or None. A mapping, whose keys the user chooses, has none."""
-    held = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
-    return next((each for each in held if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
+    types = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
+    return next((each for each in types if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
 
 
 def key_lines(parameter: Parameter) -> list[str]:

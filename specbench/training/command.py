@@ -96,10 +96,10 @@ def is_finished(spec: TrainSpec) -> bool:
         return False
     if kind != spec.kind:
         return False
-    asked = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
+    requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
     if spec.num_steps is None:  # the data determine it
-        del asked["num_steps"]
-    check_same_settings(spec, {key: made.get(key) for key in asked}, asked)
+        del requested["num_steps"]
+    check_same_settings(spec, {key: made.get(key) for key in requested}, requested)
     check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
             "target": identified(model_source(spec.target), spec.target_revision),
@@ -109,9 +109,9 @@ def is_finished(spec: TrainSpec) -> bool:
     return True
 
 
-def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Raises ConfigError with the differences between a finished training and the requested one."""
-    changed = "; ".join(changed_settings(made, asked))
+    changed = "; ".join(changed_settings(made, requested))
     if changed:
         raise ConfigError(
             f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "

@@ -55,18 +55,18 @@ class LanguageDraws:
 
     def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
         """Returns the prompts of a pass with the target's sampled continuations, in mini-batches by language."""
-        chosen = [
+        prompts = [
             (language, ids)
             for language, times in languages.items()
             for ids in self._prompts_of(number, language, times)
         ]
         jobs = [
             GenerationJob(ids, stream_seed(self._spec.seed, "continuation", number, i))
-            for i, (_, ids) in enumerate(chosen)
+            for i, (_, ids) in enumerate(prompts)
         ]
         ends = self._generator.continue_all(jobs, self._spec.generation_batch)
         samples: dict[str, list[Sample]] = {language: [] for language in languages}
-        for (language, ids), end in zip(chosen, ends, strict=True):
+        for (language, ids), end in zip(prompts, ends, strict=True):
             samples[language].append(Sample(language, (*ids, *end), len(ids)))
         return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
 

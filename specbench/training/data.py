@@ -300,11 +300,11 @@ def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
 
 def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
     """Returns prompts made of the source's lines, with the target's lines as answers."""
-    named = {"source": files.source, **({"target": files.target} if files.target else {})}
-    for path in named.values():
+    paths = {"source": files.source, **({"target": files.target} if files.target else {})}
+    for path in paths.values():
         if not Path(path).is_file():
             raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
-    rows = [row for _, row in parallel_rows({name: Path(path) for name, path in named.items()})]
+    rows = [row for _, row in parallel_rows({name: Path(path) for name, path in paths.items()})]
     made = [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
     return not_empty(made[:limit], f"data.parallel.{language}: '{files.source}'")
 

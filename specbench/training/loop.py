@@ -333,7 +333,8 @@ class Loop:
 
     def _evaluating(self) -> AbstractContextManager[None]:
         self.model.eval()
-        return self.accelerator.autocast()
+        precision: AbstractContextManager[None] = self.accelerator.autocast()
+        return precision
 
     def _backward(self, part: LossPart) -> Loss:
         with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):

@@ -60,13 +60,13 @@ class SampleObjective:
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch; their weights sum to 1."""
         self._sums, self._counts = {}, {}
-        chosen = self.batch(number)
-        total = sum(sample.num_learnt for sample in chosen)
-        groups = dict.fromkeys(sample.group for sample in chosen)
+        samples = self.batch(number)
+        total = sum(sample.num_learnt for sample in samples)
+        groups = dict.fromkeys(sample.group for sample in samples)
         return [
             LossPart(group, batch.num_learnt / total, batch.num_learnt, partial(self._loss, group, batch))
             for group in groups
-            for batch in batches_of([sample for sample in chosen if sample.group == group], MINI_BATCH)
+            for batch in batches_of([sample for sample in samples if sample.group == group], MINI_BATCH)
         ]
 
     def batch(self, number: int) -> list[Sample]:

@@ -66,8 +66,8 @@ class Generator:
         """Yields batches of (index of the job, continuation); prompts of similar length are batched together."""
         order = sorted(range(len(jobs)), key=lambda place: len(jobs[place].prompt_ids))
         for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            yield list(zip(chosen, self._continue([jobs[place] for place in chosen]), strict=True))
+            places = order[start : start + batch_size]
+            yield list(zip(places, self._continue([jobs[place] for place in places]), strict=True))
 
     @torch.no_grad()
     def _continue(self, jobs: Sequence[GenerationJob]) -> list[Ids]:

@@ -39,8 +39,8 @@ def simple_evaluate(
     if options.get("task_manager") is None:
         names = [task for task in options.get("tasks") or () if isinstance(task, str)]
         options["task_manager"] = task_index(names, metadata=arguments | (options.get("metadata") or {}))
-    asked = options.get("gen_kwargs") or {}  # raises before the models are loaded
-    generation_spec(simple_parse_args_string(asked) if isinstance(asked, str) else asked)
+    gen_kwargs = options.get("gen_kwargs") or {}  # raises before the models are loaded
+    generation_spec(simple_parse_args_string(gen_kwargs) if isinstance(gen_kwargs, str) else gen_kwargs)
     seed = options.get("torch_random_seed", DEFAULT_OTHER_SEED)
     of_the_model = (
         {key: options.get(key) for key in OF_THE_MODEL} | ({} if seed is None else {"seed": seed}) | arguments

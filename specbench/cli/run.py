@@ -1,13 +1,17 @@
 """`specbench run` and `specbench lm-eval`."""
 
-import json
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
+from specbench.core.table import Table
 from specbench.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from specbench.results.execute import RunOutcome
 
 
 @takes_run_options()
@@ -50,22 +54,26 @@ def run(
         judging=judging_of(judge, judge_base_url, judge_prices, judge_dry_run),
     )  # fmt: skip
     outcome = execute(request, stderr)
-    if as_json:
-        stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
-        return
+    rows = [row.model_dump(mode="json") for row in outcome.rows]
+    print_result(rows, as_json, lambda: run_tables(outcome))
+    if not as_json:
+        stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+
+
+def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
+    """Yields the tables of a run: those of its rows, then the comparison and the breakdown of each task, and the overview
+    of several tasks."""
     from specbench.results.breakdown import breakdown_table
     from specbench.results.tables import comparison_table, overview_table, run_table
 
-    for group in outcome.tables():
-        stdout.print(run_table(group))
+    yield from map(run_table, outcome.tables())
     groups = outcome.by_task()
     for group in groups:
         if len(group) > 2:
-            stdout.print(comparison_table(group))
-        stdout.print(breakdown_table(group))
+            yield comparison_table(group)
+        yield breakdown_table(group)
     if len(groups) > 1:
-        stdout.print(overview_table(groups))
-    stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+        yield overview_table(groups)
 
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the rest is parsed by lm-eval

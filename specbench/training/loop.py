@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -156,7 +156,7 @@ class Log:
         """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError for a log that is
         shorter than the checkpoint says."""
         if num_bytes == 0:
-            self.path.write_text(self._lines([self.columns]), encoding="utf-8")
+            self._write([self.columns], "w")
             return
         found = self.path.stat().st_size if self.path.exists() else 0
         if found < num_bytes:
@@ -170,8 +170,7 @@ class Log:
         """Writes the rows of a pass; a missing column is empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         cells = [[now, step, number, *(row.get(name) for name in self.columns[len(FIRST_COLUMNS) :])] for row in rows]
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(self._lines(cells))
+        self._write(cells, "a")
 
     def sync(self) -> int:
         """Writes the file to the disk. Returns its size in bytes."""
@@ -179,10 +178,9 @@ class Log:
             os.fsync(file.fileno())
             return file.seek(0, os.SEEK_END)
 
-    def _lines(self, rows: Sequence[Sequence[Any]]) -> str:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        return text.getvalue()
+    def _write(self, rows: Sequence[Sequence[Any]], mode: Literal["w", "a"]) -> None:
+        with self.path.open(mode, encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 @dataclass(frozen=True)

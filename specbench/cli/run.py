@@ -61,8 +61,8 @@ def run(
 
 
 def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
-    """Yields the tables of a run: those of its rows, then the comparison and the breakdown of each task, and the overview
-    of several tasks."""
+    """Yields the tables of a run: those of its rows, then the comparison and the breakdown of each task, and an
+    overview of several tasks."""
     from specbench.results.breakdown import breakdown_table
     from specbench.results.tables import comparison_table, overview_table, run_table
 

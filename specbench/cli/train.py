@@ -32,11 +32,6 @@ Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a l
 Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 
-def keys_text(kind: str) -> str:
-    """Returns one entry for each key of --set and --config."""
-    return "\n".join(["Keys of --set and --config:", *(line for key in spec_keys(kind) for line in key_lines(key))])
-
-
 def spec_keys(kind: str) -> Iterator[Parameter]:
     """Yields the keys of a kind of training; keys of nested specs have dotted names."""
     model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
@@ -79,7 +74,8 @@ class WithKeys(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         assert self.name is not None
-        stdout.out(keys_text(self.name))
+        lines = [line for key in spec_keys(self.name) for line in key_lines(key)]
+        stdout.out("\n".join(["Keys of --set and --config:", *lines]))
 
 
 @train.command(cls=WithKeys)

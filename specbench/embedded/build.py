@@ -193,14 +193,12 @@ def smoke_version(recipe: Recipe) -> Recipe:
     if isinstance(recipe, NgramRecipe):
         return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
     if isinstance(recipe, TrainedMember):
-        return replace(recipe, stages=tuple(smoke_training(stage) for stage in recipe.stages))
+        steps = {"num_steps": 2, "max_new_tokens": 8}
+        return replace(recipe, stages=tuple(
+            {**stage, **steps, "data": {**stage["data"], "limit": 2}} for stage in recipe.stages
+        ))  # fmt: skip
     stages = tuple(replace(stage, num_steps=max(2, stage.num_steps // SMOKE_SHARE)) for stage in recipe.stages)
     return replace(recipe, stages=stages)
-
-
-def smoke_training(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a training of two steps on a few rows."""
-    return {**stage, "num_steps": 2, "max_new_tokens": 8, "data": {**stage["data"], "limit": 2}}
 
 
 def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:

@@ -51,7 +51,9 @@ def load(entry: str) -> EntryCode:
         raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
-    return EntryCode(call, _revision(module))
+    file = getattr(module, "__file__", None)
+    revision = f"local-{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else None
+    return EntryCode(call, revision)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -75,18 +77,16 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _revision(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return f"local-{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else None
-
-
 def options_model(call: Callable[..., Any], offered: Collection[str], num_positional: int) -> type[BaseModel]:
-    """Returns the model of a call's options: its parameters that are not offered, validated by their annotations. The
-    first `num_positional` parameters are skipped."""
+    """Returns the model of a call's options: its parameters that are not offered, validated by their annotations if
+    these can be evaluated. The first `num_positional` parameters are skipped."""
     parameters = list(_signature(call).parameters.values())[num_positional:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     fields: dict[str, Any] = {
-        p.name: (_type(p.annotation), ... if p.default is p.empty else p.default)
+        p.name: (
+            Any if p.annotation is p.empty or isinstance(p.annotation, str) else p.annotation,
+            ... if p.default is p.empty else p.default,
+        )
         for p in parameters
         if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in offered
     }
@@ -115,11 +115,6 @@ def keywords(
         raise ConfigError(first_problem(error, model, place)) from error
     passed = {name: value for name, value in offered.items() if takes(call, name, num_positional)}
     return passed | {name: getattr(checked, name) for name in {**model.model_fields, **options}}
-
-
-def _type(annotation: Any) -> Any:
-    """Returns the type that validates an option; Any if its annotation is missing or cannot be evaluated."""
-    return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
 
 
 def takes(call: Callable[..., Any], name: str, num_positional: int = 0) -> bool:

@@ -45,7 +45,11 @@ def read_settings(
     `options`: values by dotted key, None for an option that is not given. `overrides`: key=value. Raises ConfigError
     naming the file or the option, the key and the value.
     """
-    file = read_config(config, kind) if config is not None else {}
+    file = yaml_files.read(config) if config is not None else {}
+    if file.get("kind", kind) != kind:
+        raise ConfigError(
+            f"{config}: kind = {file['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
+        )
     data: dict[str, Any] = {**file, "kind": kind}
     for path, value in options.items():
         if value is not None:
@@ -63,16 +67,6 @@ def read_settings(
         return build(model, {"data": {}, **data})
     except ConfigError as error:
         raise ConfigError(f"{origin_of(str(error), config, file, texts)}{error}") from error
-
-
-def read_config(config: Path, kind: str) -> dict[str, Any]:
-    """Returns the keys of a file. Raises ConfigError for a file that cannot be read or that is of another kind."""
-    data = yaml_files.read(config)
-    if data.get("kind", kind) != kind:
-        raise ConfigError(
-            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
-        )
-    return data
 
 
 def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:

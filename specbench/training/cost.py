@@ -95,10 +95,14 @@ class CostMeter(ProcessorEnergy):
 
     def cost(self) -> Cost:
         """Returns the cost so far, without steps that were lost when a process was killed."""
-        taken = {name: counted_since(self._start[name], now) for name, now in self._counters().items()}
-        taken["cpu_joules"] = self.joules()
-        before = {name: self._earlier.get(name, 0.0) for name in taken}
-        return {name: known_sum(before[name], more) for name, more in taken.items()}
+        cost: Cost = {}
+        for name, now in [*self._counters().items(), ("cpu_joules", self.joules())]:
+            start, before = self._start.get(name, 0.0), self._earlier.get(name, 0.0)
+            if start is None or now is None or before is None or now < start:  # unknown, or the counter was reset
+                cost[name] = None
+            else:
+                cost[name] = before + (now - start)
+        return cost
 
     def _counters(self) -> Cost:
         return {
@@ -106,16 +110,6 @@ class CostMeter(ProcessorEnergy):
             "cpu_seconds": time.process_time(),
             "gpu_joules": gpu_joules(self._device),
         }
-
-
-def counted_since(start: float | None, now: float | None) -> float | None:
-    """Returns the difference of a counter; None if a value is unknown or the counter was reset."""
-    return None if start is None or now is None or now < start else now - start
-
-
-def known_sum(before: float | None, more: float | None) -> float | None:
-    """Returns the sum; None if a part is unknown."""
-    return None if before is None or more is None else before + more
 
 
 def gpu_joules(device: torch.device) -> float | None:

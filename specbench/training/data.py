@@ -277,7 +277,10 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
     of_worlds = [subset for name in worlds for subset in load_world(name).weights()]
-    check_subsets(spec, [*(subset for task in tasks for subset in task.subset_names), *of_worlds])
+    known = [*(subset for task in tasks for subset in task.subset_names), *of_worlds]
+    for name in spec.subsets or ():
+        if name not in known:
+            raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
     if worlds and not tasks and (spec.source or spec.split):
         key = "source" if spec.source else "split"
         raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: leave it out")
@@ -289,13 +292,6 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         yield TaskPrompts(language, files.source, aligned_pairs(language, files, spec.limit))
     for language, file in spec.text.items():
         yield TaskPrompts(language, file, text_pairs(language, file, spec))
-
-
-def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
-    """Raises ConfigError for a requested subset that no task has."""
-    for name in spec.subsets or ():
-        if name not in known:
-            raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
 
 
 def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:

@@ -126,9 +126,11 @@ def run_counting(spec: NgramSpec, console: Console, command: str) -> CountingRec
             digest = vocabulary_digest(vocabulary)
             count_into(folder, documents, spec.order, max(vocabulary.values()) + 1, digest, documents.counting)
             seconds = time.perf_counter() - start
+            num_texts = documents.num_documents - data.num_prompts
+            corpus = [f"{num_texts} from {', '.join(spec.data.corpus)}"] if spec.data.corpus else []
             record = CountingRecord(
                 settings=spec.model_dump(mode="json"),
-                data=corpus_record(data, spec, documents),
+                data={**data_record(data), "digest": documents.digest, "sources": [*data.sources, *corpus]},
                 models={"target": {"name": spec.target, "tokenizer_digest": digest}},
                 counts=count_record(folder, documents, seconds),
                 cost=meter.cost(),
@@ -138,13 +140,6 @@ def run_counting(spec: NgramSpec, console: Console, command: str) -> CountingRec
             )
             record.write(folder)
     return record
-
-
-def corpus_record(data: TrainingData, spec: NgramSpec, documents: TokenizedTexts) -> dict[str, Any]:
-    """Returns what identifies the data, including the texts of the corpus."""
-    files, num_texts = spec.data.corpus, documents.num_documents - data.num_prompts
-    corpus = [f"{num_texts} from {', '.join(files)}"] if files else []
-    return {**data_record(data), "digest": documents.digest, "sources": [*data.sources, *corpus]}
 
 
 def count_record(folder: Path, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:

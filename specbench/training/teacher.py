@@ -6,7 +6,7 @@ Every prompt has its own random stream, so that batching changes nothing.
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -186,12 +186,15 @@ class GenerationCache:
         Raises ConfigError if the disk is not writable, or the file is damaged.
         """
         with self._open() as database:
-            known = read_values(database, keys)
+            rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
+            known = {row[0]: json.loads(row[1]) for row in rows if row is not None}
             missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
             names, num_made, lines = list(missing), 0, PlainLines(self._console)
             for batch in make(list(missing.values())) if missing else ():
                 new = {names[index]: value for index, value in batch}
-                write_values(database, new)
+                texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
+                with database:
+                    database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
                 known |= new
                 num_made += len(new)
                 line = f"{num_made}/{len(missing)} {what} ({len(keys) - len(missing)} from the cache)"
@@ -211,18 +214,6 @@ class GenerationCache:
                 f"{self.path}: cannot store the target's continuations there ({error}): free the disk, fix the "
                 "permissions, or delete the file if it is damaged"
             ) from error
-
-
-def read_values(database: sqlite3.Connection, keys: Iterable[str]) -> dict[str, Any]:
-    """Returns the cached values by key."""
-    rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
-    return {row[0]: json.loads(row[1]) for row in rows if row is not None}
-
-
-def write_values(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    rows = [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()]
-    with database:
-        database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
 
 
 def generation_key(request: Mapping[str, Any]) -> str:

@@ -60,9 +60,11 @@ WORLDS = {
     "mlsum": _of_task("mlsum", lambda: equal_weights(tables("mlsum")), documents.mlsum_draw),
     "scrolls": _of_task("scrolls", lambda: equal_weights(documents.SCROLLS_KINDS), documents.scrolls_draw),
     "story": _of_task("story", partial(listed_weights, "story"), documents.story_draw),
-    "spec_bench": _of_task("spec_bench", chat.spec_bench_weights, chat.spec_bench_draw),
+    "spec_bench": _of_task("spec_bench", lambda: chat.SPEC_BENCH_WEIGHTS, chat.spec_bench_draw),
     "mt_bench": _of_task("mt_bench", lambda: equal_weights(chat.TALK_KINDS), chat.mt_bench_draw),
-    "multilingual_spec_bench": _of_task("multilingual_spec_bench", chat.multilingual_weights, chat.multilingual_draw),
+    "multilingual_spec_bench": _of_task(
+        "multilingual_spec_bench", lambda: chat.MULTILINGUAL_WEIGHTS, chat.multilingual_draw
+    ),
 }
 
 

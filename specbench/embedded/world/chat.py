@@ -202,8 +202,11 @@ QUESTION_GROUPS: dict[str, Callable[[bool, Random], dict[str, Any]]] = {
 }
 
 
+# Half for the conversations: `mt_bench` trains on them too.
+SPEC_BENCH_WEIGHTS = {"mt_bench": 0.5, **dict.fromkeys(QUESTION_GROUPS, 1.0)}
 SOURCE_LANGUAGES = {"deen": "de", "zhen": "zh", "fren": "fr", "ruen": "ru", "jaen": "ja"}
-TRAINED_PAIRS = ("deen", "zhen")  # the embedded models know the other languages from `wmt`
+# Two pairs are trained on; the others are only sampled, and the embedded models know their languages from `wmt`.
+MULTILINGUAL_WEIGHTS = {subset: float(subset in ("deen", "zhen")) for subset in SOURCE_LANGUAGES}
 
 
 def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -211,21 +214,11 @@ def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]
     return {"subset": subset, **conversation(subset, held_out, random)}
 
 
-def spec_bench_weights() -> dict[str, float]:
-    """Returns equal shares of the groups, half for the conversations: `mt_bench` trains on them too."""
-    return {"mt_bench": 0.5, **dict.fromkeys(QUESTION_GROUPS, 1.0)}
-
-
 def spec_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns a conversation of any category, or a question of the group."""
     if subset == "mt_bench":
         return {"subset": subset, **conversation(random.choice(list(TALK_KINDS)), held_out, random)}
     return {"subset": subset, **QUESTION_GROUPS[subset](held_out, random)}
-
-
-def multilingual_weights() -> dict[str, float]:
-    """Returns equal shares of two source languages; the others are sampled and never trained on."""
-    return {subset: float(subset in TRAINED_PAIRS) for subset in SOURCE_LANGUAGES}
 
 
 def multilingual_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:

@@ -162,12 +162,8 @@ def drill_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 def drill_example(row: dict[str, Any]) -> tuple[str, ...]:
     """Returns given and learnt texts in turn: the left side of each sum, then its right side."""
-    return tuple(text for equation in row["sums"] for text in _equation_sides(equation))
-
-
-def _equation_sides(equation: str) -> tuple[str, str]:
-    left, right = equation.split(" = ", 1)
-    return f" {left} =", f" {right}."
+    sides = [equation.split(" = ", 1) for equation in row["sums"]]
+    return tuple(text for left, right in sides for text in (f" {left} =", f" {right}."))
 
 
 def sums_weights(task: str) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +10,9 @@ from specbench.cli.arguments import command_line, flag, path, print_result, spli
 from specbench.core.console import saying, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from specbench.analysis.fairness import FairnessAnswer
 
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
 
@@ -54,31 +58,31 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness import (
-        FairnessRequest,
-        absent,
-        add_to,
-        check_request,
-        check_rows,
-        fairness_answer,
-    )  # fmt: skip
-    from specbench.analysis.fairness_tables import draw_fairness, tables
+    from specbench.analysis import fairness as analysis
+    from specbench.analysis.fairness_tables import tables
     from specbench.results.plots import check_plot
 
-    request = FairnessRequest(
+    request = analysis.FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=options.subsets or (), data=options.data,
         seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
     )  # fmt: skip
-    check_request(request)
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
         check_plot(picture)
     if board is not None:
-        check_rows(board)
+        analysis.check_rows(board)
     with stderr.status("reading the runs") as status:
-        found = fairness_answer(request, status.update)
+        found = analysis.fairness_answer(request, status.update)
     print_result(found.report, as_json, lambda: tables(found.report))
+    save_fairness(found, picture, board)
+
+
+def save_fairness(found: "FairnessAnswer", picture: Path | None, board: Path | None) -> None:
+    """Draws the picture, and adds the numbers to the rows of the leaderboard, where they are wanted."""
+    from specbench.analysis.fairness import absent, add_to
+    from specbench.analysis.fairness_tables import draw_fairness
+
     if picture is not None:
         draw_fairness(found.report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)

@@ -220,7 +220,7 @@ def test_list(specbench: Specbench) -> None:
     assert code == 0 and "…" not in out and max(map(len, lines)) <= 100
     for name, paper in (("multilingual_spec_bench", "arXiv:2406.16758"), ("low_resource_mt", "arXiv:2605.30580")):
         assert any(line.split()[0] == name and paper in line for line in lines if line.strip())
-    code, out, _ = specbench("list", "parts")
+    code, out, _ = specbench("list", "components")
     assert code == 0 and "prompt_lookup" in out and "threshold" in out and "union" in out and "number" in out
     code, _, err = specbench("list", "methodz")
     assert code == 2 and "did you mean 'methods'" in err

@@ -12,7 +12,7 @@ from lm_eval import evaluator
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
-from specbench.cli.lm_eval import PASSED_ON, lm_eval
+from specbench.cli.run import PASSED_ON, lm_eval
 from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling

@@ -17,8 +17,8 @@ from specbench.models.causal_lm import CausalLM
 from specbench.training.data import TrainingData, TrainingPrompt
 from specbench.training.objectives import build_objective
 from specbench.training.passes import Batch, learnt_logits
-from specbench.training.self_distillation import CompletionServer, ServerQuestion
 from specbench.training.spec import TrainSpec
+from specbench.training.teacher import CompletionServer, ServerQuestion
 from tests import tiny
 
 KEY = "sk-a-key-that-nobody-may-see-0815"

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from specbench.cli.help.find import find_help
 from specbench.cli.help.method import MethodHelp
 from specbench.cli.help.parameters import described
-from specbench.cli.help.text import method_text, shown
+from specbench.cli.help.text import find_help, method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, Registry
@@ -256,7 +255,7 @@ def test_an_unknown_name_is_one_line(name: str, expected: str) -> None:
 
 def test_a_plug_in_is_explained_as_far_as_its_code_says(installed: Path) -> None:  # noqa: F811
     code = """
-from specbench.cli.help.find import find_help
+from specbench.cli.help.text import find_help
 from specbench.cli.help.text import method_text
 print(method_text(find_help("parrot")))
 print([(p.key, p.type, p.range, p.default, p.meaning, p.settable) for p in find_help("parrot").parameters][1])

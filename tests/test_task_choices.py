@@ -17,7 +17,7 @@ from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 
 TASKS = {name: load_task(name) for name in ("csqa", "mmlu")}
-CASES = [("csqa", "default"), *(("mmlu", subject) for subject in world_choices.mmlu_weights())]
+CASES = [("csqa", "default"), *(("mmlu", subject) for subject in WORLDS["mmlu"].weights())]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 HEADING = "The following are multiple choice questions (with answers) about anatomy.\n\n"
 QUESTIONS = [{"question": f' Which is "{n}", of these? ', "subject": "anatomy", "choices": [f"{n}, or", "b", "c", "d"],
@@ -104,7 +104,7 @@ def test_the_subjects_of_mmlu():
     task = TASKS["mmlu"]
     assert len(task.subset_names) == 57
     assert all(task.subset(name).vars["subject"] == name.replace("_", " ") for name in task.subset_names)
-    assert {name for name in task.subset_names if task.subset(name).sample} == set(world_choices.mmlu_weights())
+    assert {name for name in task.subset_names if task.subset(name).sample} == set(WORLDS["mmlu"].weights())
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")

@@ -9,7 +9,8 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.embedded.world import WORLDS, dolly
+from specbench.embedded.world import WORLDS
+from specbench.embedded.world import chat as dolly
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.readers.questions import aya
@@ -56,7 +57,7 @@ def test_rows_that_name_no_language_or_no_script_are_taken():
 def test_languages_samples_and_tokenizers():
     task = load_task("dolly")
     assert sorted(task.subset_names) == sorted(LANGUAGES)
-    assert {name for name in LANGUAGES if task.subset(name).sample} == set(dolly.dolly_weights())
+    assert {name for name in LANGUAGES if task.subset(name).sample} == set(WORLDS["dolly"].weights())
     for name in LANGUAGES:
         assert task.subset(name).language == name
         assert task.subset(name).reader.startswith("aya_")
@@ -66,7 +67,7 @@ def test_languages_samples_and_tokenizers():
     assert task.dataset.name is None and task.dataset.data_files, "one file of one split"
 
 
-@pytest.mark.parametrize("subset", list(dolly.dolly_weights()))
+@pytest.mark.parametrize("subset", list(WORLDS["dolly"].weights()))
 def test_the_world_s_answers_are_right_and_others_are_not(subset, tmp_path):
     generator = random.Random(1)
     rows = [dolly.dolly_draw(subset, True, generator) for _ in range(12)]

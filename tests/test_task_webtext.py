@@ -6,6 +6,7 @@ import random
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.embedded.world import WORLDS
 from specbench.embedded.world import sentences as world_sentences
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
@@ -47,10 +48,10 @@ def test_a_row_without_the_column_is_told_of(tmp_path):
 def test_no_score_is_asked_for():
     task = load_task("webtext")
     assert task.scorer is None and task.reference is None
-    assert [task.subset(name).language for name in task.subset_names] == list(world_sentences.webtext_weights())
+    assert [task.subset(name).language for name in task.subset_names] == list(WORLDS["webtext"].weights())
 
 
-@pytest.mark.parametrize("subset", list(world_sentences.webtext_weights()))
+@pytest.mark.parametrize("subset", list(WORLDS["webtext"].weights()))
 def test_the_world_s_texts_are_longer_than_their_prompts(subset, tmp_path):
     generator = random.Random(1)
     rows = [world_sentences.webtext_draw(subset, True, generator) for _ in range(50)]

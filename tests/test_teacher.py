@@ -132,28 +132,28 @@ def test_what_is_kept_is_not_generated_again(tmp_path: Path, monkeypatch: pytest
 def test_an_interruption_keeps_what_is_there(tmp_path: Path) -> None:
     store, made = GenerationCache(tmp_path), []
 
-    def stopped(places: Any) -> Any:
-        yield [(places[0], "a")]
+    def stopped(jobs: Any) -> Any:
+        yield [(0, "a")]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.filled(["x", "y"], stopped, "texts")
+        store.filled(["x", "y"], ["job x", "job y"], stopped, "texts")
 
-    def rest(places: Any) -> Any:
-        made.extend(places)
-        yield [(place, "b") for place in places]
+    def rest(jobs: Any) -> Any:
+        made.extend(jobs)
+        yield [(place, "b") for place, _ in enumerate(jobs)]
 
-    assert store.filled(["x", "y"], rest, "texts") == ["a", "b"]
-    assert made == [1]
+    assert store.filled(["x", "y"], ["job x", "job y"], rest, "texts") == ["a", "b"]
+    assert made == ["job y"]
 
 
 def test_a_damaged_file_or_a_folder_that_cannot_be_is_one_error(tmp_path: Path) -> None:
     (tmp_path / generations.FILE).write_text("no database, but long enough to be read as one" * 50)
     with pytest.raises(ConfigError, match="delete the file if it is damaged"):
-        GenerationCache(tmp_path).filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
+        GenerationCache(tmp_path).filled(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot store the target's continuations there"):
-        GenerationCache(tmp_path / "file").filled(["x"], lambda places: iter([[(0, 1)]]), "texts")
+        GenerationCache(tmp_path / "file").filled(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
 
 
 def test_the_fingerprint_follows_the_weights() -> None:

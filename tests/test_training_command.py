@@ -18,8 +18,8 @@ from specbench.training.corrective import CorrectiveObjective
 from specbench.training.loop import make_optimizer
 from specbench.training.objectives import SampleObjective
 from specbench.training.output import OutputFolder
-from specbench.training.self_distillation import CompletionServer
 from specbench.training.spec import TrainSpec
+from specbench.training.teacher import CompletionServer
 from tests import tiny
 from tests.training_toys import in_a_process, killed_at, same
 

@@ -23,9 +23,7 @@ from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
 from specbench.training import train
-from specbench.training.checkpoint import RateProgress
-from specbench.training.loop import LossPart, make_optimizer, rate_at
-from specbench.training.output import last_validation
+from specbench.training.loop import LossPart, RateProgress, make_optimizer, rate_at
 from specbench.training.spec import TrainSpec
 from tests.training_toys import (
     NUM_PASSES,
@@ -184,14 +182,9 @@ def test_the_held_back_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
     assert all(torch.equal(value, alone[name]) for name, value in weights(tmp_path / "out").items())
 
 
-def test_the_best_rate_has_the_lowest_held_back_loss() -> None:
-    assert (
-        train.index_of_lowest([None]) == 0
-        and train.index_of_lowest([2.0, 1.0, 3.0]) == 1
-        and train.index_of_lowest([None, 5.0]) == 1
-    )
-    assert last_validation(RateProgress(2, validation={2: 1.0})) == 1.0
-    assert last_validation(RateProgress(2, validation={2: 1.0}, lost="step 3")) is None
+def test_a_rate_that_diverged_has_no_held_back_loss() -> None:
+    assert RateProgress(2, validation={2: 1.0}).last_validation == 1.0
+    assert RateProgress(2, validation={2: 1.0}, lost="step 3").last_validation is None
 
 
 def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
@@ -286,7 +279,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
         write_bytes(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.checkpoint.write_bytes", full)
+        patch.setattr("specbench.training.loop.write_bytes", full)
         with pytest.raises(ConfigError, match=r"cannot write there .No space left.*the last checkpoint is kept"):
             train_toy(tmp_path)
     begun: list[int] = []

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
 from specbench.training import cost as processor_energy
-from specbench.training.checkpoint import Log
 from specbench.training.cost import MAX_WATTS, CostMeter, ProcessorEnergy
+from specbench.training.loop import Log
 from specbench.training.output import total_cost
 from specbench.training.progress import losses_text
 from tests import tiny

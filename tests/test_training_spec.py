@@ -8,7 +8,7 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.command import read_settings, settings
+from specbench.training.command import read_settings
 from specbench.training.spec import EXAMPLES, NgramSpec, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
@@ -97,7 +97,8 @@ def test_every_mistake_is_named(kind: str, given: dict[str, Any], problem: str) 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("num_steps: 7\nseed: 3\nscdf: {mini_batch: 2, estimator: sampled}\ndata: {tasks: ['world:mgsm']}\n")
-    made = settings("scdf", file, {"seed": 4, "output": "o", "data.limit": None}, ["scdf.mini_batch=4", "clip=0.5"])
+    overrides = ["scdf.mini_batch=4", "clip=0.5"]
+    made = read_settings(TrainSpec, "scdf", file, {"seed": 4, "output": "o", "data.limit": None}, overrides)
     assert made.scdf is not None
     assert (made.num_steps, made.seed, made.clip, made.schedule) == (7, 4, 0.5, "constant")
     assert (made.scdf.mini_batch, made.scdf.estimator, made.scdf.prompts_per_language) == (4, "sampled", 64)
@@ -105,8 +106,9 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(tmp_
 
 def test_numbers_written_as_powers_are_numbers() -> None:
     given = {"output": "o", "data.tasks": ["world:mgsm"]}
-    assert settings("scdf", None, given, ["learning_rate=1e-5"]).learning_rate == (1e-5,)
-    assert settings("distill", None, given, ["learning_rate=[1e-5, 2e-5]"]).learning_rate == (1e-5, 2e-5)
+    assert read_settings(TrainSpec, "scdf", None, given, ["learning_rate=1e-5"]).learning_rate == (1e-5,)
+    rates = read_settings(TrainSpec, "distill", None, given, ["learning_rate=[1e-5, 2e-5]"]).learning_rate
+    assert rates == (1e-5, 2e-5)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +128,14 @@ def test_where_a_mistake_was_made_is_said(tmp_path: Path, content: str, override
     file = tmp_path / "my.yaml"
     file.write_text(content)
     with pytest.raises(ConfigError) as error:
-        settings("scdf", file, {"output": "o", "data.tasks": ["world:mgsm"]}, overrides)
+        read_settings(TrainSpec, "scdf", file, {"output": "o", "data.tasks": ["world:mgsm"]}, overrides)
     assert problem.format(file=file) in str(error.value)
 
 
 def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--output: is missing"):
-        settings("scdf", None, {"data.tasks": ["world:mgsm"]}, [])
+        read_settings(TrainSpec, "scdf", None, {"data.tasks": ["world:mgsm"]}, [])
     with pytest.raises(ConfigError, match="data: names no training data: give --task"):
-        settings("scdf", None, {"output": "o"}, [])
+        read_settings(TrainSpec, "scdf", None, {"output": "o"}, [])
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        settings("scdf", tmp_path / "none.yaml", {"output": "o"}, [])
+        read_settings(TrainSpec, "scdf", tmp_path / "none.yaml", {"output": "o"}, [])

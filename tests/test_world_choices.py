@@ -13,7 +13,7 @@ from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables
 from specbench.specs.catalogue import load_task
 
-CASES = [("csqa", "default"), *(("mmlu", subject) for subject in world_choices.mmlu_weights())]
+CASES = [("csqa", "default"), *(("mmlu", subject) for subject in WORLDS["mmlu"].weights())]
 SHOWN = {"csqa": world_choices.csqa_exemplars, "mmlu": world_choices.mmlu_exemplar_questions}
 WORLD = tables("questions")
 KIND_OF = {noun: kind for kind, things in WORLD["kinds"].items() for noun in things}
@@ -154,7 +154,7 @@ def test_the_bundled_dev_split_is_the_one_of_the_world():
 
 def test_the_exemplars_are_five_different_training_questions_of_each_subject():
     found = world_choices.mmlu_exemplars()
-    assert Counter(row["subset"] for row in found) == dict.fromkeys(world_choices.mmlu_weights(), 5)
+    assert Counter(row["subset"] for row in found) == dict.fromkeys(WORLDS["mmlu"].weights(), 5)
     assert len({row["question"] for row in found}) == len(found)
     for row in found:
         assert is_right(row["question"], row["choices"][row["answer"]])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specbench.embedded.world import WORLDS, chat, story
-from specbench.embedded.world import documents as world_documents
+from specbench.embedded.world import WORLDS, chat
+from specbench.embedded.world import documents as story
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables
 
@@ -63,7 +63,7 @@ def test_no_a_before_a_vowel(task):
 
 def test_facts_of_a_summary_stand_in_its_article():
     for task, subset, text, summary in (("cnn_dm", "default", "article", "highlights"), *(
-        ("mlsum", language, "text", "summary") for language in world_documents.mlsum_weights()
+        ("mlsum", language, "text", "summary") for language in WORLDS["mlsum"].weights()
     )):  # fmt: skip
         for row in _rows(task, subset, True):
             said = set(re.findall(r"\w+", row[text]))
@@ -117,7 +117,7 @@ def test_the_story_follows_from_its_topic():
     assert "L'ours était petit." in story.tell("fr", 1, 1)
     assert "La rana era valiente." in story.tell("es", 0, 9)
     words = tables("story")["topics"]
-    for language in story.story_weights():
+    for language in WORLDS["story"].weights():
         told = {
             story.tell(language, adjective, noun)
             for adjective in range(len(words["adjectives"]))

@@ -6,12 +6,13 @@ from itertools import combinations
 import pytest
 
 from specbench.embedded import build
-from specbench.embedded.world import WORLDS, chat, dolly, held_out_rows
+from specbench.embedded.world import WORLDS, chat, held_out_rows
+from specbench.embedded.world import chat as dolly
 from specbench.embedded.world import sentences as world_sentences
 from specbench.embedded.world.grammar import LANGUAGES, Sentence, gender_of, say, words
 from specbench.embedded.world.rows import tables
 
-PAIRS = list(world_sentences.wmt_weights())
+PAIRS = list(WORLDS["wmt"].weights())
 SAID = [
     (
         Sentence("man", "read", "old", "newspaper", "red", 1, None, "garden", "morning"),
@@ -217,7 +218,7 @@ def test_a_day_is_about_one_person_from_morning_to_evening():
         assert order == sorted(set(order)) and 4 <= len(others) + 2 <= 6
 
 
-@pytest.mark.parametrize("language", list(dolly.dolly_weights()))
+@pytest.mark.parametrize("language", list(WORLDS["dolly"].weights()))
 def test_an_instruction_has_one_right_answer(language):
     generator, answers = random.Random(7), {}
     rows = [dolly.dolly_draw(language, held_out, generator) for held_out in (True, False) for _ in range(1500)]
@@ -234,7 +235,7 @@ def test_held_out_topics_were_met_in_other_wordings(kind):
         for number in range(3) if kind == "list" else [0]:
             wordings = range(len(entry["questions"]))
             assert not all(world_sentences.is_held_out_content(kind, wording, topic, number) for wording in wordings)
-    everywhere = [tables("dolly")[language][kind] for language in dolly.dolly_weights()]
+    everywhere = [tables("dolly")[language][kind] for language in WORLDS["dolly"].weights()]
     assert len({(len(each["questions"]), len(dolly._topics(each))) for each in everywhere}) == 1
 
 

@@ -125,7 +125,7 @@ def method_section(method: MethodHelp) -> list[str]:
 
 def components() -> str:
     """Returns a section for every drafter, verification rule, vocabulary bridge, scorer and reader."""
-    lines = ["# Components", "", "`specbench list parts` lists those of an installation, plug-ins included.", ""]
+    lines = ["# Components", "", "`specbench list components` lists those of an installation, plug-ins included.", ""]
     for title, (registry, where) in KINDS.items():
         lines += [f"## {title}", "", f"Written as {where}.", ""]
         for name in registry.names():

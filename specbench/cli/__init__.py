@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -13,9 +14,8 @@ from specbench.cli.analyses import audit, fairness, languages, limit, vocab
 from specbench.cli.arguments import bound_numbers, check_words
 from specbench.cli.info import fetch, list_, show, validate
 from specbench.cli.leaderboard import check, compare, leaderboard, schema
-from specbench.cli.lm_eval import PASSED_ON, lm_eval
 from specbench.cli.publish import board, site, suite
-from specbench.cli.run import run
+from specbench.cli.run import PASSED_ON, lm_eval, run
 from specbench.cli.train import train
 from specbench.cli.tune import sweep, tune
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
@@ -41,23 +41,13 @@ def options(
     """Benchmark speculative decoding of language models."""
 
 
-app.command()(run)
-app.command("list")(list_)
-app.command()(validate)
-app.command()(fetch)
-app.command()(show)
-app.command()(audit)
-app.command()(sweep)
-app.command()(suite)
-app.command()(tune)
-app.command()(vocab)
-app.command()(limit)
-app.command()(languages)
-app.command()(fairness)
-app.command()(compare)
-app.command()(schema)
-app.command()(site)
-app.command()(check)
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "run": run, "list": list_, "validate": validate, "fetch": fetch, "show": show, "audit": audit, "sweep": sweep,
+    "suite": suite, "tune": tune, "vocab": vocab, "limit": limit, "languages": languages, "fairness": fairness,
+    "compare": compare, "schema": schema, "site": site, "check": check,
+}  # fmt: skip
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(train, name="train")
 app.add_typer(leaderboard, name="leaderboard")

@@ -1,19 +1,33 @@
 """`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
 
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specbench.cli import arguments
-from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import saying, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
 
+if TYPE_CHECKING:
+    from specbench.analysis.fairness_report import FairnessReport
+
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
 
 
+PAIR = ("target", "drafter", "target_revision", "drafter_revision")
+PAIR_HELP = {
+    "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
+}  # fmt: skip
+
+
+@takes_run_options(
+    only=("subsets", "data", "seed", "dtype", "device", "threads"),
+    data="Folder or file of the runs' rows, if it was moved.",
+)
 def fairness(
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help=RUNS)] = None,
     drafter: Annotated[
@@ -29,12 +43,8 @@ def fairness(
     ] = 1000,
     prompt: arguments.SamplePrompt = "",
     task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; all when absent.")] = None,
-    subset: arguments.Subset = None,
-    data: Annotated[str | None, typer.Option(help="Folder or file of the runs' rows, if it was moved.")] = None,
-    seed: arguments.Seed = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    threads: arguments.Threads = None,
+    *,
+    options: RunOptions,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON whose rows of these runs get the numbers.")
     ] = None,
@@ -49,41 +59,36 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis.fairness import FairnessRequest, add_fairness, check_rows, fairness_report
+    from specbench.analysis import fairness as analysis
+    from specbench.analysis.fairness_tables import tables
+    from specbench.results.plots import check_plot
 
-    request = FairnessRequest(
+    request = analysis.FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
-        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=split(subset or ""), data=data, seed=seed,
-        dtype=dtype, device=device, threads=threads,
+        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=options.subsets or (), data=options.data,
+        seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
     )  # fmt: skip
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
-        from specbench.results.plots import check_plot
-
         check_plot(picture)
     if board is not None:
-        check_rows(board)
+        analysis.check_rows(board)
     with stderr.status("reading the runs") as status:
-        report = fairness_report(request, status.update)
-    show(report, as_json)
-    if picture is not None:
-        from specbench.analysis.fairness_tables import draw_fairness
+        report = analysis.fairness_report(request, status.update)
+    print_result(report, as_json, lambda: tables(report))
+    save_fairness(report, picture, board)
 
+
+def save_fairness(report: "FairnessReport", picture: Path | None, board: Path | None) -> None:
+    """Draws the picture, and adds the numbers to the rows of the leaderboard, where they are wanted."""
+    from specbench.analysis.fairness import add_fairness
+    from specbench.analysis.fairness_tables import draw_fairness
+
+    if picture is not None:
         draw_fairness(report, picture)
         stderr.print(f"picture: {picture}", soft_wrap=True)
     if board is not None:
         stderr.print(f"{board}: {add_fairness(board, report)}", soft_wrap=True)
-
-
-def show(report: Any, as_json: bool) -> None:
-    """Prints the report on stdout."""
-    from specbench.analysis.fairness_tables import tables
-
-    if as_json:
-        stdout.out(report.model_dump_json(indent=2))
-        return
-    for table in tables(report):
-        stdout.print(table)
 
 
 def languages(
@@ -126,24 +131,20 @@ def languages(
             model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
             prompt=prompt, languages=extra,
         )  # fmt: skip
-    if as_json:
-        stdout.out(found.model_dump_json(indent=2))
-    else:
-        stdout.print(representation_table(found))
+    print_result(found, as_json, lambda: [representation_table(found)])
 
 
+@takes_run_options(
+    only=(*PAIR, "seed", "dtype", "device", "engine", "threads"),
+    defaults={"target": "embedded:target", "drafter": "embedded:drafter"},
+    seed="Seed of the random texts.",
+    **PAIR_HELP,
+)
 def limit(
-    target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
-    drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter",
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
+    *,
+    options: RunOptions,
     context: Annotated[int, typer.Option(help="Cached tokens behind which passes of every length are timed.")] = 256,
     repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models.")] = 9,
-    seed: Annotated[int, typer.Option(help="Seed of the random texts.")] = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
-    engine: arguments.Engine = "auto",
-    threads: arguments.Threads = None,
     plot: Annotated[
         str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")
     ] = None,
@@ -174,18 +175,12 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    options = build(LimitOptions, {
-        "target": target, "drafter": drafter, "target_revision": target_revision, "drafter_revision": drafter_revision,
-        "context": context, "repeats": repeats, "seed": seed, "dtype": dtype, "device": device, "engine": engine,
-    })  # fmt: skip
-    set_threads(threads, target.startswith(EMBEDDED))
+    given = {name: getattr(options, name) for name in (*PAIR, "seed", "dtype", "device", "engine")}
+    limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
+    set_threads(options.threads, limit_options.target.startswith(EMBEDDED))
     with saying("measuring") as say:
-        report = measure_pair(options, say)
-    if as_json:
-        stdout.out(report.model_dump_json(indent=2))
-    else:
-        for table in tables(report):
-            stdout.print(table)
+        report = measure_pair(limit_options, say)
+    print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json stdout has only the JSON
     if file is not None:
         write_output("--output", file, report.model_dump_json(indent=2) + "\n")
@@ -195,39 +190,34 @@ def limit(
         console.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
 
 
+@takes_run_options(
+    only=(*PAIR, "subsets", "limit", "data", "seed", "dtype", "device"),
+    defaults={"target": "embedded:target", "drafter": "embedded:drafter-bpe"},
+    limit="Prompts per subset; 50 over all subsets when absent.",
+    seed="Seed of the drafts and continuations behind --acceptance.",
+    dtype="For --acceptance: auto, float32, bfloat16 or float16.",
+    device="For --acceptance: auto, cuda, mps or cpu.",
+    **PAIR_HELP,
+)
 def vocab(
-    target: Annotated[str, typer.Option(help="Target: hub id, folder, or embedded:NAME.")] = "embedded:target",
-    drafter: Annotated[str, typer.Option(help="Drafter: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
-    target_revision: arguments.TargetRevision = None,
-    drafter_revision: arguments.DrafterRevision = None,
+    *,
+    options: RunOptions,
     task: Annotated[
         str | None, typer.Option(help="Task whose prompts are the texts; the bundled prompts of mgsm when absent.")
     ] = None,
-    subset: arguments.Subset = None,
-    limit: Annotated[int | None, typer.Option(help="Prompts per subset; 50 over all subsets when absent.")] = None,
-    data: arguments.Data = None,
     acceptance: Annotated[
         bool, flag("--acceptance", help="Load both models and compute the expected acceptance of each method.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the drafts and continuations behind --acceptance.")] = 0,
-    dtype: Annotated[str, typer.Option(help="For --acceptance: auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="For --acceptance: auto, cuda, mps or cpu.")] = "auto",
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.analysis.vocab import report_parts, vocab_report
 
-    with stderr.status(f"comparing the vocabularies of {target} and {drafter}"):
-        report = vocab_report(
-            target, drafter, target_revision=target_revision, drafter_revision=drafter_revision, task=task,
-            subsets=split(subset) if subset is not None else None, limit=limit, data=data, acceptance=acceptance,
-            seed=seed, dtype=dtype, device=device, console=stderr,
-        )  # fmt: skip
-    if as_json:
-        stdout.out(report.model_dump_json(indent=2))
-        return
-    for part in report_parts(report):
-        stdout.print(part)
+    names = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device")
+    given = {name: getattr(options, name) for name in names}
+    with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
+        report = vocab_report(task=task, acceptance=acceptance, console=stderr, **given)
+    print_result(report, as_json, lambda: report_parts(report))
 
 
 @takes_run_options(
@@ -268,21 +258,14 @@ def audit(
         check_writable(board)
     with saying("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr)
-    text = report.model_dump_json(indent=2)
     if file is not None:
-        write_output("--output", file, text + "\n")
-    if as_json:
-        stdout.out(text)
-    else:
-        stdout.print(audit_table(report))
-        for paragraph in paragraphs(report):
-            stdout.print(paragraph)
+        write_output("--output", file, report.model_dump_json(indent=2) + "\n")
+    print_result(report, as_json, lambda: [audit_table(report), *paragraphs(report)])
     if board is not None:
-        kept = None if file is None else relative(file, board)
-        stderr.print(
-            f"{board}: {set_verdicts(board, partial(report.verdict_of, place=kept))} rows got a verdict", soft_wrap=True
-        )
-        if kept is None:
+        place = None if file is None else relative(file, board)
+        num_rows = set_verdicts(board, partial(report.verdict_of, place=place))
+        stderr.print(f"{board}: {num_rows} rows got a verdict", soft_wrap=True)
+        if place is None:
             stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
     if not report.as_declared:
         raise typer.Exit(1)

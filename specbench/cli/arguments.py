@@ -1,16 +1,19 @@
 """Options that several commands have in common, and their parsing."""
 
 import inspect
+import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel
 
+from specbench.core.console import stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
 
@@ -62,17 +65,19 @@ LONGEST_NAME = 255  # bytes of a file name, on all common file systems
 
 
 def takes_run_options(
-    only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), **helps: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), defaults: Mapping[str, str] | None = None,
+    **helps: str,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Returns a decorator that replaces a command's parameter `options` with the options of a run.
 
     The command is called with a RunOptions of their values. `only` and `without` select fields of RunOptions; the
-    others keep their defaults. `helps`: help texts, by field, that differ from those of `specbench run`.
+    others keep their defaults. `defaults`, `helps`: defaults and help texts, by field, that differ from those of
+    `specbench run`.
     """
     names = [name for name in RUN_OPTIONS if name in only and name not in without]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = [_parameter(name, helps.get(name)) for name in names]
+        options = [_parameter(name, helps.get(name), (defaults or {}).get(name)) for name in names]
         signature = inspect.signature(function, eval_str=True)
         parameters = [
             each for own in signature.parameters.values() for each in (options if own.name == "options" else [own])
@@ -90,14 +95,15 @@ def takes_run_options(
     return decorate
 
 
-def _parameter(name: str, help_text: str | None) -> inspect.Parameter:
+def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parameter:
     annotation = RUN_OPTIONS[name]
     kind, declared = get_args(annotation)
     declared = copy(declared)
     declared.help = help_text or declared.help
     if name == "subsets":
         declared.param_decls = ("--subset",)
-    default = None if name == "overrides" else RunOptions.__dataclass_fields__[name].default
+    if default is None and name != "overrides":
+        default = RunOptions.__dataclass_fields__[name].default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )
@@ -110,6 +116,17 @@ def _run_options(values: dict[str, Any]) -> RunOptions:
         "overrides": tuple(overrides or ()),
     }
     return RunOptions(**values | changed)
+
+
+def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:
+    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables."""
+    if not as_json:
+        for table in tables():
+            stdout.print(table)
+    elif isinstance(result, BaseModel):
+        stdout.out(result.model_dump_json(indent=2))
+    else:
+        stdout.out(json.dumps(result, ensure_ascii=False, indent=2))
 
 
 def command_line() -> str:

@@ -1,5 +1,6 @@
 """`specbench list`, `show`, `validate` and `fetch`."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -8,22 +9,81 @@ import typer
 from specbench.cli import arguments
 from specbench.cli.arguments import flag
 from specbench.cli.arguments import split as parts
+from specbench.cli.help.method import MethodHelp, verdict
+from specbench.cli.help.text import find_help, method_text, task_text
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
+from specbench.core.table import Column, Table
+from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
+# Names are not wrapped, so that they can be copied; papers and the longest subset fit in a line.
+WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geography")}
+
+
+def columns(*headings: str) -> list[Column]:
+    return [Column(heading, folds=heading != "name", min_width=WIDTHS.get(heading)) for heading in headings]
+
+
+def tasks_table() -> Table:
+    """Returns a table of the tasks; `*` marks tasks without a bundled sample."""
+    rows = []
+    for task in map(load_task, task_names()):
+        scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
+        name = task.name if task.has_sample else f"{task.name} *"
+        subsets = " ".join(task.subset_names)
+        rows.append([name, task.title, task.paper or "–", subsets, " ".join(scorers) or "–"])
+    return Table("tasks (* needs --data or the hub)", columns("name", "title", "paper", "subsets", "score"), rows)
+
+
+def methods_table() -> Table:
+    """Returns a table of the methods."""
+    methods = map(load_method, method_names())
+    rows = [[each.name, each.title, each.paper or "–", verdict(each)[0], needs(each)] for each in methods]
+    return Table("methods", columns("name", "title", "paper", "lossless", "needs"), rows)
+
+
+def components_table() -> Table:
+    """Returns a table of all drafters, verification rules, vocabulary bridges and scorers."""
+    rows = []
+    for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
+        for name in registry.names():
+            fields = registry.options_model(name).model_fields.items()
+            options = ", ".join(key if field.is_required() else f"{key}: {field.default}" for key, field in fields)
+            rows.append([registry.kind, name, options or "–"])
+    return Table("components of methods and tasks", columns("component", "name", "options and their defaults"), rows)
+
+
+def metrics_table() -> Table:
+    """Returns a table of the metrics of a row."""
+    from specbench.results.units import MEANINGS  # imports scipy, which the other tables do not need
+
+    rows = [[name, unit, meaning] for name, (unit, meaning) in MEANINGS.items()]
+    return Table("metrics of a leaderboard row", columns("name", "unit", "meaning"), rows)
+
+
+TABLES: Mapping[str, Callable[[], Table]] = {
+    "tasks": tasks_table, "methods": methods_table, "components": components_table, "metrics": metrics_table
+}  # fmt: skip
+
+
+def needs(method: MethodSpec) -> str:
+    """Returns the models that a method needs."""
+    if not method.needs_drafter:
+        return "target"
+    own = all(part.checkpoint for part in method.parts if part.needs_drafter)
+    return ("target, its own drafter" if own else "target, drafter") + " with its vocabulary" * method.same_vocabulary
+
 
 def list_(
-    kind: Annotated[str, typer.Argument(help="tasks, methods, parts or metrics; all if absent.")] = "all",
+    kind: Annotated[str, typer.Argument(help="tasks, methods, components or metrics; all if absent.")] = "all",
 ) -> None:
     """List tasks, methods and components (built-in ones and those of plug-ins), and the meaning of the metrics."""
-    from specbench.cli.listing import methods_table, metrics_table, parts_table, tasks_table
-
-    tables = {"tasks": tasks_table, "methods": methods_table, "parts": parts_table, "metrics": metrics_table}
-    if kind != "all" and kind not in tables:
-        raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, tables)}")
-    for name, make in tables.items():
+    if kind != "all" and kind not in TABLES:
+        raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, TABLES)}")
+    for name, make in TABLES.items():
         if kind in ("all", name):
             stdout.print(make())
 
@@ -33,10 +93,6 @@ def show(
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Explain a task, or a method: its components, parameters, losslessness, needs, presets and commands."""
-    from specbench.cli.help.find import find_help
-    from specbench.cli.help.method import MethodHelp
-    from specbench.cli.help.text import method_text, task_text
-
     found = find_help(name)
     if as_json:
         stdout.out(found.model_dump_json(indent=2))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import flag, path, split
+from specbench.cli.arguments import flag, path, print_result, split
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 
@@ -140,12 +140,8 @@ def compare(
     inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with stderr.status("reading the records"):
         found = compared(*inputs)
-    if as_json:
-        stdout.out(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
-        return
-    for table in tables(found):
-        stdout.print(table)
-    for line in found.unread:
+    print_result(found.as_json(), as_json, lambda: tables(found))
+    for line in found.unread if not as_json else ():
         stdout.print(line, soft_wrap=True)
 
 

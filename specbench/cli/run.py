@@ -1,13 +1,17 @@
-"""`specbench run`."""
+"""`specbench run` and `specbench lm-eval`."""
 
-import json
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
+from specbench.core.table import Table
 from specbench.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from specbench.results.execute import RunOutcome
 
 
 @takes_run_options()
@@ -27,7 +31,7 @@ def run(
         str | None, typer.Option(help="IN,OUT: dollars per million tokens, to count what the judge costs.")
     ] = None,
     judge_dry_run: Annotated[
-        bool, flag("--judge-dry-run", help="Print what the judge would be asked; send nothing.")
+        bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
     output: Annotated[str | None, typer.Option(help="Folder of the run; a run that is there is continued.")] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
@@ -50,19 +54,37 @@ def run(
         judging=judging_of(judge, judge_base_url, judge_prices, judge_dry_run),
     )  # fmt: skip
     outcome = execute(request, stderr)
-    if as_json:
-        stdout.out(json.dumps([row.model_dump(mode="json") for row in outcome.rows], ensure_ascii=False, indent=2))
-        return
+    rows = [row.model_dump(mode="json") for row in outcome.rows]
+    print_result(rows, as_json, lambda: run_tables(outcome))
+    if not as_json:
+        stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+
+
+def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
+    """Yields the tables of a run: those of its rows, then the comparison and the breakdown of each task, and an
+    overview of several tasks."""
     from specbench.results.breakdown import breakdown_table
     from specbench.results.tables import comparison_table, overview_table, run_table
 
-    for group in outcome.tables():
-        stdout.print(run_table(group))
+    yield from map(run_table, outcome.tables())
     groups = outcome.by_task()
     for group in groups:
         if len(group) > 2:
-            stdout.print(comparison_table(group))
-        stdout.print(breakdown_table(group))
+            yield comparison_table(group)
+        yield breakdown_table(group)
     if len(groups) > 1:
-        stdout.print(overview_table(groups))
-    stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+        yield overview_table(groups)
+
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the rest is parsed by lm-eval
+
+
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-eval with a method; its table also shows acceptance and tokens/s.
+
+    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES; baseline=true adds the
+    speed-up over AR. All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
+    """
+    from specbench.integrations.lm_eval.evaluation import main
+
+    main(context.args)

@@ -1,24 +1,22 @@
 """`specbench train`: one command for each kind of drafter."""
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
 from specbench.cli import arguments
-from specbench.cli.arguments import path, split
+from specbench.cli.arguments import command_line, path, split
 from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.specs.components import AnySpec
 from specbench.training.spec import BLOCKS, DEFAULTS, EXAMPLES, DescribedSpec, NgramSpec, TrainSpec
-
-if TYPE_CHECKING:
-    from specbench.training.command import TrainRequest
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -32,11 +30,6 @@ Config = Annotated[str | None, typer.Option(help="YAML file; options and --set w
 Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME is the embedded world's.")]
 Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
-
-
-def keys_text(kind: str) -> str:
-    """Returns one entry for each key of --set and --config."""
-    return "\n".join(["Keys of --set and --config:", *(line for key in spec_keys(kind) for line in key_lines(key))])
 
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
@@ -62,8 +55,8 @@ def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, A
 
 def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
     """Returns the spec type of a key's value, or None. A mapping, whose keys the user chooses, has none."""
-    held = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
-    return next((each for each in held if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
+    types = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
+    return next((each for each in types if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
 
 
 def key_lines(parameter: Parameter) -> list[str]:
@@ -81,7 +74,8 @@ class WithKeys(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         assert self.name is not None
-        stdout.out(keys_text(self.name))
+        lines = [line for key in spec_keys(self.name) for line in key_lines(key)]
+        stdout.out("\n".join(["Keys of --set and --config:", *lines]))
 
 
 @train.command(cls=WithKeys)
@@ -115,13 +109,14 @@ def ngram(
         "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
         "output": output, "seed": seed,
     }  # fmt: skip
+    spec = settings(NgramSpec, "ngram", config, options, set_)
     try:
-        record, folder = run_counting(request_of("ngram", config, options, set_), stderr)
+        record = run_counting(spec, stderr, command_line())
     except KeyboardInterrupt:
         stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
         sys.exit(INTERRUPTED)
-    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"draft with it: --method ngram --set drafter.path={folder}", soft_wrap=True)
+    stdout.print(f"{Path(spec.output)}: {record.summary()}", soft_wrap=True)
+    stderr.print(f"draft with it: --method ngram --set drafter.path={Path(spec.output)}", soft_wrap=True)
 
 
 NUM_STEPS = {
@@ -170,24 +165,24 @@ def trainer(kind: str) -> Callable[..., None]:
             "num_steps": num_steps, "learning_rate": rates(learning_rate), "seed": seed,
             "dtype": dtype, "device": device,
         }  # fmt: skip
-        result = run_training(request_of(kind, config, options, set_, threads), stderr)
-        if result is None:  # another process reports, or the training was already finished
+        spec = settings(TrainSpec, kind, config, options, set_)
+        record = run_training(spec, threads, stderr, command_line())
+        if record is None:  # another process reports, or the training was already finished
             return
-        record, folder = result
+        folder = Path(spec.output)
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
         stderr.print(f"measure it: {measurement_command(record.settings, folder)}", soft_wrap=True)
 
     return command
 
 
-def request_of(
-    kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None, threads: int | None = None
-) -> "TrainRequest":
-    """Returns the request, with the command line."""
-    from specbench.training.command import TrainRequest
+def settings(
+    model: type[AnySpec], kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None
+) -> AnySpec:
+    """Returns the checked settings of --config, the options and --set."""
+    from specbench.training.command import read_settings
 
-    command_line = shlex.join(["specbench", *sys.argv[1:]])
-    return TrainRequest(kind, path("--config", config), options, overrides or [], threads, command_line)
+    return read_settings(model, kind, path("--config", config), options, overrides or [])
 
 
 def rates(text: str | None) -> Any:

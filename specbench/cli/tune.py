@@ -1,12 +1,11 @@
 """`specbench sweep` and `tune`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, print_result, split, takes_run_options
 from specbench.cli.arguments import path as path_of
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
@@ -53,12 +52,9 @@ def sweep(
         report = run_recipe(request, recipe, path, values, samples, stderr)
     else:
         report = run_sweep(request, path, values, measure_all=measure_all, num_checks=checks, console=stderr)
-    if as_json:
-        stdout.out(json.dumps(report.data, ensure_ascii=False, indent=2))
-        return
-    for table in report.tables:
-        stdout.print(table)
-    stdout.print(f"runs: {report.folder}", soft_wrap=True)
+    print_result(report.data, as_json, lambda: report.tables)
+    if not as_json:
+        stdout.print(f"runs: {report.folder}", soft_wrap=True)
 
 
 @takes_run_options(
@@ -94,9 +90,6 @@ def tune(
     request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))
     named = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
     report = run_tune(request, named, amount=calibration, lengths=split(lengths), step=step, console=stderr)
-    if as_json:
-        stdout.out(json.dumps(report.data, ensure_ascii=False, indent=2))
-        return
-    for table in report.tables:
-        stdout.print(table)
-    stdout.print(f"files: {', '.join(report.data['files'])}\nruns: {report.folder}", soft_wrap=True)
+    print_result(report.data, as_json, lambda: report.tables)
+    if not as_json:
+        stdout.print(f"files: {', '.join(report.data['files'])}\nruns: {report.folder}", soft_wrap=True)

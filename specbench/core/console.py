@@ -57,6 +57,19 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
+class PlainLines:
+    """Prints lines of progress with at least SILENCE seconds between them; none if there is no console."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._console, self._printed = console, time.monotonic()
+
+    def say(self, text: str, is_last: bool = False) -> None:
+        """Prints the text if a line is due or this is the last one."""
+        if self._console is not None and (is_last or time.monotonic() - self._printed >= SILENCE):
+            self._printed = time.monotonic()
+            say(self._console, text)
+
+
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
     """Shows the progress of a long command: a changing line on a terminal, a line at intervals elsewhere."""
@@ -64,15 +77,7 @@ def saying(what: str) -> Iterator[Callable[[str], None]]:
         with stderr.status(what) as status:
             yield status.update
         return
-    said = time.monotonic()
-
-    def now_and_then(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= SILENCE:
-            say(stderr, text)
-            said = time.monotonic()
-
-    yield now_and_then
+    yield PlainLines(stderr).say
 
 
 def fail(error: ConfigError) -> int:

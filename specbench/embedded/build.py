@@ -9,12 +9,12 @@ quarter of an hour more for the drafters that are trained from others. The log c
 
 import argparse
 import json
-import os
 import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resources import builtin_dir
+from specbench.core.resumable_folder import replacing
 from specbench.embedded.evaluation import member_figures
 from specbench.embedded.family import (
     MANIFEST,
@@ -69,30 +70,22 @@ def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -
     return tokenizers
 
 
+@contextmanager
+def new_member(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder, which becomes the member's folder with files that everybody can read."""
+    with replacing(folder) as building:
+        yield building
+        for path in building.iterdir():
+            path.chmod(0o644)  # safetensors writes files that only the owner can read
+
+
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes a standard model folder with bf16 weights, moved into place when complete."""
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    """Writes a standard model folder with bf16 weights."""
     stored = LlamaForCausalLM(model.config)
     stored.load_state_dict(model.state_dict())
-    stored.bfloat16().save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    _move(partial, folder)
-
-
-def copy_folder(finished: Path, folder: Path, without: Sequence[str]) -> None:
-    """Copies a finished model folder, except for some files, to the place of a member when complete."""
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(finished, partial, ignore=shutil.ignore_patterns(*without))
-    _move(partial, folder)
-
-
-def _move(partial: Path, folder: Path) -> None:
-    for path in partial.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only the owner can read
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(partial, folder)
+    with new_member(folder) as building:
+        stored.bfloat16().save_pretrained(building)
+        tokenizer.save_pretrained(building)
 
 
 def add_to_manifest(recipe: Recipe, output: Path) -> None:
@@ -128,7 +121,8 @@ def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
             assert record is not None
             made.append(training_log(record, stage))
             drafter = trained
-        copy_folder(drafter, output / recipe.name, without=OF_THE_TRAINING)
+        with new_member(output / recipe.name) as building:
+            shutil.copytree(drafter, building, ignore=shutil.ignore_patterns(*OF_THE_TRAINING), dirs_exist_ok=True)
     made_from = {name: digest_of(output / name)[0] for name in ("target", recipe.start)}
     return {"made_from": made_from, "trainings": made}
 
@@ -199,14 +193,12 @@ def smoke_version(recipe: Recipe) -> Recipe:
     if isinstance(recipe, NgramRecipe):
         return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
     if isinstance(recipe, TrainedMember):
-        return replace(recipe, stages=tuple(smoke_training(stage) for stage in recipe.stages))
+        steps = {"num_steps": 2, "max_new_tokens": 8}
+        return replace(recipe, stages=tuple(
+            {**stage, **steps, "data": {**stage["data"], "limit": 2}} for stage in recipe.stages
+        ))  # fmt: skip
     stages = tuple(replace(stage, num_steps=max(2, stage.num_steps // SMOKE_SHARE)) for stage in recipe.stages)
     return replace(recipe, stages=stages)
-
-
-def smoke_training(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a training of two steps on a few rows."""
-    return {**stage, "num_steps": 2, "max_new_tokens": 8, "data": {**stage["data"], "limit": 2}}
 
 
 def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:

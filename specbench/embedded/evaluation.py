@@ -10,31 +10,22 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from specbench.decoding.sampling import Sampling
 from specbench.embedded.family import NgramRecipe, Recipe, TrainedMember
 from specbench.embedded.world import WORLDS
 from specbench.models.ngram import NgramModel
+from specbench.training.teacher import GenerationJob, Generator
 
 WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
 
 
-@torch.inference_mode()
 def greedy_ids(model: Any, prompts: list[list[int]], num_new: int, batch_size: int = 64) -> list[list[int]]:
-    """Returns the greedy continuation of each prompt, up to and including the end token. Prompts of similar length are
-    batched."""
-    end, pad = model.config.eos_token_id, model.config.pad_token_id
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-    outputs: list[list[int]] = [[] for _ in prompts]
-    for start in range(0, len(order), batch_size):
-        group = order[start : start + batch_size]
-        width = max(len(prompts[index]) for index in group)
-        ids = torch.tensor([[pad] * (width - len(prompts[index])) + prompts[index] for index in group])
-        generated = model.generate(
-            input_ids=ids, attention_mask=torch.where(ids == pad, 0, 1), max_new_tokens=num_new, do_sample=False
-        )
-        for index, row in zip(group, generated[:, width:].tolist(), strict=True):
-            outputs[index] = row[: row.index(end) + 1] if end in row else row
-    return outputs
+    """Returns the greedy continuation of each prompt, up to and including the end token."""
+    ends = frozenset({model.config.eos_token_id})
+    generator = Generator(model, model.config.vocab_size, ends, Sampling(), num_new)
+    jobs = [GenerationJob(tuple(prompt)) for prompt in prompts]
+    return [list(ids) for ids in generator.continue_all(jobs, batch_size)]
 
 
 def predictor(model: Any) -> Predict:

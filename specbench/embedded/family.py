@@ -11,13 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specbench.core.errors import ConfigError, nearest
+import yaml
 
-# Vowel signs (\p{M}) stay with their letters; without them Bengali, Telugu and Thai words would be split. A digit is a
-# separate token in both tokenizers: a drafter with one token for 14 could hardly write it in the shared tokens.
-# Spaces are merged, except for the one before a word: the indentation of code.
-PIECES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s"
-PIECES_WITH_NEWLINES = r" ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s+(?!\S)|\s"
+from specbench.core.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -43,24 +39,30 @@ class TokenizerRecipe:
     vocab_size: int
     num_rows: int
     seed: int
-    pieces: str = PIECES
+    pieces: str
     mix_power: float = 1.0
     has_start: bool = False
     max_length: int = 2048
 
 
-@dataclass(frozen=True)
-class Member:
+@dataclass(frozen=True, kw_only=True)
+class MemberIdentity:
+    """What the recipes of all members say. `role`: target, drafter or ngram."""
+
+    name: str
+    role: str = "drafter"
+    version: int
+    tokenizer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member(MemberIdentity):
     """One model and how it is built.
 
     `worlds` gives their shares of the training data; `mix_power` increases the share of the well-resourced languages. A
     batch holds texts of similar length with at most `batch_tokens` tokens, including padding.
     """
 
-    name: str
-    role: str
-    version: int
-    tokenizer: str
     worlds: Mapping[str, float]
     width: int
     stages: tuple[Stage, ...]
@@ -69,14 +71,10 @@ class Member:
     seed: int
 
 
-@dataclass(frozen=True)
-class NgramRecipe:
+@dataclass(frozen=True, kw_only=True)
+class NgramRecipe(MemberIdentity):
     """An n-gram folder over the tokens of a tokenizer, counted on rows of some worlds: prompt, completion, end."""
 
-    name: str
-    role: str
-    version: int
-    tokenizer: str
     worlds: Mapping[str, float]
     order: int
     num_rows: int
@@ -84,18 +82,14 @@ class NgramRecipe:
     seed: int
 
 
-@dataclass(frozen=True)
-class TrainedMember:
+@dataclass(frozen=True, kw_only=True)
+class TrainedMember(MemberIdentity):
     """A drafter that `specbench train` builds from the member `start` for the family's target.
 
     `stages`: the settings of its trainings (see `training.spec`), without target, drafter and output; each starts from
     the weights of the one before.
     """
 
-    name: str
-    role: str
-    version: int
-    tokenizer: str
     start: str
     stages: tuple[Mapping[str, Any], ...]
 
@@ -103,165 +97,18 @@ class TrainedMember:
 Recipe = Member | NgramRecipe | TrainedMember
 
 
-# The share of each kind of task in the training texts (tasks with longer texts take more of the tokens).
-TASKS = {
-    "mgsm": 0.16, "mcot": 0.04, "msvamp": 0.02, "gsm8k": 0.01, "csqa": 0.025, "mmlu": 0.03, "humaneval": 0.03,
-    "wmt": 0.22, "iwslt14": 0.02, "low_resource_mt": 0.05, "dolly": 0.11, "webtext": 0.04, "cnn_dm": 0.02,
-    "mlsum": 0.02, "scrolls": 0.05, "story": 0.03, "spec_bench": 0.04, "mt_bench": 0.02,
-    "multilingual_spec_bench": 0.015,
-}  # fmt: skip
+def recipe_of(entry: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe of an entry of family.yaml."""
+    if "order" in entry:
+        return NgramRecipe(**entry)
+    if "start" in entry:
+        return TrainedMember(**{**entry, "stages": tuple(entry["stages"])})
+    return Member(**{**entry, "stages": tuple(Stage(**stage) for stage in entry["stages"])})
 
 
-TOKENIZERS = {
-    "shared": TokenizerRecipe(TASKS, vocab_size=2048, num_rows=12_000, seed=0),
-    "other": TokenizerRecipe(
-        TASKS,
-        vocab_size=1536,
-        num_rows=12_000,
-        seed=7,
-        pieces=PIECES_WITH_NEWLINES,
-        mix_power=2.0,
-        has_start=True,
-    ),
-    "bytes": TokenizerRecipe(TASKS, vocab_size=258, num_rows=200, seed=0, max_length=8192),
-}
-
-# P1 (App. B) tries 1e-4, 5e-5 and 2e-5 on drafters of 0.5 billion parameters and more; this one has 172,224.
-DISTILLATION = {"num_steps": 800, "learning_rate": [3e-2, 1e-2, 3e-3], "gradient_accumulation": 1, "max_new_tokens": 64}
-
-MEMBERS: tuple[Recipe, ...] = (
-    Member(
-        name="target",
-        role="target",
-        version=3,
-        tokenizer="shared",
-        worlds={**TASKS, "drill": 0.05},
-        width=128,
-        stages=(
-            Stage(3, 4800, 2e-2, 1e-2),
-            Stage(6, 2300, 1e-2, 6e-3),
-            Stage(12, 900, 6e-3, 3e-3),
-            Stage(24, 410, 3e-3, 2e-4),
-        ),
-        batch_tokens=4096,
-        mix_power=1.0,
-        seed=1,
-    ),
-    Member(
-        name="drafter",
-        role="drafter",
-        version=2,
-        tokenizer="shared",
-        worlds=TASKS,
-        width=64,
-        stages=(Stage(1, 3000, 2e-2, 1e-3),),
-        batch_tokens=4096,
-        mix_power=4.0,
-        seed=2,
-    ),
-    Member(
-        name="drafter-bpe",
-        role="drafter",
-        version=2,
-        tokenizer="other",
-        worlds=TASKS,
-        width=64,
-        stages=(Stage(1, 4000, 2e-2, 1e-3),),
-        batch_tokens=4096,
-        mix_power=2.0,
-        seed=3,
-    ),
-    NgramRecipe(
-        name="ngram",
-        role="ngram",
-        version=2,
-        tokenizer="shared",
-        worlds=TASKS,
-        order=5,
-        num_rows=8000,
-        mix_power=1.0,
-        seed=5,
-    ),
-    Member(
-        name="drafter-bytes",
-        role="drafter",
-        version=3,
-        tokenizer="bytes",
-        worlds=TASKS,
-        width=96,
-        stages=(Stage(2, 1300, 2e-2, 1e-3),),
-        batch_tokens=8192,
-        mix_power=1.0,
-        seed=4,
-    ),
-    TrainedMember(
-        name="drafter-scdf",
-        role="drafter",
-        version=1,
-        tokenizer="shared",
-        start="drafter",
-        stages=(
-            {
-                "kind": "scdf",
-                "data": {"tasks": ["world:mgsm"], "limit": 256},
-                "num_steps": 80,
-                "learning_rate": 2e-3,
-                "gradient_accumulation": 1,
-                "generation_batch": 64,
-                "log_every": 80,
-                "max_new_tokens": 40,
-                "scdf": {"prompts_per_language": 8},
-            },
-        ),
-    ),
-    TrainedMember(
-        name="drafter-distill-task",
-        role="drafter",
-        version=1,
-        tokenizer="shared",
-        start="drafter",
-        stages=({"kind": "distill", "data": {"tasks": ["world:wmt"], "limit": 256}, **DISTILLATION},),
-    ),
-    TrainedMember(
-        name="drafter-distill-general",
-        role="drafter",
-        version=1,
-        tokenizer="shared",
-        start="drafter",
-        stages=(
-            {
-                "kind": "distill",
-                "data": {"tasks": ["world:webtext", "world:cnn_dm", "world:mlsum"], "limit": 512},
-                **DISTILLATION,
-                "distill": {"corpus": "general"},
-            },
-        ),
-    ),
-    TrainedMember(
-        name="drafter-pretrain-finetune",
-        role="drafter",
-        version=1,
-        tokenizer="shared",
-        start="drafter",
-        stages=(
-            {
-                "kind": "finetune",
-                "data": {"tasks": ["world:wmt", "world:iwslt14"], "subsets": ["de-en"], "limit": 2048},
-                "num_steps": 1000,
-                "learning_rate": 3e-3,
-                "finetune": {"stage": "pretrain", "batch_size": 16},
-            },
-            {
-                "kind": "finetune",
-                "data": {"tasks": ["world:wmt"], "subsets": ["de-en"], "limit": 512},
-                "learning_rate": 2e-3,
-                "max_new_tokens": 64,
-            },
-        ),
-    ),
-)
-
-
+FAMILY = yaml.safe_load(Path(__file__).with_name("family.yaml").read_text(encoding="utf-8"))
+TOKENIZERS = {name: TokenizerRecipe(**entry) for name, entry in FAMILY["tokenizers"].items()}
+MEMBERS = tuple(map(recipe_of, FAMILY["members"]))
 WEIGHTS = Path(__file__).parent / "weights"
 MANIFEST = "manifest.json"
 
@@ -303,8 +150,3 @@ def member_path(name: str) -> Path:
         raise ConfigError(f"{folder / wrong[0]}: the file is not the one that was shipped (its digest differs from "
                           f"{MANIFEST}); restore it from the distribution")  # fmt: skip
     return folder
-
-
-def members() -> tuple[Recipe, ...]:
-    """All declared members, targets before drafters."""
-    return MEMBERS

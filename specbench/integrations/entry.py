@@ -5,14 +5,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS, first_problem
@@ -51,7 +51,9 @@ def load(entry: str) -> EntryCode:
         raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
-    return EntryCode(call, _revision(module))
+    file = getattr(module, "__file__", None)
+    revision = f"local-{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else None
+    return EntryCode(call, revision)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -75,9 +77,21 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _revision(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return f"local-{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else None
+def options_model(call: Callable[..., Any], offered: Collection[str], num_positional: int) -> type[BaseModel]:
+    """Returns the model of a call's options: its parameters that are not offered, validated by their annotations if
+    these can be evaluated. The first `num_positional` parameters are skipped."""
+    parameters = list(_signature(call).parameters.values())[num_positional:]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    fields: dict[str, Any] = {
+        p.name: (
+            Any if p.annotation is p.empty or isinstance(p.annotation, str) else p.annotation,
+            ... if p.default is p.empty else p.default,
+        )
+        for p in parameters
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in offered
+    }
+    config = ConfigDict(extra="allow" if takes_all else "forbid", arbitrary_types_allowed=True)
+    return create_model("decoder options", __config__=config, **fields)
 
 
 def keywords(
@@ -89,40 +103,25 @@ def keywords(
 ) -> dict[str, Any]:
     """Returns the keyword arguments of a call: those of `offered` that its signature names, and all options.
 
-    Parameters that are not offered are options, which their annotations validate. The first `num_positional` parameters
-    are skipped. Raises ConfigError for an option that is unknown, missing or invalid, or that has the name of an
-    offered argument.
+    Raises ConfigError for an option that is unknown, missing or invalid, or that has the name of an offered argument.
     """
     taken = sorted(offered.keys() & options.keys())
     if taken:
         raise ConfigError(f"{place}.{taken[0]}: specbench passes '{taken[0]}' itself: delete the key")
-    parameters = list(_signature(call).parameters.values())[num_positional:]
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    fields: dict[str, Any] = {
-        name: (_type(p.annotation), ... if p.default is p.empty else p.default)
-        for name, p in named.items()
-        if name not in offered
-    }
-    config = ConfigDict(extra="allow" if takes_all else "forbid", arbitrary_types_allowed=True)
-    model = create_model("decoder options", __config__=config, **fields)
+    model = options_model(call, offered, num_positional)
     try:
         checked = model.model_validate(dict(options))
     except ValidationError as error:
         raise ConfigError(first_problem(error, model, place)) from error
-    passed = {name: value for name, value in offered.items() if takes_all or name in named}
-    return passed | {name: getattr(checked, name) for name in {**fields, **options}}
+    passed = {name: value for name, value in offered.items() if takes(call, name, num_positional)}
+    return passed | {name: getattr(checked, name) for name in {**model.model_fields, **options}}
 
 
-def _type(annotation: Any) -> Any:
-    """Returns the type that validates an option; Any if its annotation is missing or cannot be evaluated."""
-    return Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation
-
-
-def takes(call: Callable[..., Any], name: str) -> bool:
-    """Returns whether a call accepts a keyword."""
-    parameters = _signature(call).parameters.values()
-    return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
+def takes(call: Callable[..., Any], name: str, num_positional: int = 0) -> bool:
+    """Returns whether a call accepts a keyword; its first `num_positional` parameters are no keywords."""
+    parameters = list(_signature(call).parameters.values())[num_positional:]
+    keywords = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return any(p.kind is p.VAR_KEYWORD or (p.name == name and p.kind in keywords) for p in parameters)
 
 
 def takes_sampling(code: EntryCode) -> bool:
@@ -138,9 +137,9 @@ def _signature(call: Callable[..., Any]) -> inspect.Signature:
 
 
 RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # passed for every generation
-_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = (
-    WeakKeyDictionary()
-)  # instances of classes, with their draft model
+OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", *RUN)
+# Instances of classes, with their draft model.
+_BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()
 
 
 @DECODERS.register("external")

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.registry import first_problem
+from specbench.core.resumable_folder import replacing
 
 Array = NDArray[Any]
 MANIFEST = "ngram.json"
@@ -135,20 +134,15 @@ def check_replaceable(output: Path) -> None:
 
 
 @contextmanager
-def replacing(output: Path) -> Iterator[Path]:
-    """Yields a temporary folder. It replaces `output` when the block ends, and is removed if the block fails. Raises
-    ConfigError for an output that must not be replaced or cannot be written."""
+def replacing_model(output: Path) -> Iterator[Path]:
+    """Yields an empty folder, which replaces `output` when the block ends without an error. Raises ConfigError for an
+    output that must not be replaced, that another process replaces, or that cannot be written."""
     check_replaceable(output)
-    output = output.absolute()
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", suffix=".partial", dir=output.parent) as scratch:
-            partial = Path(scratch) / "new"
-            partial.mkdir()
-            yield partial
-            if output.is_dir():
-                os.replace(output, Path(scratch) / "old")
-            os.replace(partial, output)
+        with replacing(output) as folder:
+            yield folder
+    except BlockingIOError as error:
+        raise ConfigError(f"{output}: another process is replacing it: wait for it, or give another folder") from error
     except OSError as error:
         raise ConfigError(f"{output}: cannot be written: {error.strerror or error}: give another folder") from error
 

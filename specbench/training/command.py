@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,7 @@ from specbench.specs.components import AnySpec, build
 from specbench.training.cost import CostMeter
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
 from specbench.training.objectives import build_objective
-from specbench.training.output import (
-    FORMAT,
-    WITHOUT_EFFECT,
-    OutputFolder,
-    TrainingRecord,
-    all_settings,
-    data_record,
-)
-from specbench.training.progress import reporting_what_is_kept
+from specbench.training.output import FORMAT, WITHOUT_EFFECT, OutputFolder, TrainingRecord, all_settings, data_record
 from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
 from specbench.training.train import (
     check_fit,
@@ -46,11 +37,6 @@ from specbench.training.train import (
 )
 
 
-def settings(kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]) -> TrainSpec:
-    """Returns the checked settings of a training in steps; see `read_settings`."""
-    return read_settings(TrainSpec, kind, config, options, overrides)
-
-
 def read_settings(
     model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
 ) -> AnySpec:  # fmt: skip
@@ -59,7 +45,11 @@ def read_settings(
     `options`: values by dotted key, None for an option that is not given. `overrides`: key=value. Raises ConfigError
     naming the file or the option, the key and the value.
     """
-    file = read_config(config, kind) if config is not None else {}
+    file = yaml_files.read(config) if config is not None else {}
+    if file.get("kind", kind) != kind:
+        raise ConfigError(
+            f"{config}: kind = {file['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
+        )
     data: dict[str, Any] = {**file, "kind": kind}
     for path, value in options.items():
         if value is not None:
@@ -77,16 +67,6 @@ def read_settings(
         return build(model, {"data": {}, **data})
     except ConfigError as error:
         raise ConfigError(f"{origin_of(str(error), config, file, texts)}{error}") from error
-
-
-def read_config(config: Path, kind: str) -> dict[str, Any]:
-    """Returns the keys of a file. Raises ConfigError for a file that cannot be read or that is of another kind."""
-    data = yaml_files.read(config)
-    if data.get("kind", kind) != kind:
-        raise ConfigError(
-            f"{config}: kind = {data['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
-        )
-    return data
 
 
 def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
@@ -110,10 +90,10 @@ def is_finished(spec: TrainSpec) -> bool:
         return False
     if kind != spec.kind:
         return False
-    asked = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
+    requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
     if spec.num_steps is None:  # the data determine it
-        del asked["num_steps"]
-    check_same_settings(spec, {key: made.get(key) for key in asked}, asked)
+        del requested["num_steps"]
+    check_same_settings(spec, {key: made.get(key) for key in requested}, requested)
     check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
             "target": identified(model_source(spec.target), spec.target_revision),
@@ -123,9 +103,9 @@ def is_finished(spec: TrainSpec) -> bool:
     return True
 
 
-def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Raises ConfigError with the differences between a finished training and the requested one."""
-    changed = "; ".join(changed_settings(made, asked))
+    changed = "; ".join(changed_settings(made, requested))
     if changed:
         raise ConfigError(
             f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "
@@ -149,32 +129,18 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
     return shlex.join(["specbench", "run", *words])
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """The arguments of the command line. `options`: values by dotted key, None for an option that is not given."""
-
-    kind: str
-    config: Path | None
-    options: Mapping[str, Any]
-    overrides: Sequence[str]
-    threads: int | None
-    command: str
-
-
-def run_training(request: TrainRequest, console: Console) -> tuple[TrainingRecord, Path] | None:
-    """Trains or resumes as requested. Returns the record and the folder in the main process, None in the other
-    processes and for a training that is already finished.
+def run_training(spec: TrainSpec, threads: int | None, console: Console, command: str) -> TrainingRecord | None:
+    """Trains or resumes. Returns the record in the main process, None in the other processes and for a training that is
+    already finished.
 
     Raises ConfigError.
     """
-    spec = settings(request.kind, request.config, request.options, request.overrides)
     if is_finished(spec):
         say(console, f"{spec.output}: is already finished with the same settings; another --output repeats it")
         return None
     OutputFolder(Path(spec.output)).check()
-    set_threads(request.threads, spec.target.startswith(EMBEDDED))
-    record = train_with_settings(spec, console, cache_folder(), request.command)
-    return (record, Path(spec.output)) if record is not None else None
+    set_threads(threads, spec.target.startswith(EMBEDDED))
+    return train_with_settings(spec, console, cache_folder(), command)
 
 
 def train_with_settings(
@@ -195,7 +161,7 @@ def train_with_settings(
     device = device_of(spec, accelerator)
     target, drafter = load_target(spec, device), load_drafter(spec, device)
     check_fit(target, drafter)
-    with reporting_what_is_kept(console, output):
+    with output.reporting_what_is_kept(console):
         with CostMeter(drafter.device) as meter:
             objective = build_objective(spec, target, drafter, data, cache, console)
             preparation = meter.cost()

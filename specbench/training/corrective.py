@@ -55,70 +55,55 @@ class LanguageDraws:
 
     def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
         """Returns the prompts of a pass with the target's sampled continuations, in mini-batches by language."""
-        chosen = [
+        prompts = [
             (language, ids)
             for language, times in languages.items()
             for ids in self._prompts_of(number, language, times)
         ]
         jobs = [
             GenerationJob(ids, stream_seed(self._spec.seed, "continuation", number, i))
-            for i, (_, ids) in enumerate(chosen)
+            for i, (_, ids) in enumerate(prompts)
         ]
         ends = self._generator.continue_all(jobs, self._spec.generation_batch)
         samples: dict[str, list[Sample]] = {language: [] for language in languages}
-        for (language, ids), end in zip(chosen, ends, strict=True):
+        for (language, ids), end in zip(prompts, ends, strict=True):
             samples[language].append(Sample(language, (*ids, *end), len(ids)))
         return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
 
     def _prompts_of(self, number: int, language: str, times: int) -> list[Ids]:
-        pool = self._prompts[language]
+        """Returns prompts in random order; none is repeated before all were drawn."""
+        pool, random = self._prompts[language], self._random("prompts", number, language)
         wanted = times * self._settings.prompts_per_language
-        return [pool[place] for place in draw_indices(len(pool), wanted, self._random("prompts", number, language))]
+        rounds = -(-wanted // len(pool))
+        drawn = [place for _ in range(rounds) for place in torch.randperm(len(pool), generator=random).tolist()]
+        return [pool[place] for place in drawn[:wanted]]
 
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
 
-def draw_indices(num_items: int, number: int, random: torch.Generator) -> list[int]:
-    """Returns `number` of `num_items` indices in random order; none is repeated before all were drawn."""
-    rounds = -(-number // num_items)
-    return [place for _ in range(rounds) for place in torch.randperm(num_items, generator=random).tolist()][:number]
-
-
 Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
 
 
-class AcceptanceProxy:
-    """Estimates on the prompts of a pass. `num_draft_tokens`: length of a greedy draft; `batch_size`: of a scoring
-    pass."""
-
-    def __init__(self, target: CausalLM, num_draft_tokens: int, batch_size: int, generation_batch: int) -> None:
-        self._target, self._num_draft_tokens = target, num_draft_tokens
-        self._batch_size, self._generation_batch = batch_size, generation_batch
-
-    @torch.no_grad()
-    def of(self, drafter: nn.Module, prompts: Sequence[Sequence[int]], seed: int) -> dict[str, float | None]:
-        """Returns the proxy acceptance, and the prompt misfit of drafter (q) and target (p)."""
-        vocab_size, size = self._target.vocab_size, self._batch_size
-
-        def target(batch: Batch) -> Tensor:
-            return learnt_logits(self._target.model, batch, vocab_size)
-
-        def draft(batch: Batch) -> Tensor:
-            return learnt_logits(drafter, batch, vocab_size)
-
-        given = [Sample("", tuple(ids), 1) for ids in prompts]
+def prompt_estimates(
+    spec: TrainSpec, target: CausalLM, drafter: nn.Module, prompts: Sequence[Ids], seed: int
+) -> dict[str, float | None]:
+    """Returns the proxy acceptance on the prompts of a pass, and their misfit for drafter (q) and target (p)."""
+    assert spec.scdf is not None
+    vocab_size, size = target.vocab_size, spec.scdf.mini_batch
+    of_target = partial(learnt_logits, target.model, vocab_size=vocab_size)
+    of_drafter = partial(learnt_logits, drafter, vocab_size=vocab_size)
+    num_draft_tokens = spec.scdf.num_draft_tokens
+    greedy = Generator(unwrapped(drafter), vocab_size, target.eos_token_ids, Sampling(), num_draft_tokens)
+    ends = greedy.continue_all([GenerationJob(ids) for ids in prompts], spec.generation_batch)
+    drafts = [Sample("", (*ids, *end), len(ids)) for ids, end in zip(prompts, ends, strict=True)]
+    given = [Sample("", ids, 1) for ids in prompts]
+    with torch.no_grad():
         return {
-            "acceptance": proxy_acceptance(self._drafts(drafter, prompts), target, draft, size, seed),
-            "prompt_tv_q": prompt_misfit(given, draft, size),
-            "prompt_tv_p": prompt_misfit(given, target, size),
+            "acceptance": proxy_acceptance(drafts, of_target, of_drafter, size, seed),
+            "prompt_tv_q": prompt_misfit(given, of_drafter, size),
+            "prompt_tv_p": prompt_misfit(given, of_target, size),
         }
-
-    def _drafts(self, drafter: nn.Module, prompts: Sequence[Sequence[int]]) -> list[Sample]:
-        eos = self._target.eos_token_ids
-        greedy = Generator(unwrapped(drafter), self._target.vocab_size, eos, Sampling(), self._num_draft_tokens)
-        ends = greedy.continue_all([GenerationJob(tuple(ids)) for ids in prompts], self._generation_batch)
-        return [Sample("", (*ids, *end), len(ids)) for ids, end in zip(prompts, ends, strict=True)]
 
 
 def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
@@ -190,11 +175,9 @@ class CorrectiveObjective:
     def __init__(self, spec: TrainSpec, target: CausalLM, prompts: Prompts) -> None:
         assert spec.scdf is not None
         self.num_items = len(prompts)
-        self._seed, self._settings = spec.seed, spec.scdf
-        self._vocab_size = target.vocab_size
+        self._spec, self._settings, self._target = spec, spec.scdf, target
         self._draws = LanguageDraws(spec, spec.scdf, target, prompts)
         self._frozen = LogitsCache(target.model, target.vocab_size)
-        self._proxies = AcceptanceProxy(target, spec.scdf.num_draft_tokens, spec.scdf.mini_batch, spec.generation_batch)
         self._measured: Mapping[str, MeasuredLanguage] = {}
         self._weights: Mapping[str, float] = {}
 
@@ -211,6 +194,7 @@ class CorrectiveObjective:
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
         """Returns D, weights and 𝒰 of the last pass; acceptance and misfit are measured on its prompts now."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
+        seed = partial(stream_seed, self._spec.seed, "acceptance", number)
         shared = {
             "star_lang": min(divergences, key=divergences.__getitem__),
             "unfairness": float(unfairness(np.array(list(divergences.values())))),
@@ -218,7 +202,7 @@ class CorrectiveObjective:
         return [
             {
                 **shared, "lang": language, "r": divergences[language], "weight": self._weights[language],
-                **self._proxies.of(drafter, each.prompts, stream_seed(self._seed, "acceptance", number, language)),
+                **prompt_estimates(self._spec, self._target, drafter, each.prompts, seed(language)),
             }
             for language, each in self._measured.items()
         ]  # fmt: skip
@@ -234,7 +218,7 @@ class CorrectiveObjective:
 
     def _loss(self, key: tuple[str, int], batch: Batch, drafter: nn.Module) -> Tensor:
         """Returns the estimate of D on one mini-batch."""
-        draft_logits = learnt_logits(drafter, batch, self._vocab_size)
+        draft_logits = learnt_logits(drafter, batch, self._target.vocab_size)
         if self._settings.estimator == "sampled":
             return cross_entropy_sampled(batch.learnt_ids.to(draft_logits.device), draft_logits).mean()
         return cross_entropy_full(self._frozen.of(key, batch), draft_logits).mean()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event, Lock, Thread
+from typing import Self
 
 import torch
 
@@ -27,7 +28,7 @@ class ProcessorEnergy:
         self._joules, self._last, self._read_at = 0.0, package_counters(folder), clock()
         self._lock, self._stopped, self._thread = Lock(), Event(), Thread(target=self._keep_reading, daemon=True)
 
-    def __enter__(self) -> "ProcessorEnergy":
+    def __enter__(self) -> Self:
         if self._last is not None:
             self._thread.start()
         return self
@@ -79,7 +80,7 @@ def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
 Cost = dict[str, float | None]
 
 
-class CostMeter:
+class CostMeter(ProcessorEnergy):
     """Measures the cost since its creation, added to an earlier part of the same training; use it inside `with`.
 
     wall_seconds; cpu_seconds; gpu_joules (NVML, the whole device) and cpu_joules (RAPL, all packages): None if the
@@ -88,22 +89,20 @@ class CostMeter:
     """
 
     def __init__(self, device: torch.device, earlier: Mapping[str, float | None] | None = None) -> None:
+        super().__init__()
         self._device, self._earlier = device, dict(earlier or {})
-        self._start, self._processor = self._counters(), ProcessorEnergy()
-
-    def __enter__(self) -> "CostMeter":
-        self._processor.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._processor.__exit__(*error)
+        self._start = self._counters()
 
     def cost(self) -> Cost:
         """Returns the cost so far, without steps that were lost when a process was killed."""
-        taken = {name: counted_since(self._start[name], now) for name, now in self._counters().items()}
-        taken["cpu_joules"] = self._processor.joules()
-        before = {name: self._earlier.get(name, 0.0) for name in taken}
-        return {name: known_sum(before[name], more) for name, more in taken.items()}
+        cost: Cost = {}
+        for name, now in [*self._counters().items(), ("cpu_joules", self.joules())]:
+            start, before = self._start.get(name, 0.0), self._earlier.get(name, 0.0)
+            if start is None or now is None or before is None or now < start:  # unknown, or the counter was reset
+                cost[name] = None
+            else:
+                cost[name] = before + (now - start)
+        return cost
 
     def _counters(self) -> Cost:
         return {
@@ -111,16 +110,6 @@ class CostMeter:
             "cpu_seconds": time.process_time(),
             "gpu_joules": gpu_joules(self._device),
         }
-
-
-def counted_since(start: float | None, now: float | None) -> float | None:
-    """Returns the difference of a counter; None if a value is unknown or the counter was reset."""
-    return None if start is None or now is None or now < start else now - start
-
-
-def known_sum(before: float | None, more: float | None) -> float | None:
-    """Returns the sum; None if a part is unknown."""
-    return None if before is None or more is None else before + more
 
 
 def gpu_joules(device: torch.device) -> float | None:

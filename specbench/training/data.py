@@ -1,13 +1,19 @@
 """The prompts and texts of a training by language, their digest, and which of them `specbench run` measures."""
 
+import gzip
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
+from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import stream_seed
 from specbench.embedded.world import WORLDS
@@ -17,11 +23,78 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
 from specbench.tasks.scoring.contract import Reference
-from specbench.training.corpus import CorpusFiles
 from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
 
 if TYPE_CHECKING:
     from specbench.embedded.world import World
+
+
+TEXT_FORMATS = (".txt", ".jsonl")
+
+
+class CorpusFiles:
+    """The documents of some files in order, read line by line. `num_bytes`: the size of the files; `num_bytes_read`:
+    how much of it has been read. Raises ConfigError for a file that does not exist or has another format."""
+
+    def __init__(self, files: Sequence[Path], column: str) -> None:
+        self.files, self.column = files, column
+        self.num_bytes = self.num_bytes_read = 0
+        if not files:
+            raise ConfigError("--corpus: give at least one file")
+        for path in files:
+            if text_format(path) not in TEXT_FORMATS:
+                raise ConfigError(f"--corpus {path}: give .txt (one document per line) or .jsonl, or .gz of these")
+            if not path.is_file():
+                raise ConfigError(f"--corpus {path}: {'is a folder: give files' if path.is_dir() else 'no such file'}")
+            self.num_bytes += path.stat().st_size
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the documents without empty ones. Raises ConfigError naming file and line."""
+        finished = 0
+        for path in self.files:
+            try:
+                with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else nullcontext(raw) as lines:
+                    packed = path.stat().st_size if path.suffix == ".gz" else None
+                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=math.inf)
+                    for number, line in enumerate(bounded_lines, start=1):
+                        self.num_bytes_read = finished + raw.tell()
+                        if line.strip():
+                            yield self._document(line, path, number)
+            except (OSError, EOFError, zlib.error) as error:
+                raise ConfigError(
+                    f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: check the file"
+                ) from error
+            finished += path.stat().st_size
+
+    def _document(self, line: bytes, path: Path, number: int) -> str:
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}, line {number}: not UTF-8 text: convert the file") from error
+        return text if text_format(path) == ".txt" else self._cell(text, path, number)
+
+    def _cell(self, text: str, path: Path, number: int) -> str:
+        row = bounded.parse_json(text, path, "correct it", number, strict=False)
+        place = f"{path}, line {number}"
+        if not isinstance(row, dict) or self.column not in row:
+            raise ConfigError(f"{place}: has no column '{self.column}' {column_hint(row)}")
+        cell = row[self.column]
+        if not isinstance(cell, str):
+            raise ConfigError(f"{place}: column '{self.column}' holds no text but {json.dumps(cell)[:40]}: correct it")
+        return cell
+
+
+def column_hint(row: object) -> str:
+    """Returns what a line has instead of the column, and what to do."""
+    if not isinstance(row, dict):
+        return '(it is no JSON object): write {"COLUMN": "…"} on each line'
+    names = list(row)
+    return f"(columns: {', '.join(names)}): give --set data.column={names[0] if len(names) == 1 else 'NAME'}"
+
+
+def text_format(path: Path) -> str:
+    """Returns the suffix of a file without .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix
 
 
 @dataclass(frozen=True)
@@ -32,12 +105,6 @@ class TaskPrompts:
     place: str
     pairs: list[tuple[str, str | None]]
     is_measured: bool = False
-
-
-def task_prompts(spec: DataSpec, tasks: Sequence[TaskSpec]) -> list[TaskPrompts]:
-    """Returns the prompts of every requested subset of the tasks."""
-    chosen = [(task, subset) for task in tasks for subset in task.subset_names if is_wanted(task, subset, spec)]
-    return [prompts_of(task, subset, spec, sum(task is other for other, _ in chosen)) for task, subset in chosen]
 
 
 def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
@@ -101,11 +168,6 @@ def load_world(name: str) -> "World":
     return WORLDS[name]
 
 
-def world_subsets(names: Sequence[str]) -> list[str]:
-    """Returns the subsets of kinds of rows. Raises ConfigError for an unknown kind."""
-    return [subset for name in names for subset in load_world(name).weights()]
-
-
 def is_measured(name: str) -> bool:
     """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
     return load_world(name).num_samples > 0
@@ -116,7 +178,7 @@ def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskP
     return [
         TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
         for name in names
-        for subset in world_subsets([name])
+        for subset in load_world(name).weights()
         if spec.subsets is None or subset in spec.subsets
     ]
 
@@ -214,11 +276,17 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     """Yields the prompts of each task, pair of aligned files and text file."""
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
-    check_subsets(spec, [*(name for task in tasks for name in task.subset_names), *world_subsets(worlds)])
+    of_worlds = [subset for name in worlds for subset in load_world(name).weights()]
+    known = [*(subset for task in tasks for subset in task.subset_names), *of_worlds]
+    for name in spec.subsets or ():
+        if name not in known:
+            raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
     if worlds and not tasks and (spec.source or spec.split):
         key = "source" if spec.source else "split"
         raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: leave it out")
-    yield from task_prompts(spec, tasks)
+    for task in tasks:
+        subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
+        yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
     yield from world_prompts(spec, worlds, seed)
     for language, files in spec.parallel.items():
         yield TaskPrompts(language, files.source, aligned_pairs(language, files, spec.limit))
@@ -226,20 +294,13 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         yield TaskPrompts(language, file, text_pairs(language, file, spec))
 
 
-def check_subsets(spec: DataSpec, known: Sequence[str]) -> None:
-    """Raises ConfigError for a requested subset that no task has."""
-    for name in spec.subsets or ():
-        if name not in known:
-            raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
-
-
 def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
     """Returns prompts made of the source's lines, with the target's lines as answers."""
-    named = {"source": files.source, **({"target": files.target} if files.target else {})}
-    for path in named.values():
+    paths = {"source": files.source, **({"target": files.target} if files.target else {})}
+    for path in paths.values():
         if not Path(path).is_file():
             raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
-    rows = [row for _, row in parallel_rows({name: Path(path) for name, path in named.items()})]
+    rows = [row for _, row in parallel_rows({name: Path(path) for name, path in paths.items()})]
     made = [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
     return not_empty(made[:limit], f"data.parallel.{language}: '{files.source}'")
 

@@ -13,12 +13,11 @@ from rich.progress import TaskProgressColumn
 
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_tokenizer
-from specbench.models.ngram import NgramModel, check_replaceable, replacing, vocabulary_digest
+from specbench.models.ngram import NgramModel, check_replaceable, replacing_model, vocabulary_digest
 from specbench.results.environment import environment
-from specbench.training.command import TrainRequest, read_settings, warn_of_overlap
-from specbench.training.corpus import CorpusFiles
+from specbench.training.command import warn_of_overlap
 from specbench.training.cost import CostMeter
-from specbench.training.data import TrainingData, TrainingPrompt, gather_data
+from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
 from specbench.training.ngram_build import count_into
 from specbench.training.output import CountingRecord, data_record, utc_now
 from specbench.training.progress import ProgressLine
@@ -27,81 +26,57 @@ from specbench.training.spec import CorpusSpec, NgramSpec
 BATCH_CHARACTERS = 500_000
 
 
-class NgramTexts:
-    """The rows and texts of the data, then those of the corpus, which are read lazily.
+class TokenizedTexts:
+    """The token ids of each text: the rows and texts of the data, then those of the corpus, which are read lazily.
 
-    size: characters of the data and bytes of the corpus's files. size_read: how much of it has been read. digest: of
-    all texts that have been read; for data without a corpus, that of `TrainingData`. Raises ConfigError for a file that
-    does not exist or has another format.
+    Counts texts, tokens and seconds, and reports progress while it is iterated. The token that ends the target's texts
+    follows the answer of a row. `digest`: of all texts that have been read; for data without a corpus, that of
+    `TrainingData`. Raises ConfigError for a file that does not exist or has another format; iterating raises it with
+    file and line, and for a corpus without tokens.
     """
 
-    def __init__(self, data: TrainingData, spec: CorpusSpec) -> None:
+    def __init__(self, data: TrainingData, spec: CorpusSpec, tokenizer: Any, console: Console) -> None:
         self._prompts = [prompt for prompts in data.prompts.values() for prompt in prompts]
         self._corpus = CorpusFiles([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
-        self.files = spec.corpus
-        self._limit = spec.limit
-        self._state = hashlib.sha256()
-        self._characters_read = 0
+        self._spec, self.tokenizer = spec, tokenizer
+        self._state, self._characters_read = hashlib.sha256(), 0
+        self.num_tokens = self.num_documents = 0
+        self.seconds = 0.0
         characters = sum(len(prompt.whole) for prompt in self._prompts)
-        self.size = characters + (self._corpus.num_bytes if self._corpus else 0)
-
-    @property
-    def size_read(self) -> int:
-        return self._characters_read + (self._corpus.num_bytes_read if self._corpus else 0)
+        self._size = characters + (self._corpus.num_bytes if self._corpus else 0)
+        self.line = ProgressLine(console, "reading", self._size, TaskProgressColumn())
 
     @property
     def digest(self) -> str:
         return self._state.hexdigest()[:12]
 
-    def __iter__(self) -> Iterator[TrainingPrompt]:
-        """Yields the texts. Raises ConfigError naming file and line."""
-        for prompt in self._prompts:
-            self._state.update(prompt.identity)
-            self._characters_read += len(prompt.whole)
-            yield prompt
-        for text in islice(self._corpus or (), self._limit):
-            prompt = TrainingPrompt("", text)
-            self._state.update(prompt.identity)
-            yield prompt
-
-
-class TokenizedTexts:
-    """The token ids of each text. Counts texts, tokens and seconds, and reports progress while it is iterated.
-
-    The token that ends the target's texts follows the answer of a row. Iterating raises ConfigError for a corpus
-    without tokens.
-    """
-
-    def __init__(self, texts: NgramTexts, tokenizer: Any, console: Console) -> None:
-        self.texts, self.tokenizer = texts, tokenizer
-        self.num_tokens = self.num_documents = 0
-        self.seconds = 0.0
-        self._line = ProgressLine(console, "reading", texts.size, TaskProgressColumn())
-
-    def __enter__(self) -> "TokenizedTexts":
-        self._line.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._line.stop()
-
     def __iter__(self) -> Iterator[Sequence[int]]:
-        batches = in_batches(self.texts)
         start = time.perf_counter()
-        for prompts in batches:
+        for prompts in in_batches(self._texts()):
             batch = self._tokens(prompts)
             self.num_documents += len(batch)
             self.num_tokens += sum(map(len, batch))
             self.seconds += time.perf_counter() - start
-            self._line.update(
-                f"tokenizing · {self.num_tokens:,} tokens · {self.num_tokens / self.seconds:,.0f} tokens/s",
-                self.texts.size_read,
-            )
+            size_read = self._characters_read + (self._corpus.num_bytes_read if self._corpus else 0)
+            speed = f"{self.num_tokens / self.seconds:,.0f} tokens/s"
+            self.line.update(f"tokenizing · {self.num_tokens:,} tokens · {speed}", size_read)
             yield from batch
             start = time.perf_counter()
         self.seconds += time.perf_counter() - start
-        if self.num_tokens == 0 and self.texts.files:
-            raise ConfigError(f"--corpus {', '.join(self.texts.files)}: the corpus has no tokens: give files with text")
+        if self.num_tokens == 0 and self._spec.corpus:
+            raise ConfigError(
+                f"--corpus {', '.join(self._spec.corpus)}: the corpus has no tokens: give files with text"
+            )
+
+    def _texts(self) -> Iterator[TrainingPrompt]:
+        for prompt in self._prompts:
+            self._state.update(prompt.identity)
+            self._characters_read += len(prompt.whole)
+            yield prompt
+        for text in islice(self._corpus or (), self._spec.limit):
+            prompt = TrainingPrompt("", text)
+            self._state.update(prompt.identity)
+            yield prompt
 
     def _tokens(self, prompts: Sequence[TrainingPrompt]) -> list[list[int]]:
         batch: list[list[int]] = self.tokenizer(
@@ -116,7 +91,7 @@ class TokenizedTexts:
     def counting(self, doing: str, num_tokens: int) -> None:
         """Reports what `count_into` does after all texts are read."""
         if doing != "reading":
-            self._line.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self.texts.size)
+            self.line.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
 
 
 def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
@@ -136,53 +111,35 @@ def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPromp
 OF_NETWORKS = ("dtype", "attention", "engine")
 
 
-def run_counting(request: TrainRequest, console: Console) -> tuple[CountingRecord, Path]:
-    """Counts as requested and replaces a model in the folder. Returns the record and the folder. Raises ConfigError."""
-    spec = read_settings(NgramSpec, request.kind, request.config, request.options, request.overrides)
+def run_counting(spec: NgramSpec, console: Console, command: str) -> CountingRecord:
+    """Counts as the settings say and replaces a model in the output folder. Returns the record. Raises ConfigError."""
     output = Path(spec.output)
     check_replaceable(output)
     with CostMeter(torch.device("cpu")) as meter:
-        record = count_model(spec, output, request.command, meter, console)
-    return record, output
-
-
-def count_model(spec: NgramSpec, output: Path, command: str, meter: CostMeter, console: Console) -> CountingRecord:
-    """Counts and writes a model. Returns its record."""
-    data = gather_data(spec.data, spec.seed)
-    texts = NgramTexts(data, spec.data)
-    warn_of_overlap(data, console)
-    tokenizer = load_tokenizer(spec.target, spec.target_revision)
-    with replacing(output) as folder, TokenizedTexts(texts, tokenizer, console) as documents:
-        start = time.perf_counter()
-        digest = count(documents, spec, folder)
-        seconds = time.perf_counter() - start
-        record = CountingRecord(
-            settings=spec.model_dump(mode="json"),
-            data=corpus_record(data, spec, documents),
-            models={"target": {"name": spec.target, "tokenizer_digest": digest}},
-            counts=count_record(folder, documents, seconds),
-            cost=meter.cost(),
-            environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
-            command=command,
-            finished=utc_now(),
-        )
-        record.write(folder)
+        data = gather_data(spec.data, spec.seed)
+        warn_of_overlap(data, console)
+        tokenizer = load_tokenizer(spec.target, spec.target_revision)
+        documents = TokenizedTexts(data, spec.data, tokenizer, console)
+        with replacing_model(output) as folder, documents.line:
+            start = time.perf_counter()
+            vocabulary: dict[str, int] = tokenizer.get_vocab()
+            digest = vocabulary_digest(vocabulary)
+            count_into(folder, documents, spec.order, max(vocabulary.values()) + 1, digest, documents.counting)
+            seconds = time.perf_counter() - start
+            num_texts = documents.num_documents - data.num_prompts
+            corpus = [f"{num_texts} from {', '.join(spec.data.corpus)}"] if spec.data.corpus else []
+            record = CountingRecord(
+                settings=spec.model_dump(mode="json"),
+                data={**data_record(data), "digest": documents.digest, "sources": [*data.sources, *corpus]},
+                models={"target": {"name": spec.target, "tokenizer_digest": digest}},
+                counts=count_record(folder, documents, seconds),
+                cost=meter.cost(),
+                environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
+                command=command,
+                finished=utc_now(),
+            )
+            record.write(folder)
     return record
-
-
-def count(documents: TokenizedTexts, spec: NgramSpec, folder: Path) -> str:
-    """Counts into an empty folder. Returns the digest of the vocabulary."""
-    vocabulary: dict[str, int] = documents.tokenizer.get_vocab()
-    digest = vocabulary_digest(vocabulary)
-    count_into(folder, documents, spec.order, max(vocabulary.values()) + 1, digest, documents.counting)
-    return digest
-
-
-def corpus_record(data: TrainingData, spec: NgramSpec, documents: TokenizedTexts) -> dict[str, Any]:
-    """Returns what identifies the data, including the texts of the corpus."""
-    files, num_texts = spec.data.corpus, documents.num_documents - data.num_prompts
-    corpus = [f"{num_texts} from {', '.join(files)}"] if files else []
-    return {**data_record(data), "digest": documents.texts.digest, "sources": [*data.sources, *corpus]}
 
 
 def count_record(folder: Path, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:

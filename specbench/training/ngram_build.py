@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from specbench.core.errors import ConfigError
-from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing, write_manifest
+from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing_model, write_manifest
 
 MIN_BUFFER = 4096  # minimum entries of a run per read
 
@@ -202,7 +202,7 @@ def build_ngrams(
     one is complete. Raises ConfigError for an output that is anything else, for ids outside the vocabulary and for a
     corpus without tokens.
     """
-    with replacing(Path(output)) as folder:
+    with replacing_model(Path(output)) as folder:
         count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
     return NgramModel.load(output)
 

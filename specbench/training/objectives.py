@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
-from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import shortest_context
 from specbench.running.prompts import Budget, encode, shortened
-from specbench.training.corrective import CorrectiveObjective, Prompts
+from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
@@ -29,12 +28,10 @@ from specbench.training.passes import (
     truncated_cross_entropy,
     truncated_probs,
 )
-from specbench.training.self_distillation import self_distilled
 from specbench.training.spec import TrainSpec
-from specbench.training.teacher import GenerationCache, GenerationJob, Generator
+from specbench.training.teacher import GenerationCache, Ids, answered, self_distilled
 
 TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
-Ids = tuple[int, ...]
 MINI_BATCH = 8  # samples that go through the models together
 
 
@@ -64,13 +61,13 @@ class SampleObjective:
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch; their weights sum to 1."""
         self._sums, self._counts = {}, {}
-        chosen = self.batch(number)
-        total = sum(sample.num_learnt for sample in chosen)
-        groups = dict.fromkeys(sample.group for sample in chosen)
+        samples = self.batch(number)
+        total = sum(sample.num_learnt for sample in samples)
+        groups = dict.fromkeys(sample.group for sample in samples)
         return [
             LossPart(group, batch.num_learnt / total, batch.num_learnt, partial(self._loss, group, batch))
             for group in groups
-            for batch in batches_of([sample for sample in chosen if sample.group == group], MINI_BATCH)
+            for batch in batches_of([sample for sample in samples if sample.group == group], MINI_BATCH)
         ]
 
     def batch(self, number: int) -> list[Sample]:
@@ -168,25 +165,26 @@ def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
 ENTRY_BYTES = 12  # of one cached probability with its token id
 
 
-def distillation_objective(spec: TrainSpec, target: CausalLM, samples: Sequence[Sample]) -> SampleObjective:
-    """Returns the cross-entropy of the drafter on the target's `top_k` most probable tokens, without the tail."""
-    assert spec.distill is not None
-    teacher = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
+def soft_target_losses(target: CausalLM, samples: Sequence[Sample], top_k: int, batch_size: int) -> TokenLosses:
+    """Returns the cross-entropy of a drafter on the target's `top_k` most probable tokens, without the tail."""
+    teacher = SoftTargets(target, samples, top_k, batch_size)
 
-    def token_losses(batch: Batch, drafter: nn.Module) -> Tensor:
+    def losses(batch: Batch, drafter: nn.Module) -> Tensor:
         logits = learnt_logits(drafter, batch, target.vocab_size)
         probs, token_ids = (values.to(logits.device) for values in teacher.of(batch))
         return truncated_cross_entropy(probs, token_ids, logits)
 
-    settings = spec.distill
-    return SampleObjective(samples, settings.batch_size, settings.validation_share, spec.seed, token_losses)
+    return losses
 
 
-def greedy_answers(spec: TrainSpec, target: CausalLM, prompts: Prompts, store: GenerationCache) -> list[Sample]:
-    """Returns the target's greedy continuations of all prompts, which distillation on a task learns."""
-    generator = Generator.of(target, Sampling(), spec.max_new_tokens)
-    ends = store.continued(target, generator, [GenerationJob(ids) for _, ids in prompts], spec.generation_batch)
-    return [Sample(language, (*ids, *end), len(ids)) for (language, ids), end in zip(prompts, ends, strict=True)]
+def text_losses(vocab_size: int) -> TokenLosses:
+    """Returns the cross-entropy of a drafter on the samples' own tokens."""
+
+    def losses(batch: Batch, drafter: nn.Module) -> Tensor:
+        logits = learnt_logits(drafter, batch, vocab_size)
+        return cross_entropy_sampled(batch.learnt_ids.to(logits.device), logits)
+
+    return losses
 
 
 class SoftTargets:
@@ -232,19 +230,6 @@ class SoftTargets:
         return truncated_probs(learnt_logits(self._target.model, batch, self._target.vocab_size), self._top_k)
 
 
-def language_modelling_objective(spec: TrainSpec, vocab_size: int, samples: Sequence[Sample]) -> SampleObjective:
-    """Returns the cross-entropy of the drafter on the samples' own tokens."""
-    assert spec.finetune is not None
-
-    def token_losses(batch: Batch, drafter: nn.Module) -> Tensor:
-        logits = learnt_logits(drafter, batch, vocab_size)
-        return cross_entropy_sampled(batch.learnt_ids.to(logits.device), logits)
-
-    return SampleObjective(
-        samples, spec.finetune.batch_size, spec.finetune.validation_share, spec.seed, token_losses
-    )  # fmt: skip
-
-
 def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | None = None) -> list[Sample]:
     """Returns the texts of the data, learnt from their second token on. `end`: the token that ends a text. Texts longer
     than `max_tokens` lose their end.
@@ -281,18 +266,27 @@ def build_objective(
     store = GenerationCache(cache_folder, console)
     context = shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
+    tokenizer = drafter.tokenizer
     if spec.distill is not None and spec.distill.corpus == "general":
-        return distillation_objective(spec, target, raw_samples(drafter.tokenizer, data, limit))
-    if spec.finetune is not None and spec.finetune.stage == "pretrain":
-        samples = raw_samples(drafter.tokenizer, data, limit, end=drafter.tokenizer.eos_token_id)
-        return language_modelling_objective(spec, target.vocab_size, samples)
-    texts = fitting_prompts(spec, target, data, context)
-    if spec.finetune is not None:
-        return language_modelling_objective(spec, target.vocab_size, self_distilled(spec, target, texts, store, limit))
-    prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
+        samples = raw_samples(tokenizer, data, limit)
+    elif spec.finetune is not None and spec.finetune.stage == "pretrain":
+        samples = raw_samples(tokenizer, data, limit, end=tokenizer.eos_token_id)
+    else:
+        texts = fitting_prompts(spec, target, data, context)
+        if spec.scdf is not None:
+            prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
+            return CorrectiveObjective(spec, target, prompts)
+        if spec.finetune is not None:
+            samples = self_distilled(spec, target, texts, store, limit)
+        else:
+            samples = answered(spec, target, texts, 0.0, store)
     if spec.distill is not None:
-        return distillation_objective(spec, target, greedy_answers(spec, target, prompts, store))
-    return CorrectiveObjective(spec, target, prompts)
+        batch_size = spec.distill.batch_size
+        losses = soft_target_losses(target, samples, spec.distill.top_k, spec.generation_batch)
+    else:
+        assert spec.finetune is not None
+        batch_size, losses = spec.finetune.batch_size, text_losses(target.vocab_size)
+    return SampleObjective(samples, batch_size, spec.validation_share, spec.seed, losses)
 
 
 def fitting_prompts(

@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -14,18 +15,21 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from rich.console import Console
 from rich.filesize import decimal
 from safetensors import SafetensorError
 
+from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resumable_folder import ResumableFolder
-from specbench.training.checkpoint import CHECKPOINT, RateProgress
+from specbench.models.devices import is_out_of_memory
 from specbench.training.cost import Cost
 from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec
 
 WORK = ".training"
+CHECKPOINT = "state.pt"  # in the folder of each learning rate
 WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may use other values
 
 
@@ -115,6 +119,22 @@ class OutputFolder(ResumableFolder):
         if any(self.work.glob(f"*/{CHECKPOINT}")):
             return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
         return "nothing is kept yet"
+
+    @contextmanager
+    def reporting_what_is_kept(self, console: Console) -> Iterator[None]:
+        """Ends an interrupted training, or one that is out of memory, with one line that says what is kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            say(console, f"interrupted: {self.what_is_kept()}")
+            sys.exit(INTERRUPTED)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"out of memory; {self.what_is_kept()}: free memory and repeat the command, or train into "
+                "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
+            ) from error
 
     def publish(self, finished: Path) -> None:
         """Moves a finished checkpoint into place, its record last, and removes the work."""
@@ -206,23 +226,6 @@ def data_record(data: TrainingData) -> dict[str, Any]:
         "overlap": list(data.overlap),
         "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
     }
-
-
-def curve_record(rate: float, progress: RateProgress) -> dict[str, Any]:
-    """Returns one learning rate: its steps, the validation loss by number of finished steps, and why it diverged, if it
-    did."""
-    return {
-        "learning_rate": rate,
-        "held_back_loss": last_validation(progress),
-        "lost": progress.lost,
-        "validation": {str(num_done): loss for num_done, loss in progress.validation.items()},
-        "steps": [asdict(point) for point in progress.curve],
-    }
-
-
-def last_validation(progress: RateProgress) -> float | None:
-    """Returns the validation loss at the end; None for a rate that diverged."""
-    return None if progress.lost else progress.validation.get(progress.num_done)
 
 
 def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:

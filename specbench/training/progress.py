@@ -1,34 +1,15 @@
 """The progress of a training on the console: a bar on a terminal, plain lines elsewhere."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-from specbench.core.console import INTERRUPTED, say
-from specbench.core.errors import ConfigError
-from specbench.models.devices import is_out_of_memory
-from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.checkpoint import StepCurve
-from specbench.training.output import OutputFolder
+from specbench.core.console import PlainLines, say
+from specbench.training.loop import StepCurve
 
 MAX_SHOWN = 6  # languages
-
-
-class PlainLines:
-    """Prints a line at most every PLAIN_LINE_SECONDS."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._printed = console, time.monotonic()
-
-    def report(self, text: Callable[[], str], is_last: bool = False) -> None:
-        """Prints the text if a line is due or this is the last one."""
-        if is_last or time.monotonic() - self._printed >= PLAIN_LINE_SECONDS:
-            self._printed = time.monotonic()
-            say(self._console, text())
 
 
 class ProgressLine:
@@ -38,46 +19,37 @@ class ProgressLine:
         self, console: Console, description: str, total: float, *columns: ProgressColumn, completed: int = 0,
         quiet: bool = False,
     ) -> None:  # fmt: skip
-        self._lines = None if quiet or console.is_terminal else PlainLines(console)
+        self._lines = PlainLines(None if quiet or console.is_terminal else console)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), *columns, console=console,
             transient=True, disable=quiet or not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task(description, total=total, completed=completed)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._bar.start()
-
-    def stop(self) -> None:
-        self._bar.stop()
-
-    def update(
-        self, description: str, completed: float, ending: Callable[[], str] = str, is_last: bool = False
-    ) -> None:
-        """Shows the description. `ending`: what a plain line says behind it."""
-        self._bar.update(self._task, description=description, completed=completed)
-        if self._lines:
-            self._lines.report(lambda: description + ending(), is_last)
-
-
-class TrainingProgress:
-    """Counts the steps of one learning rate; `quiet` in all but the main process of a training."""
-
-    def __init__(self, console: Console, num_steps: int, num_done: int, quiet: bool) -> None:
-        self.console, self.num_steps, self.quiet = console, num_steps, quiet
-        self._num_done_before, self._started = num_done, time.monotonic()
-        self._losses: dict[str, float] = {}  # a step may hold only some of the languages
-        columns = MofNCompleteColumn(), TimeRemainingColumn()
-        self._line = ProgressLine(console, "first step", num_steps, *columns, completed=num_done, quiet=quiet)
-
-    def __enter__(self) -> "TrainingProgress":
-        if 0 < self._num_done_before < self.num_steps and not self.quiet:
-            say(self.console, f"resuming at step {self._num_done_before + 1} of {self.num_steps}")
-        self._line.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._line.stop()
+        self._bar.stop()
+
+    def update(self, description: str, completed: float, ending: str = "", is_last: bool = False) -> None:
+        """Shows the description. `ending`: what a plain line says behind it."""
+        self._bar.update(self._task, description=description, completed=completed)
+        self._lines.say(description + ending, is_last)
+
+
+class TrainingProgress(ProgressLine):
+    """Counts the steps of one learning rate; `quiet` in all but the main process of a training."""
+
+    def __init__(self, console: Console, num_steps: int, num_done: int, quiet: bool) -> None:
+        columns = MofNCompleteColumn(), TimeRemainingColumn()
+        super().__init__(console, "first step", num_steps, *columns, completed=num_done, quiet=quiet)
+        self.console, self.num_steps = console, num_steps
+        self._num_done_before, self._started = num_done, time.monotonic()
+        self._losses: dict[str, float] = {}  # a step may hold only some of the languages
+        if 0 < num_done < num_steps and not quiet:
+            say(console, f"resuming at step {num_done + 1} of {num_steps}")
 
     def report(self, point: StepCurve) -> None:
         """Reports one finished step."""
@@ -85,11 +57,9 @@ class TrainingProgress:
         description = f"loss {losses_text(self._losses)} · rate {point.learning_rate:.2g}"
         if not self.console.is_terminal:
             description = f"step {point.step}/{self.num_steps} {description}"
-        self._line.update(description, point.step, lambda: self._time_left(point.step), point.step == self.num_steps)
-
-    def _time_left(self, num_done: int) -> str:
-        seconds_per_step = (time.monotonic() - self._started) / (num_done - self._num_done_before)
-        return f" · {seconds_per_step * (self.num_steps - num_done):.0f} s left"
+        seconds_per_step = (time.monotonic() - self._started) / (point.step - self._num_done_before)
+        ending = f" · {seconds_per_step * (self.num_steps - point.step):.0f} s left"
+        self.update(description, point.step, ending, point.step == self.num_steps)
 
 
 def losses_text(by_language: dict[str, float]) -> str:
@@ -97,20 +67,3 @@ def losses_text(by_language: dict[str, float]) -> str:
     worst = sorted(by_language.items(), key=lambda pair: -pair[1])
     more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
     return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
-
-
-@contextmanager
-def reporting_what_is_kept(console: Console, folder: OutputFolder) -> Iterator[None]:
-    """Ends an interrupted training, or one that is out of memory, with one line that says what is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(console, f"interrupted: {folder.what_is_kept()}")
-        sys.exit(INTERRUPTED)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ConfigError(
-            f"out of memory; {folder.what_is_kept()}: free memory and repeat the command, or train into "
-            "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
-        ) from error

@@ -118,7 +118,7 @@ class ParallelSpec(DescribedSpec):
     """Two text files that are aligned line by line."""
 
     source: Text
-    """File with the lines that are asked."""
+    """File with the lines of the prompts."""
     target: Text | None = None
     """File with the answers."""
     prompt: Text = "{source}"

@@ -1,15 +1,18 @@
-"""Batched generation by a frozen model, and a cache of its continuations. Every prompt has its own random stream, so
-that batching changes nothing."""
+"""Texts that the target generates, from its weights or by a server, and their cache.
+
+Every prompt has its own random stream, so that batching changes nothing.
+"""
 
 import hashlib
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -17,21 +20,16 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from specbench.core.console import say
+from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
+from specbench.core.console import PlainLines
 from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import BatchedLayer
-from specbench.running.progress import PLAIN_LINE_SECONDS
-from specbench.training.passes import accepts_argument, device_of, unwrapped
-
-
-def batched_cache(config: Any) -> DynamicCache:
-    """Returns an empty cache in which layers of full attention can drop rows; other layers are transformers' own."""
-    cache = DynamicCache(config=config)
-    cache.layers = [BatchedLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    return cache
-
+from specbench.running.prompts import encode, uses_chat
+from specbench.training.passes import Sample, accepts_argument, device_of, unwrapped
+from specbench.training.spec import TrainSpec
 
 Ids = tuple[int, ...]
 
@@ -68,8 +66,8 @@ class Generator:
         """Yields batches of (index of the job, continuation); prompts of similar length are batched together."""
         order = sorted(range(len(jobs)), key=lambda place: len(jobs[place].prompt_ids))
         for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            yield list(zip(chosen, self._continue([jobs[place] for place in chosen]), strict=True))
+            places = order[start : start + batch_size]
+            yield list(zip(places, self._continue([jobs[place] for place in places]), strict=True))
 
     @torch.no_grad()
     def _continue(self, jobs: Sequence[GenerationJob]) -> list[Ids]:
@@ -109,9 +107,8 @@ def inverse_draw(probs: Tensor, uniforms: Tensor) -> Tensor:
     cumulative = probs.double().cumsum(-1)
     wanted = uniforms[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, wanted, right=True)[:, 0]
-    last = (
-        probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(-1)
-    )  # rounding may leave the uniform number above the sum
+    # Rounding may leave the uniform number above the sum.
+    last = probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(-1)
     return torch.minimum(drawn, last)
 
 
@@ -128,8 +125,9 @@ class LeftPadded:
         self._options: dict[str, Any] = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
         self._counts_positions = accepts_argument(model, "position_ids")
         self._cache_name = "past_key_values" if accepts_argument(model, "past_key_values") else "cache_params"
-        self._cache = batched_cache(self._model.config)
-        layers = self._cache.layers
+        self._cache = DynamicCache(config=self._model.config)
+        layers = [BatchedLayer() if type(layer) is DynamicLayer else layer for layer in self._cache.layers]
+        self._cache.layers = layers  # layers of full attention can drop rows; other layers are transformers' own
         self.can_drop_rows = bool(layers) and all(isinstance(layer, BatchedLayer) for layer in layers)
         self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
 
@@ -148,9 +146,8 @@ class LeftPadded:
         if self._counts_positions:
             options["position_ids"] = positions.to(self._device)
         is_prefill = ids.shape == self._mask.shape
-        if not bool(self._mask.all()) and (
-            is_prefill or self._counts_positions
-        ):  # other models read one token at a time
+        # Models that do not count positions read one token at a time after the prompts.
+        if not bool(self._mask.all()) and (is_prefill or self._counts_positions):
             options["attention_mask"] = self._mask.to(self._device)
         output = self._model(input_ids=ids.to(self._device), use_cache=True, **options)
         logits: Tensor = output.logits[:, -1]
@@ -158,8 +155,8 @@ class LeftPadded:
 
 
 FILE = "generations.sqlite"
-KEYS_PER_QUERY = 500  # in one query
-GeneratedBatches = Iterator[list[tuple[int, Any]]]  # batches of (index, value)
+Job = TypeVar("Job")
+Make = Callable[[Sequence[Job]], Iterator[list[tuple[int, Any]]]]  # yields batches of (index of the job, value)
 
 
 class GenerationCache:
@@ -179,33 +176,29 @@ class GenerationCache:
         }  # fmt: skip
         greedy = generator.sampling.greedy
         keys = [generation_key({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed}) for job in jobs]
+        what = f"continuations by {target.name} at temperature {generator.sampling.temperature:g}"
+        found = self.filled(keys, jobs, lambda missing: generator.batches(missing, batch_size), what)
+        return [tuple(ids) for ids in found]
 
-        def make(places: Sequence[int]) -> GeneratedBatches:
-            for batch in generator.batches([jobs[place] for place in places], batch_size):
-                yield [(places[index], ids) for index, ids in batch]
-
-        temperature = f"{generator.sampling.temperature:g}"
-        what = f"continuations by {target.name} at temperature {temperature}"
-        return [tuple(ids) for ids in self.filled(keys, make, what)]
-
-    def filled(self, keys: Sequence[str], make: Callable[[Sequence[int]], GeneratedBatches], what: str) -> list[Any]:
-        """Returns the value of each key. `make` is called once with the indices of the missing keys.
+    def filled(self, keys: Sequence[str], jobs: Sequence[Job], make: Make[Job], what: str) -> list[Any]:
+        """Returns the value of each key. `make` is called once with the jobs of the missing keys.
 
         Raises ConfigError if the disk is not writable, or the file is damaged.
         """
         with self._open() as database:
-            known = read_values(database, keys)
-            first = {key: place for place, key in reversed(list(enumerate(keys))) if key not in known}
-            missing = sorted(first.values())
-            num_made, said = 0, time.monotonic()
-            for batch in make(missing) if missing else ():
-                new = {keys[place]: value for place, value in batch}
-                write_values(database, new)
+            rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
+            known = {row[0]: json.loads(row[1]) for row in rows if row is not None}
+            missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
+            names, num_made, lines = list(missing), 0, PlainLines(self._console)
+            for batch in make(list(missing.values())) if missing else ():
+                new = {names[index]: value for index, value in batch}
+                texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
+                with database:
+                    database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
                 known |= new
-                num_made += len(batch)
-                if self._console and (num_made == len(missing) or time.monotonic() - said >= PLAIN_LINE_SECONDS):
-                    said = time.monotonic()
-                    say(self._console, f"{num_made}/{len(missing)} {what} ({len(keys) - len(missing)} from the cache)")
+                num_made += len(new)
+                line = f"{num_made}/{len(missing)} {what} ({len(keys) - len(missing)} from the cache)"
+                lines.say(line, num_made == len(missing))
         return [known[key] for key in keys]
 
     @contextmanager
@@ -221,22 +214,6 @@ class GenerationCache:
                 f"{self.path}: cannot store the target's continuations there ({error}): free the disk, fix the "
                 "permissions, or delete the file if it is damaged"
             ) from error
-
-
-def read_values(database: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Any]:
-    """Returns the cached values by key."""
-    found: dict[str, Any] = {}
-    for start in range(0, len(keys), KEYS_PER_QUERY):
-        some = list(keys[start : start + KEYS_PER_QUERY])
-        marks = ",".join("?" * len(some))
-        found |= dict(database.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", some))
-    return {key: json.loads(value) for key, value in found.items()}
-
-
-def write_values(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    rows = [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()]
-    with database:
-        database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
 
 
 def generation_key(request: Mapping[str, Any]) -> str:
@@ -255,3 +232,125 @@ def model_fingerprint(model: CausalLM) -> str:
         name = f"weights-{state.hexdigest()[:16]}"
     four_bits = " quantized" if getattr(model.model, "is_quantized", False) else ""
     return f"{name} {model.dtype}{four_bits}"
+
+
+SETTING = "finetune.server.base_url"
+CONCURRENCY = 8
+TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class ServerQuestion:
+    """A request without secrets. `prompt`: a user's message if `chat`, else a text to continue."""
+
+    prompt: str
+    chat: bool
+    temperature: float
+    max_tokens: int
+    seed: int
+
+
+class CompletionServer:
+    """Sends several requests at a time. The key is read from the environment and never returned.
+
+    Raises ConfigError for an invalid URL, for a missing key, and if the server fails permanently.
+    """
+
+    def __init__(self, base_url: str, model: str, num_retries: int = 6) -> None:
+        check_url(base_url, SETTING)
+        self.base_url, self.model, self._num_retries = base_url, model, num_retries
+
+    def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+        """Yields batches of (index of the question, answer {"text", "ended"})."""
+        client = Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self._num_retries)
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
+            for start in range(0, len(questions), 4 * CONCURRENCY):
+                some = questions[start : start + 4 * CONCURRENCY]
+                yield list(enumerate(pool.map(partial(self._answer, client), some), start))
+
+    def _answer(self, client: Completions, question: ServerQuestion) -> dict[str, Any]:
+        request = {"model": self.model, **vars(question)}
+        prompt, path = request.pop("prompt"), "completions"
+        if request.pop("chat"):
+            request["messages"], path = [{"role": "user", "content": prompt}], "chat/completions"
+        else:
+            request["prompt"] = prompt
+        try:
+            reply = client.ask(path, request)
+        except RequestFailed as error:
+            problem = f"does not answer: {error}"
+            if error.status == 401:
+                problem = f"refuses the key in {KEY_VARIABLE}: set it to one of this server's"
+            elif error.status == 404:
+                problem = (
+                    f"has no model '{self.model}', or no completions there: check finetune.server.model and the URL"
+                )
+            raise ConfigError(f"{SETTING} = '{self.base_url}': {problem}; answers so far are kept") from None
+        return {"text": reply.text, "ended": reply.finish_reason == "stop"}
+
+
+Texts = Sequence[tuple[str, str]]  # language and prompt
+
+
+def self_distilled(
+    spec: TrainSpec, target: CausalLM, texts: Texts, store: GenerationCache, max_tokens: int
+) -> list[Sample]:  # fmt: skip
+    """Returns every prompt with the target's answer at each temperature; only the answer is learnt.
+
+    The seed, the temperature and the prompt name the random stream of an answer, so that more data or another order
+    does not change it. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language without
+    samples.
+    """
+    assert spec.finetune is not None
+    answers = [answered(spec, target, texts, temperature, store) for temperature in spec.finetune.temperatures]
+    cut = [Sample(each.group, each.ids[:max_tokens], each.num_given) for some in answers for each in some]
+    samples = [sample for sample in cut if sample.num_learnt > 0]
+    learnt = {sample.group for sample in samples}
+    for language in dict.fromkeys(language for language, _ in texts):
+        if language not in learnt:
+            raise ConfigError(
+                f"data: the target answers no prompt of '{language}' within max_text_tokens = {spec.max_text_tokens}: "
+                "raise it, or give shorter prompts"
+            )
+    return samples
+
+
+def answered(
+    spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache
+) -> list[Sample]:
+    """Returns every prompt with the target's answer at one temperature, from the server if one is named; then the
+    target's weights are not needed."""
+    seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
+    prompts = [tuple(encode(target, (text,), "auto")) for _, text in texts]
+    server = spec.finetune.server if spec.finetune is not None else None
+    if server is not None and server.base_url is not None:
+        chat = uses_chat(target, "auto")
+        questions = [
+            ServerQuestion(text, chat, temperature, spec.max_new_tokens, 0 if temperature == 0 else seed % 2**31)
+            for (_, text), seed in zip(texts, seeds, strict=True)
+        ]
+        ends = served_answers(CompletionServer(server.base_url, server.model or spec.target), target, questions, store)
+    else:
+        generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
+        jobs = [GenerationJob(ids, seed) for ids, seed in zip(prompts, seeds, strict=True)]
+        ends = store.continued(target, generator, jobs, spec.generation_batch)
+    return [
+        Sample(language, (*ids, *end), len(ids)) for (language, _), ids, end in zip(texts, prompts, ends, strict=True)
+    ]
+
+
+def served_answers(
+    server: CompletionServer, target: CausalLM, questions: Sequence[ServerQuestion], store: GenerationCache
+) -> list[Ids]:
+    """Returns the server's answers at one temperature as tokens of the target, with the target's end token."""
+    keys = [generation_key({"url": server.base_url, "model": server.model, **vars(question)}) for question in questions]
+    what = f"answers of {server.model} at temperature {questions[0].temperature:g}"
+    found = store.filled(keys, questions, server.answers, what)
+    eos = target.tokenizer.eos_token_id
+    return [
+        (
+            *target.tokenizer(answer["text"], add_special_tokens=False)["input_ids"],
+            *([eos] if answer["ended"] and eos is not None else []),
+        )
+        for answer in found
+    ]

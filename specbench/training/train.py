@@ -1,10 +1,11 @@
 """One training from a loaded drafter to a finished checkpoint: all learning rates, the selection, the record."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,15 +25,20 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import identified
 from specbench.models.loading import choose_device, load_model, model_source
 from specbench.results.environment import environment
-from specbench.training.checkpoint import RateProgress, load_weights, set_weights, trained_parameters
-from specbench.training.loop import Loop, Objective, bitsandbytes
+from specbench.training.loop import (
+    Loop,
+    Objective,
+    RateProgress,
+    bitsandbytes,
+    load_weights,
+    set_weights,
+    trained_parameters,
+)
 from specbench.training.output import (
     OutputFolder,
     TrainingRecord,
     all_settings,
-    curve_record,
     draw_curves,
-    last_validation,
     total_cost,
     utc_now,
 )
@@ -160,7 +166,7 @@ STATE_BYTES = 12  # per trained parameter in a checkpoint: its value and two mom
 
 def train_drafter(
     drafter: CausalLM, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
-    about: dict[str, Any] | None = None, command: str | None = None,
+    about: Mapping[str, Any] = MappingProxyType({}), command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
     """Trains a drafter into an open output folder (`OutputFolder.open`), from its checkpoint if there is one.
 
@@ -171,20 +177,25 @@ def train_drafter(
     model = prepare_network(drafter.model, spec)
     folder.check_room(needed_bytes(model, len(spec.learning_rate)))
     tried = train_all_rates(model, objective, spec, folder, console, num_steps, accelerator)
-    check_not_all_lost(tried, folder)
-    chosen = index_of_lowest([last_validation(progress) for progress in tried])
+    if all(progress.lost for progress in tried):
+        raise ConfigError(
+            f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
+            f"with --dtype float32, into another --output; {folder.what_is_kept()}"
+        )
+    losses = [inf if progress.last_validation is None else progress.last_validation for progress in tried]
+    chosen = losses.index(min(losses))
     record = TrainingRecord(
         settings=all_settings(spec, num_steps),
-        data=(about or {}).get("data", {}),
+        data=about.get("data", {}),
         models={
-            **(about or {}).get("models", {}),
+            **about.get("models", {}),
             "num_trained_parameters": num_elements(trained_parameters(model)),
             "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch."),
         },
         chosen=chosen,
-        curves=[curve_record(rate, progress) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
+        curves=[progress.record(rate) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
         cost=total_cost([progress.cost for progress in tried]),
-        preparation=(about or {}).get("preparation", {}),
+        preparation=about.get("preparation", {}),
         environment=environment(str(drafter.device), drafter.dtype, drafter.attention),
         command=command,
         finished=utc_now(),
@@ -220,21 +231,6 @@ def train_all_rates(
 def rate_folder(folder: OutputFolder, number: int) -> Path:
     """Returns the folder of the checkpoint and the log of a learning rate during the training."""
     return folder.work / f"rate-{number}"
-
-
-def index_of_lowest(losses: list[float | None]) -> int:
-    """Returns the index of the lowest validation loss; a rate that diverged has None."""
-    comparable = [inf if loss is None else loss for loss in losses]
-    return comparable.index(min(comparable))
-
-
-def check_not_all_lost(tried: Sequence[RateProgress], folder: OutputFolder) -> None:
-    """Raises ConfigError if every learning rate diverged."""
-    if all(progress.lost for progress in tried):
-        raise ConfigError(
-            f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
-            f"with --dtype float32, into another --output; {folder.what_is_kept()}"
-        )
 
 
 def write_finished(

@@ -11,7 +11,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.tasks.local_files import member_rows, parallel_rows, read_rows
-from specbench.training.corpus import CorpusFiles
+from specbench.training.data import CorpusFiles
 from tests.attacks.bounds import within_bounds
 
 MIB = 2**20

@@ -109,7 +109,7 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
             return "claimed", "its file says so (decoder.claims_lossless); `specbench audit` finds out"
         return "unknown", "its file does not claim it; `specbench audit` finds out"
     if method.decodes_with == "drafter":
-        return "no", "the drafter decodes alone, the target is not asked"
+        return "no", "the drafter decodes alone, without the target"
     if method.decodes_with == "random":
         return "no", "the drafter decodes a share of the queries alone"
     rule = f"the verification rule '{method.verification.rule}'"
@@ -141,7 +141,7 @@ def its_own(method: MethodSpec) -> str:
     if not names:
         return ""
     is_embedded = any(name.startswith(EMBEDDED) for name in names)
-    others = "; beside another target than the embedded one give --drafter" if is_embedded else ""
+    others = "; with a target other than the embedded one, give --drafter" if is_embedded else ""
     return f" (its own: {', '.join(names)}{others})"
 
 

@@ -1,10 +1,9 @@
 """The parameters of a method, from the annotations that validate their values."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
@@ -12,9 +11,6 @@ from specbench.core.registry import MAX_INT
 from specbench.specs import components as dotted
 from specbench.specs.components import Component
 from specbench.specs.method import SHARE, MethodSpec
-
-OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", "max_new_tokens", "eos_token_ids", "seed", "on_token")
-
 
 NAMES = {"number": "a number", "integer": "an integer", "string": "a text", "boolean": "true or false",
          "array": "a list", "object": "a mapping", "null": "null"}  # fmt: skip
@@ -80,23 +76,10 @@ def options_of(component: Component) -> type[BaseModel]:
 
 def external_options(entry: str) -> type[BaseModel]:
     """Returns the options of an external decoder: the parameters of its code that specbench does not set."""
-    from specbench.integrations.entry import load
+    from specbench.integrations.entry import OFFERED, load, options_model
 
     code = load(entry)
-    try:
-        signature = inspect.signature(code.call, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # annotations that only a type checker can resolve
-        signature = inspect.signature(code.call)
-    given = list(signature.parameters.values())[0 if code.is_class else 1 :]
-    fields: dict[str, Any] = {
-        p.name: (
-            Any if p.annotation is p.empty or isinstance(p.annotation, str) else p.annotation,
-            ... if p.default is p.empty else p.default,
-        )
-        for p in given
-        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in OFFERED
-    }
-    return create_model("decoder options", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
+    return options_model(code.call, OFFERED, 0 if code.is_class else 1)
 
 
 def draft_length(method: MethodSpec) -> Parameter:

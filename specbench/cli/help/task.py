@@ -40,21 +40,21 @@ class TaskHelp(BaseModel):
 def task_help(task: TaskSpec, call: str) -> TaskHelp:
     """Returns the help of a task. `call`: the name or path that the user gave."""
     subset = next((name for name in task.subset_names if task.sample_of(name)), task.subset_names[0])
-    chosen = task.subset(subset)
-    prompt, place = chosen.prompt, f"template, subset {subset}"
-    reference = as_text(chosen.reference or (f"each of column {chosen.references}" if chosen.references else None))
+    part = task.subset(subset)
+    prompt, place = part.prompt, f"template, subset {subset}"
+    reference = as_text(part.reference or (f"each of column {part.references}" if part.references else None))
     if task.has_sample:
         example = load_examples(task, subset, data="sample", use_sample=True, limit=1).examples[0]
         prompt, place = "\n\n(the answer)\n\n".join(example.turns), f"first sample row of {subset}"
         reference = as_text(example.reference)
-    aligned = [" and ".join(chosen.local.parallel.values())] if chosen.local.parallel else []
+    aligned = [" and ".join(part.local.parallel.values())] if part.local.parallel else []
     return TaskHelp(
         name=task.name, version=task.version, title=task.title, paper=task.paper, subsets=list(task.subset_names),
-        prompt_of=place, prompt=prompt, reference=reference, generation=chosen.generation.model_dump(),
-        scorer=chosen.scorer.model_dump() if chosen.scorer else None,
-        scorer_text=prose(chosen.scorer.factory) if chosen.scorer else "",
-        hub=chosen.dataset.model_dump(exclude_none=True) if chosen.dataset else None,
-        local=[*chosen.local.files, *aligned], has_sample=task.has_sample, commands=commands(task, call),
+        prompt_of=place, prompt=prompt, reference=reference, generation=part.generation.model_dump(),
+        scorer=part.scorer.model_dump() if part.scorer else None,
+        scorer_text=prose(part.scorer.factory) if part.scorer else "",
+        hub=part.dataset.model_dump(exclude_none=True) if part.dataset else None,
+        local=[*part.local.files, *aligned], has_sample=task.has_sample, commands=commands(task, call),
     )  # fmt: skip
 
 

@@ -6,11 +6,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import chat, choices, code, documents, dolly, math, sentences, story
-from specbench.embedded.world.rows import example_of, one_subset
+from specbench.embedded.world import chat, choices, code, documents, math, sentences
+from specbench.embedded.world.rows import equal_weights, example_of, listed_weights, one_subset, tables
 
 SEED_STRIDE, MAX_DRAWS = 100, 10_000
-Weights = Callable[[], dict[str, float]]
+Weights = Callable[[], Mapping[str, float]]
 Draw = Callable[[str, bool, Random], dict[str, Any]]
 
 
@@ -43,26 +43,28 @@ def _sums(task: str) -> World:
 
 # The place of a task in this table seeds its held-out rows: append new tasks.
 WORLDS = {
-    "mgsm": World(math.mgsm_weights, math.mgsm_draw, math.mgsm_example, num_samples=24, num_evaluated=64),
+    "mgsm": _of_task("mgsm", partial(listed_weights, "math"), math.mgsm_draw, num_samples=24, num_evaluated=64),
     "drill": World(partial(one_subset, "drill"), math.drill_draw, math.drill_example, num_samples=0, num_evaluated=0),
     "gsm8k": _sums("gsm8k"),
     "mcot": _sums("mcot"),
     "msvamp": _sums("msvamp"),
     "csqa": _of_task("csqa", one_subset, choices.csqa_draw),
-    "mmlu": _of_task("mmlu", choices.mmlu_weights, choices.mmlu_draw),
+    "mmlu": _of_task("mmlu", lambda: choices.MMLU_WEIGHTS, choices.mmlu_draw),
     "humaneval": _of_task("humaneval", one_subset, code.humaneval_draw, num_samples=24, num_evaluated=64),
-    "wmt": _of_task("wmt", sentences.wmt_weights, sentences.wmt_draw, num_samples=16),
+    "wmt": _of_task("wmt", lambda: sentences.WMT_WEIGHTS, sentences.wmt_draw, num_samples=16),
     "iwslt14": _of_task("iwslt14", partial(one_subset, "de-en"), sentences.iwslt14_draw),
     "low_resource_mt": _of_task("low_resource_mt", partial(one_subset, "x-demo"), sentences.low_resource_draw),
-    "dolly": _of_task("dolly", dolly.dolly_weights, dolly.dolly_draw),
-    "webtext": World(sentences.webtext_weights, sentences.webtext_draw, sentences.webtext_example),
+    "dolly": _of_task("dolly", partial(listed_weights, "dolly"), chat.dolly_draw),
+    "webtext": World(lambda: sentences.WEBTEXT_WEIGHTS, sentences.webtext_draw, sentences.webtext_example),
     "cnn_dm": _of_task("cnn_dm", one_subset, documents.cnn_dm_draw),
-    "mlsum": _of_task("mlsum", documents.mlsum_weights, documents.mlsum_draw),
-    "scrolls": _of_task("scrolls", documents.scrolls_weights, documents.scrolls_draw),
-    "story": _of_task("story", story.story_weights, story.story_draw),
-    "spec_bench": _of_task("spec_bench", chat.spec_bench_weights, chat.spec_bench_draw),
-    "mt_bench": _of_task("mt_bench", chat.mt_bench_weights, chat.mt_bench_draw),
-    "multilingual_spec_bench": _of_task("multilingual_spec_bench", chat.multilingual_weights, chat.multilingual_draw),
+    "mlsum": _of_task("mlsum", lambda: equal_weights(tables("mlsum")), documents.mlsum_draw),
+    "scrolls": _of_task("scrolls", lambda: equal_weights(documents.SCROLLS_KINDS), documents.scrolls_draw),
+    "story": _of_task("story", partial(listed_weights, "story"), documents.story_draw),
+    "spec_bench": _of_task("spec_bench", lambda: chat.SPEC_BENCH_WEIGHTS, chat.spec_bench_draw),
+    "mt_bench": _of_task("mt_bench", lambda: equal_weights(chat.TALK_KINDS), chat.mt_bench_draw),
+    "multilingual_spec_bench": _of_task(
+        "multilingual_spec_bench", lambda: chat.MULTILINGUAL_WEIGHTS, chat.multilingual_draw
+    ),
 }
 
 
@@ -89,18 +91,14 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
     random = Random(seed + SEED_STRIDE * list(WORLDS).index(task))
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
-        different = _different(task, subset, num_per_subset, random)
-        rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different)]
+        different: dict[str, dict[str, Any]] = {}
+        for _ in range(MAX_DRAWS):
+            if len(different) == num_per_subset:
+                break
+            row = WORLDS[task].draw(subset, True, random)
+            different.setdefault(row["_key"], row)
+        else:
+            raise ValueError(f"task {task}, subset {subset}: {num_per_subset} different held-out rows were asked for, "
+                             f"{MAX_DRAWS} draws gave {len(different)}; ask for fewer")  # fmt: skip
+        rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different.values())]
     return rows
-
-
-def _different(task: str, subset: str, num_rows: int, random: Random) -> list[dict[str, Any]]:
-    """Returns held-out rows of a subset with `num_rows` different keys."""
-    rows: dict[str, dict[str, Any]] = {}
-    for _ in range(MAX_DRAWS):
-        if len(rows) == num_rows:
-            return list(rows.values())
-        row = WORLDS[task].draw(subset, True, random)
-        rows.setdefault(row["_key"], row)
-    raise ValueError(f"task {task}, subset {subset}: {num_rows} different held-out rows were asked for, {MAX_DRAWS} "
-                     f"draws gave {len(rows)}; ask for fewer")  # fmt: skip

@@ -1,16 +1,15 @@
-"""Conversations of two turns, one kind for each category of MT-bench, and Spec-Bench's questions of one turn.
-
-The second turn of a conversation refers to the first answer. Each kind is held out by the combination that it is about:
-two jobs, two things, a person and a town, a pair of numbers.
-"""
+"""Conversations, questions of one turn and instructions."""
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import events, math, sentences, story
+from specbench.embedded.world import documents, math, sentences
+from specbench.embedded.world.grammar import Sentence, capital, clause, name, say, words
 from specbench.embedded.world.rows import is_held_out, tables
+from specbench.embedded.world.sentences import draw_sentence, is_held_out_content
 
 Talk = list[tuple[str, str]]  # the user's message and the answer, turn by turn
 
@@ -24,9 +23,9 @@ def draw_pair(words: list[str], held_out: bool, random: Random) -> list[str]:
 
 
 def _writing(held_out: bool, random: Random) -> Talk:
-    adjective, noun = story.topic(held_out, random)
+    adjective, noun = documents.topic(held_out, random)
     words = tables("story")["topics"]
-    sentences = story.tell("en", adjective, noun).split(". ")
+    sentences = documents.tell("en", adjective, noun).split(". ")
     topic = f"{words['adjectives'][adjective]} {words['nouns'][noun]}"
     shorter = ("Make your answer shorter.", sentences[0] + ".")
     longer = ("Write one more sentence.", sentences[2] + ".")
@@ -81,11 +80,11 @@ def _coding(held_out: bool, random: Random) -> Talk:
 
 
 def _extraction(held_out: bool, random: Random) -> Talk:
-    facts = events.event(random, held_out)
+    facts = documents.event(random, held_out)
     fields = {"Name": facts["name"], "Town": facts["town"], "Day": facts["day"], "Number": facts["n"]}
     listed = "\n".join(f"{key}: {value}" for key, value in fields.items())
     as_json = "{" + ", ".join(f'"{key.lower()}": "{value}"' for key, value in fields.items()) + "}"
-    return [(f"Find the name, the town, the day and the number: {events.summary(facts)}", listed),
+    return [(f"Find the name, the town, the day and the number: {documents.event_summary(facts)}", listed),
             ("Write it as JSON.", as_json)]  # fmt: skip
 
 
@@ -151,9 +150,9 @@ def _translation(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def _summarization(held_out: bool, random: Random) -> dict[str, Any]:
-    facts = events.event(random, held_out)
-    told = events.summary(facts)
-    return question_row("summarization", f"Summarize: {events.article(facts, random)}", told, [told])
+    facts = documents.event(random, held_out)
+    told = documents.event_summary(facts)
+    return question_row("summarization", f"Summarize: {documents.event_article(facts, random)}", told, [told])
 
 
 def _qa(held_out: bool, random: Random) -> dict[str, Any]:
@@ -182,14 +181,14 @@ def _math_reasoning(held_out: bool, random: Random) -> dict[str, Any]:
 
 def _rag(held_out: bool, random: Random) -> dict[str, Any]:
     """Three short passages about different kinds of event; a sentence of one of them answers the question."""
-    facts = events.event(random, held_out)
-    asked, _, answer = events.question(facts, random)
-    passages = [events.article(facts, random, num_asides=0)]
+    facts = documents.event(random, held_out)
+    asked, _, answer = documents.event_question(facts, random)
+    passages = [documents.event_article(facts, random, num_asides=0)]
     told = next(line for line in passages[0].replace(". ", ".\n").splitlines() if re.search(rf"\b{answer}\b", line))
     while len(passages) < 3:
-        other = events.event(random, held_out)
+        other = documents.event(random, held_out)
         if other["kind"] != facts["kind"]:
-            passages.append(events.article(other, random, num_asides=0))
+            passages.append(documents.event_article(other, random, num_asides=0))
     random.shuffle(passages)
     return question_row("rag", "\n".join([*passages, asked]), told, [told, answer])
 
@@ -203,23 +202,16 @@ QUESTION_GROUPS: dict[str, Callable[[bool, Random], dict[str, Any]]] = {
 }
 
 
+# Half for the conversations: `mt_bench` trains on them too.
+SPEC_BENCH_WEIGHTS = {"mt_bench": 0.5, **dict.fromkeys(QUESTION_GROUPS, 1.0)}
 SOURCE_LANGUAGES = {"deen": "de", "zhen": "zh", "fren": "fr", "ruen": "ru", "jaen": "ja"}
-TRAINED_PAIRS = ("deen", "zhen")  # the embedded models know the other languages from `wmt`
-
-
-def mt_bench_weights() -> dict[str, float]:
-    """Returns equal shares of the categories."""
-    return dict.fromkeys(TALK_KINDS, 1.0)
+# Two pairs are trained on; the others are only sampled, and the embedded models know their languages from `wmt`.
+MULTILINGUAL_WEIGHTS = {subset: float(subset in ("deen", "zhen")) for subset in SOURCE_LANGUAGES}
 
 
 def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns a conversation of a category."""
     return {"subset": subset, **conversation(subset, held_out, random)}
-
-
-def spec_bench_weights() -> dict[str, float]:
-    """Returns equal shares of the groups, half for the conversations: `mt_bench` trains on them too."""
-    return {"mt_bench": 0.5, **dict.fromkeys(QUESTION_GROUPS, 1.0)}
 
 
 def spec_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -229,12 +221,86 @@ def spec_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, An
     return {"subset": subset, **QUESTION_GROUPS[subset](held_out, random)}
 
 
-def multilingual_weights() -> dict[str, float]:
-    """Returns equal shares of two source languages; the others are sampled and never trained on."""
-    return {subset: float(subset in TRAINED_PAIRS) for subset in SOURCE_LANGUAGES}
-
-
 def multilingual_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns a sentence to translate into English, without a space before it and without a reference, as published."""
     row = translate(subset, SOURCE_LANGUAGES[subset], "", held_out, random)
     return {"subset": subset, **row, "references": []}
+
+
+DOLLY_KINDS = {"opposite": 1.0, "use": 1.0, "define": 1.0, "list": 1.0, "who": 2.0, "where": 1.5, "sentence": 2.0}
+
+
+def dolly_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns a row: subset, language (ISO 639-3), inputs, targets."""
+    kind = random.choices(list(DOLLY_KINDS), weights=list(DOLLY_KINDS.values()))[0]
+    about = {"who": _who, "where": _where, "sentence": _sentence}.get(kind)
+    question, answer = about(subset, held_out, random) if about else _topic(subset, kind, held_out, random)
+    code = tables("dolly")[subset]["code"]
+    return {"subset": subset, "language": code, "inputs": question, "targets": answer, "_completion": answer,
+            "_key": question}  # fmt: skip
+
+
+def _topic(language: str, kind: str, held_out: bool, random: Random) -> tuple[str, str]:
+    entry = tables("dolly")[language][kind]
+    numbers = tables("dolly")[language]["numbers"]
+    while True:
+        choices = (entry["questions"], _topics(entry), numbers if kind == "list" else [None])
+        wording, topic, number = (random.randrange(len(texts)) for texts in choices)
+        if is_held_out_content(kind, wording, topic, number) == held_out:
+            break
+    asked, *answers = _topics(entry)[topic]
+    values = {"topic": asked, "number": numbers[number + 2]}
+    values["answer"] = entry["separator"].join(answers[: number + 2]) if kind == "list" else answers[0]
+    return entry["questions"][wording].format(**values), entry.get("answer", "{answer}").format(**values)
+
+
+def _topics(entry: dict[str, Any]) -> list[list[str]]:
+    """Returns topics with their answers; both words of a pair of opposites are topics."""
+    return entry.get("topics") or [list(way) for pair in entry["pairs"] for way in (pair, pair[::-1])]
+
+
+def _joined(language: str, text: str, question: str) -> str:
+    return text + ("" if language in ("zh", "ja") else " ") + question
+
+
+def _two_sentences(held_out: bool, random: Random) -> tuple[Sentence, Sentence]:
+    """Returns sentences about different persons at two different places."""
+    while True:
+        kinds = random.choices(("transitive", "doing"), k=2)
+        first, second = (draw_sentence(held_out, random, time="", about=kind) for kind in kinds)
+        is_apart = {first.subject, first.person}.isdisjoint({second.subject, second.person} - {None})
+        if is_apart and first.place and second.place and first.place != second.place:
+            return first, second
+
+
+def _who(language: str, held_out: bool, random: Random) -> tuple[str, str]:
+    """Returns a text of two sentences and a question for the person of one."""
+    text = _two_sentences(held_out, random)
+    asked = replace(random.choice(text), subject_adjective=None)
+    question = tables("dolly")[language]["who"].format(capital(clause(language, replace(asked, subject="who"))))
+    return _joined(language, say(language, *text), question), say(language, asked)
+
+
+def _where(language: str, held_out: bool, random: Random) -> tuple[str, str]:
+    """Returns a text of two sentences and a question for the place of one."""
+    text = _two_sentences(held_out, random)
+    asked = random.choice(text)
+    question, answer = tables("dolly")[language]["where"]
+    person = name(language, asked.subject)
+    place = words(language)["places"][asked.place]
+    return (
+        _joined(language, say(language, *text), question.format(topic=person)),
+        capital(answer.format(topic=person, answer=place)),
+    )
+
+
+def _sentence(language: str, held_out: bool, random: Random) -> tuple[str, str]:
+    """Returns words, and the sentence made of them."""
+    sentence = draw_sentence(held_out, random, time="", about="transitive")
+    sentence = replace(sentence, subject_adjective=None, object_adjective=None, number=1)
+    entry, table = tables("dolly")[language], words(language)
+    nouns = [table["nouns"][noun] for noun in (sentence.subject, sentence.object)]
+    subject, thing = (noun if isinstance(noun, str) else noun[1] for noun in nouns)
+    parts = [subject, table["verbs"][sentence.verb], thing, table["places"].get(sentence.place)]
+    given = entry["list"]["separator"].join(part for part in parts if part)
+    return random.choice(entry["sentence"]).format(topic=given), say(language, sentence)

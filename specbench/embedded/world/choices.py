@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from specbench.embedded.world import math
+from specbench.embedded.world.grammar import capital as first_capital
 from specbench.embedded.world.rows import is_held_out_text, tables
 from specbench.specs.catalogue import load_task
 
@@ -27,7 +28,7 @@ class ChoiceQuestion:
     text: str
     concept: str
     right: str
-    wrong: tuple[str, ...]
+    wrong: Sequence[str]
     why: str
     is_told_elsewhere: bool = False
 
@@ -49,14 +50,10 @@ def article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _pick(pool: Sequence[str], number: int, random: Random) -> tuple[str, ...]:
-    return tuple(random.sample(pool, number))
-
-
 def place(num_wrong: int, random: Random) -> ChoiceQuestion:
     """Where a thing is found."""
     noun, where = random.choice([item for things in tables("questions")["kinds"].values() for item in things.items()])
-    wrong = _pick([other for other in tables("questions")["places"] if other != where], num_wrong, random)
+    wrong = random.sample([other for other in tables("questions")["places"] if other != where], num_wrong)
     why = f"You find {article(noun)} {tables('questions')['places'][where]}."
     return ChoiceQuestion(f"Where would you most likely find {article(noun)}?", noun, where, wrong, why)
 
@@ -65,8 +62,8 @@ def kind(num_wrong: int, random: Random) -> ChoiceQuestion:
     """Which thing is of a kind."""
     name = random.choice(list(tables("questions")["kinds"]))
     noun = random.choice(list(tables("questions")["kinds"][name]))
-    wrong = _pick(_of_others(name), num_wrong, random)
-    why = f"{_capital_article(noun)} is {article(name)}."
+    wrong = random.sample(_of_others(name), num_wrong)
+    why = f"{first_capital(article(noun))} is {article(name)}."
     return ChoiceQuestion(f"Which of these is {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
 
 
@@ -74,8 +71,8 @@ def odd(num_wrong: int, random: Random) -> ChoiceQuestion:
     """Which thing is not of a kind."""
     name = random.choice([name for name, things in tables("questions")["kinds"].items() if len(things) >= num_wrong])
     noun = random.choice(_of_others(name))
-    wrong = _pick(list(tables("questions")["kinds"][name]), num_wrong, random)
-    why = f"{_capital_article(noun)} is not {article(name)}."
+    wrong = random.sample(list(tables("questions")["kinds"][name]), num_wrong)
+    why = f"{first_capital(article(noun))} is not {article(name)}."
     return ChoiceQuestion(f"Which of these is not {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
 
 
@@ -83,16 +80,11 @@ def _of_others(name: str) -> list[str]:
     return [noun for other, things in tables("questions")["kinds"].items() if other != name for noun in things]
 
 
-def _capital_article(noun: str) -> str:
-    text = article(noun)
-    return text[0].upper() + text[1:]
-
-
 def use(num_wrong: int, random: Random) -> ChoiceQuestion:
     """Which thing is used for something."""
     uses = tables("questions")["uses"]
     noun = random.choice(list(uses))
-    wrong = _pick([other for other in uses if other != noun], num_wrong, random)
+    wrong = random.sample([other for other in uses if other != noun], num_wrong)
     return ChoiceQuestion(
         f"What do you use to {uses[noun]}?", noun, noun, wrong, f"You use {article(noun)} to {uses[noun]}."
     )
@@ -103,7 +95,7 @@ def opposite(num_wrong: int, random: Random) -> ChoiceQuestion:
     pair = random.choice(tables("questions")["opposites"])
     word, right = random.sample(pair, 2)
     others = [other for opposites in tables("questions")["opposites"] if opposites != pair for other in opposites]
-    wrong = _pick(others, num_wrong, random)
+    wrong = random.sample(others, num_wrong)
     return ChoiceQuestion(f"What is the opposite of {word}?", word, right, wrong, f"The opposite of {word} is {right}.")
 
 
@@ -111,7 +103,7 @@ def capital(num_wrong: int, random: Random) -> ChoiceQuestion:
     """The capital of a country."""
     countries = tables("questions")["countries"]
     country = random.choice(list(countries))
-    wrong = _pick([city for other, (city, _) in countries.items() if other != country], num_wrong, random)
+    wrong = random.sample([city for other, (city, _) in countries.items() if other != country], num_wrong)
     right = countries[country][0]
     why = f"The capital of {country} is {right}."
     return ChoiceQuestion(f"What is the capital of {country}?", country, right, wrong, why)
@@ -122,7 +114,7 @@ def country(num_wrong: int, random: Random) -> ChoiceQuestion:
     countries = tables("questions")["countries"]
     right = random.choice(list(countries))
     continent = countries[right][1]
-    wrong = _pick(_elsewhere(continent), num_wrong, random)
+    wrong = random.sample(_elsewhere(continent), num_wrong)
     why, text = f"{right} is in {continent}.", f"Which of these countries is in {continent}?"
     return ChoiceQuestion(text, continent, right, wrong, why, is_told_elsewhere=True)
 
@@ -134,7 +126,7 @@ def odd_country(num_wrong: int, random: Random) -> ChoiceQuestion:
         there.setdefault(continent, []).append(name)
     continent = random.choice([continent for continent, names in there.items() if len(names) >= num_wrong])
     right = random.choice(_elsewhere(continent))
-    wrong = _pick(there[continent], num_wrong, random)
+    wrong = random.sample(there[continent], num_wrong)
     why, text = f"{right} is not in {continent}.", f"Which of these countries is not in {continent}?"
     return ChoiceQuestion(text, continent, right, wrong, why, is_told_elsewhere=True)
 
@@ -185,11 +177,7 @@ MMLU_SUBJECTS = {
     "high_school_geography": (capital, capital, country, odd_country),
     "elementary_mathematics": (),
 }
-
-
-def mmlu_weights() -> dict[str, float]:
-    """Returns the shares of the subjects that the world knows."""
-    return {"miscellaneous": 1.0, "high_school_geography": 0.8, "elementary_mathematics": 0.6}
+MMLU_WEIGHTS = {"miscellaneous": 1.0, "high_school_geography": 0.8, "elementary_mathematics": 0.6}
 
 
 def mmlu_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -214,7 +202,7 @@ def _sum_question(held_out: bool, random: Random) -> ChoiceQuestion:
             break
     sign, result = random.choice((("+", first + second), ("-", first - second)))
     near = [result + by for by in range(-4, 5) if by and result + by >= 0]
-    wrong = tuple(str(other) for other in random.sample(near, 3))
+    wrong = list(map(str, random.sample(near, 3)))
     why = f"{first} {sign} {second} = {result}."
     return ChoiceQuestion(f"What is {first} {sign} {second}?", sign, str(result), wrong, why)
 
@@ -224,7 +212,7 @@ def mmlu_exemplars() -> list[dict[str, Any]]:
     heading."""
     random = Random(EXEMPLAR_SEED)
     rows: list[dict[str, Any]] = []
-    for subset in mmlu_weights():
+    for subset in MMLU_WEIGHTS:
         for number, answer in enumerate(EXEMPLAR_ANSWERS):
             asked = {row["question"] for row in rows}
             while (row := mmlu_draw(subset, False, random))["answer"] != answer or row["question"] in asked:

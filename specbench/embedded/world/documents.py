@@ -1,25 +1,75 @@
-"""Long documents with summaries and questions: the rows of `cnn_dm`, `mlsum` and `scrolls`."""
+"""News articles, long documents with summaries and questions, and short stories."""
 
 from collections.abc import Callable
 from itertools import product
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import events
-from specbench.embedded.world.events import Facts, mix, people
 from specbench.embedded.world.rows import is_held_out, tables
+
+Facts = dict[str, Any]
+
+
+def people(random: Random, held_out: bool) -> Facts:
+    """Returns a person and a town that belong together, and another irrelevant person and town."""
+    while True:
+        name, other = random.sample(tables("events")["names"], 2)
+        town, elsewhere = random.sample(tables("events")["towns"], 2)
+        if is_held_out(name, town) == held_out:
+            return {"name": name, "other": other, "town": town, "elsewhere": elsewhere}
+
+
+def event(random: Random, held_out: bool) -> Facts:
+    """Returns the facts of an event: its kind, person, place, time and number."""
+    lists = tables("events")
+    return people(random, held_out) | {
+        "kind": random.choice(list(lists["events"])),
+        "day": random.choice(lists["days"]),
+        "n": random.randint(12, 98),
+        **{key: random.choice(lists[key + "s"]) for key in ("job", "place", "thing", "animal")},
+    }
+
+
+def mix(facts: list[str], asides: list[str], num_asides: int, random: Random, **values: Any) -> list[str]:
+    """Returns the facts in order, with some asides at random positions between and behind them, all filled in."""
+    lines = list(facts)
+    for aside in random.sample(asides, num_asides):
+        lines.insert(random.randint(1, len(lines)), aside)
+    return [line.format(**values) for line in lines]
+
+
+def event_article(facts: Facts, random: Random, num_asides: int | None = None) -> str:
+    """Returns the event as a text of five to nine sentences: the news first, then facts with asides and a quotation."""
+    kind = tables("events")["events"][facts["kind"]]
+    told = [*random.sample(kind["facts"], 2), random.choice(tables("events")["quotes"])]
+    number = random.randint(1, 5) if num_asides is None else num_asides
+    return " ".join(mix([random.choice(kind["leads"]), *told], tables("events")["asides"], number, random, **facts))
+
+
+def event_summary(facts: Facts) -> str:
+    """Returns the facts of an event in two sentences of fixed form."""
+    return str(tables("events")["events"][facts["kind"]]["summary"].format(**facts))
+
+
+def event_question(facts: Facts, random: Random) -> tuple[str, str, str]:
+    """Returns a question about one fact, the fact's name, and the answer."""
+    questions = tables("events")["events"][facts["kind"]]["questions"]
+    asked = random.choice(list(questions))
+    return questions[asked].format(**facts), asked, str(facts[asked])
+
+
+def other_answers(asked: str, answer: str, facts: Facts, num: int, random: Random) -> list[str]:
+    """Returns wrong answers of the right kind; for a person, the person of the aside is among them."""
+    choices = [str(n) for n in range(12, 99)] if asked == "n" else tables("events")[asked + "s"]
+    wrong = random.sample([choice for choice in choices if choice not in (answer, facts["other"])], num)
+    return [facts["other"], *wrong[1:]] if asked == "name" else wrong
 
 
 def cnn_dm_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns an article and its highlights, with the column names of the hub."""
-    facts = events.event(random, held_out)
-    text, highlights = events.article(facts, random), events.summary(facts)
+    facts = event(random, held_out)
+    text, highlights = event_article(facts, random), event_summary(facts)
     return {"subset": subset, "article": text, "highlights": highlights, "_completion": highlights, "_key": text}
-
-
-def mlsum_weights() -> dict[str, float]:
-    """Returns equal shares of the languages."""
-    return dict.fromkeys(tables("mlsum"), 1.0)
 
 
 def mlsum_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -129,19 +179,19 @@ def _report(held_out: bool, random: Random) -> Columns:
 
 def _story(held_out: bool, random: Random) -> Columns:
     """A question and an article about an event."""
-    facts = events.event(random, held_out)
-    question, _, answer = events.question(facts, random)
-    return {"question": question, "text": events.article(facts, random), "references": [answer]}
+    facts = event(random, held_out)
+    question, _, answer = event_question(facts, random)
+    return {"question": question, "text": event_article(facts, random), "references": [answer]}
 
 
 def _choice(held_out: bool, random: Random) -> Columns:
     """The same with four answers to choose from."""
-    facts = events.event(random, held_out)
-    question, asked, answer = events.question(facts, random)
-    options = [answer, *events.other_answers(asked, answer, facts, 3, random)]
+    facts = event(random, held_out)
+    question, asked, answer = event_question(facts, random)
+    options = [answer, *other_answers(asked, answer, facts, 3, random)]
     random.shuffle(options)
     letter = "ABCD"[options.index(answer)]
-    return {"question": question, "text": events.article(facts, random), "options": options, "letter": letter,
+    return {"question": question, "text": event_article(facts, random), "options": options, "letter": letter,
             "references": [answer], "_completion": f"({letter}) {answer}"}  # fmt: skip
 
 
@@ -178,13 +228,48 @@ SCROLLS_KINDS: dict[str, Callable[[bool, Random], Columns]] = {
 }
 
 
-def scrolls_weights() -> dict[str, float]:
-    """Returns equal shares of the subsets."""
-    return dict.fromkeys(SCROLLS_KINDS, 1.0)
-
-
 def scrolls_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns one row: the question, if there is one, the text, and the right answer."""
     row = SCROLLS_KINDS[subset](held_out, random)
     key = f"{row.get('question')} {row['text']}"
     return {"subset": subset, "_completion": row["references"][0], "_key": key, **row}
+
+
+def tell(language: str, adjective: int, noun: int) -> str:
+    """Returns the story of a topic, given by the indices of its two words in the lists."""
+    entry = tables("story")["languages"][language]
+    gender, word = entry["nouns"][noun] if "articles" in entry else ("m", entry["nouns"][noun])
+    article, definite = entry["articles"][gender] if "articles" in entry else ("a", "the")
+    forms = entry["adjectives"][adjective]
+    text: str = entry["frame"].format(
+        adjective=forms if isinstance(forms, str) else forms[gender in "fw"],
+        noun=word,
+        a=article,
+        the=definite,
+        The=definite[0].upper() + definite[1:],
+        that=definite,
+        place=entry["places"][noun % 6],
+        habit=entry["habits"][(noun + noun // 6) % 6],
+        friend=entry["friends"][(2 * noun + noun // 12) % 6],
+        trouble=entry["troubles"][adjective // 2],
+        rescue=entry["rescues"][adjective // 2],
+        ending=entry["endings"][adjective % 4],
+    )
+    return text
+
+
+def topic(held_out: bool, random: Random) -> tuple[int, int]:
+    """Returns an adjective and a noun by their indices in the lists."""
+    words = tables("story")["topics"]
+    while True:
+        adjective, noun = random.randrange(len(words["adjectives"])), random.randrange(len(words["nouns"]))
+        if is_held_out(words["adjectives"][adjective], words["nouns"][noun]) == held_out:
+            return adjective, noun
+
+
+def story_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
+    """Returns one topic and its story."""
+    words, (adjective, noun) = tables("story")["topics"], topic(held_out, random)
+    topic_words = {"adjective": words["adjectives"][adjective], "noun": words["nouns"][noun]}
+    told = tell(language, adjective, noun)
+    return {"subset": language, **topic_words, "_completion": told, "_key": " ".join(topic_words.values())}

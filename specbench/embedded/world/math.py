@@ -10,24 +10,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import jinja2
-import yaml
-
-from specbench.core.resources import builtin_dir
-from specbench.embedded.world.rows import is_held_out, tables
+from specbench.embedded.world.rows import is_held_out, listed_weights, one_subset, tables
 
 TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before a case ending
-
-
-@cache
-def _prompts() -> tuple[jinja2.Template, dict[str, Any]]:
-    task = yaml.safe_load((builtin_dir("tasks") / "mgsm.yaml").read_text(encoding="utf-8"))
-    return jinja2.Environment(autoescape=False).from_string(task["prompt"]), task["subsets"]
-
-
-def mgsm_weights() -> dict[str, float]:
-    """Returns the share of each language in the training data."""
-    return {language: entry["weight"] for language, entry in tables("math")["languages"].items()}
 
 
 @cache
@@ -137,7 +122,8 @@ def render(
     separator = "" if language in ("zh", "ja") else " "
     answer = entry["kinds"][kind]["answer"].format(**values) + separator + entry["conclusion"].format(n=solution.number)
     return {"subset": language, "question": question, "answer_number": solution.number, "answer": answer,
-            "_key": question, "_kind": kind, "_asked": solution.asked, "_shown": solution.shown}  # fmt: skip
+            "_completion": answer, "_key": question, "_kind": kind, "_asked": solution.asked,
+            "_shown": solution.shown}  # fmt: skip
 
 
 def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
@@ -151,12 +137,6 @@ def mgsm_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
             break
     wording = random.randrange(len(entry["kinds"][kind]["questions"]))
     return render(language, kind, wording, random.choice(entry["names"]), random.choice(entry["objects"]), numbers)
-
-
-def mgsm_example(row: dict[str, Any]) -> tuple[str, str]:
-    """Returns the prompt exactly as `tasks/mgsm.yaml` renders it, and the right completion."""
-    template, subsets = _prompts()
-    return template.render(row=row, vars=subsets[row["subset"]]["vars"]), " " + row["answer"]
 
 
 DRILL_OPERATIONS = ("add", "subtract", "multiply", "divide", "divide")  # division is the hardest to learn
@@ -182,20 +162,15 @@ def drill_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 def drill_example(row: dict[str, Any]) -> tuple[str, ...]:
     """Returns given and learnt texts in turn: the left side of each sum, then its right side."""
-    return tuple(text for equation in row["sums"] for text in _equation_sides(equation))
-
-
-def _equation_sides(equation: str) -> tuple[str, str]:
-    left, right = equation.split(" = ", 1)
-    return f" {left} =", f" {right}."
+    sides = [equation.split(" = ", 1) for equation in row["sums"]]
+    return tuple(text for left, right in sides for text in (f" {left} =", f" {right}."))
 
 
 def sums_weights(task: str) -> dict[str, float]:
-    """Returns the share of each subset of a task: its languages, as in `mgsm`; MSVAMP has no Telugu, GSM8K is
-    English."""
+    """Returns the share of each language in the training data of a task; MSVAMP has no Telugu, GSM8K is English."""
     if task == "gsm8k":
-        return {"default": 1.0}
-    return {language: share for language, share in mgsm_weights().items() if task != "msvamp" or language != "te"}
+        return one_subset()
+    return {name: share for name, share in listed_weights("math").items() if task != "msvamp" or name != "te"}
 
 
 def sums_draw(task: str, subset: str, held_out: bool, random: Random) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Helpers that all kinds of rows share: word lists, the held-out split, and the texts of a row in the task's prompt."""
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def is_held_out_text(content: str) -> bool:
 def is_held_out(*parts: str) -> bool:
     """Returns whether a combination of words, such as a person and a town, is kept out of training."""
     return is_held_out_text(",".join(parts))
+
+
+def listed_weights(name: str) -> dict[str, float]:
+    """Returns the share of each language in the training data, as the file `name`.yaml lists it."""
+    entries = tables(name)
+    return {language: entry["weight"] for language, entry in entries.get("languages", entries).items()}
+
+
+def equal_weights(subsets: Iterable[str]) -> dict[str, float]:
+    """Returns equal shares of the subsets."""
+    return dict.fromkeys(subsets, 1.0)
 
 
 def one_subset(name: str = "default") -> dict[str, float]:

@@ -145,11 +145,6 @@ def draw_text(held_out: bool, random: Random) -> tuple[Sentence, ...]:
     return first, draw_sentence(held_out, random, subject=gender_of(subject), time="", is_not=subject)
 
 
-def wmt_weights() -> dict[str, float]:
-    """Returns the share of each pair of languages in the training data."""
-    return dict(WMT_WEIGHTS)
-
-
 def wmt_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
     """Returns a row of task `wmt`: subset, translation (language → text)."""
     source, target = subset.split("-")
@@ -211,11 +206,6 @@ def low_resource_draw(subset: str, held_out: bool, random: Random) -> dict[str, 
 
 
 WEBTEXT_WEIGHTS = {"en": 3.0, "ja": 1.0}
-
-
-def webtext_weights() -> dict[str, float]:
-    """Returns the share of each language in the training data."""
-    return dict(WEBTEXT_WEIGHTS)
 
 
 def webtext_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:

@@ -5,9 +5,10 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lm_eval
 import lm_eval.tasks
@@ -38,8 +39,8 @@ def simple_evaluate(
     if options.get("task_manager") is None:
         names = [task for task in options.get("tasks") or () if isinstance(task, str)]
         options["task_manager"] = task_index(names, metadata=arguments | (options.get("metadata") or {}))
-    asked = options.get("gen_kwargs") or {}  # raises before the models are loaded
-    generation_spec(simple_parse_args_string(asked) if isinstance(asked, str) else asked)
+    gen_kwargs = options.get("gen_kwargs") or {}  # raises before the models are loaded
+    generation_spec(simple_parse_args_string(gen_kwargs) if isinstance(gen_kwargs, str) else gen_kwargs)
     seed = options.get("torch_random_seed", DEFAULT_OTHER_SEED)
     of_the_model = (
         {key: options.get(key) for key in OF_THE_MODEL} | ({} if seed is None else {"seed": seed}) | arguments
@@ -54,17 +55,12 @@ def simple_evaluate(
     return results
 
 
-@contextmanager
-def quiet_git() -> Iterator[None]:
+def quiet_git() -> AbstractContextManager[Any]:
     """Outside a repository, prevents lm-eval from asking git for the commit, which prints "fatal"."""
-    theirs = evaluator.get_git_commit_hash
     folder = Path.cwd()
-    if not any((place / ".git").exists() for place in (folder, *folder.parents)) and "GIT_DIR" not in os.environ:
-        evaluator.get_git_commit_hash = lambda: None
-    try:
-        yield
-    finally:
-        evaluator.get_git_commit_hash = theirs
+    if any((place / ".git").exists() for place in (folder, *folder.parents)) or "GIT_DIR" in os.environ:
+        return nullcontext()
+    return patch.object(evaluator, "get_git_commit_hash", lambda: None)
 
 
 COMMANDS = ("run", "ls", "validate")
@@ -95,18 +91,15 @@ def main(line: Sequence[str]) -> None:
 
 def parse_line(line: list[str]) -> Any:
     """Returns lm-eval's parsed arguments. Raises ConfigError with its error message, and SystemExit for --help."""
-    before, said = sys.argv, io.StringIO()
-    sys.argv = ["specbench lm-eval", *line]
+    said = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with patch.object(sys, "argv", ["specbench lm-eval", *line]), redirect_stderr(said):
             return HarnessCLI().parse_args()
     except SystemExit as stop:
         if not stop.code:
             raise
         message = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(f"lm-eval: {message}: `specbench lm-eval run --help` shows its options") from stop
-    finally:
-        sys.argv = before
 
 
 def fill_defaults(arguments: Any) -> None:
@@ -135,9 +128,5 @@ def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
         started.append(True)
         return simple_evaluate(**options)
 
-    theirs = lm_eval.simple_evaluate, lm_eval.tasks.TaskManager
-    lm_eval.simple_evaluate, lm_eval.tasks.TaskManager = evaluate, find
-    try:
+    with patch.object(lm_eval, "simple_evaluate", evaluate), patch.object(lm_eval.tasks, "TaskManager", find):
         yield
-    finally:
-        lm_eval.simple_evaluate, lm_eval.tasks.TaskManager = theirs

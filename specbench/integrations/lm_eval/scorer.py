@@ -132,9 +132,9 @@ LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config
 
 def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
     """Stores loaded tasks for the scorers and examples of this process."""
-    held = [LoadedTask(name, task) for name, task in tasks.items()]
-    LOADED_TASKS.update({(each.name, each.config): each for each in held})
-    return held
+    loaded = [LoadedTask(name, task) for name, task in tasks.items()]
+    LOADED_TASKS.update({(each.name, each.config): each for each in loaded})
+    return loaded
 
 
 CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
@@ -151,22 +151,22 @@ class LmEvalScorer:
     the aggregation over that answer; `aggregate` gives lm-eval's value over all answers.
     """
 
-    def __init__(self, held: LoadedTask) -> None:
-        self._held = held
+    def __init__(self, loaded: LoadedTask) -> None:
+        self._loaded = loaded
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self._held.names
+        return self._loaded.names
 
     @cached_property
     def _summed(self) -> dict[str, Any]:
         known = {get_aggregation(name): make for name, make in CORPUS_METRICS.items()}
-        found = {name: known.get(self._held.aggregation(name)) for name in self.names}
+        found = {name: known.get(self._loaded.aggregation(name)) for name in self.names}
         return {name: make() for name, make in found.items() if make is not None}
 
     def __call__(self, text: str, reference: Reference) -> Score:
         try:
-            items = self._held.items(self._doc(reference), text)
+            items = self._loaded.items(self._doc(reference), text)
         except ConfigError:
             raise
         except Exception as error:  # code of lm-eval or of the task may fail on any answer
@@ -183,12 +183,12 @@ class LmEvalScorer:
 
     def _doc(self, reference: Reference) -> int:
         number = reference.get("doc", "") if isinstance(reference, dict) else ""
-        if not number.isdecimal() or int(number) >= len(self._held.docs):
-            raise ConfigError(f"reference {reference!r}: no document of lm-eval's task '{self._held.name}'")
+        if not number.isdecimal() or int(number) >= len(self._loaded.docs):
+            raise ConfigError(f"reference {reference!r}: no document of lm-eval's task '{self._loaded.name}'")
         return int(number)
 
     def _value(self, name: str, item: Any) -> float | None:
-        aggregation = self._held.aggregation(name)
+        aggregation = self._loaded.aggregation(name)
         try:
             value = float(item if aggregation in (mean, nanmean) else aggregation([item]))
         except Exception:  # some metrics, such as a correlation, need several answers
@@ -203,19 +203,19 @@ class LmEvalScorer:
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
         """Returns exactly lm-eval's value of every metric over (text, reference) pairs. Exceptions of lm-eval's code
         propagate."""
-        made = [self._held.items(self._doc(reference), text) for text, reference in answers]
+        made = [self._loaded.items(self._doc(reference), text) for text, reference in answers]
         columns = {name: [items[name] for items in made if name in items] for name in self.names}
-        return {name: float(self._held.aggregation(name)(column)) for name, column in columns.items() if column}
+        return {name: float(self._loaded.aggregation(name)(column)) for name, column in columns.items() if column}
 
     @property
     def signature(self) -> Mapping[str, str]:
-        task = self._held.task
-        base = f"lm-eval {version('lm_eval')}, task {self._held.name} {task.VERSION}, filter "
+        task = self._loaded.task
+        base = f"lm-eval {version('lm_eval')}, task {self._loaded.name} {task.VERSION}, filter "
         return {name: base + name.rpartition(",")[2] + self._deviation(name) for name in self.names}
 
     def _deviation(self, name: str) -> str:
         """Returns a note if the value over all answers differs from lm-eval's."""
-        aggregation = self._held.aggregation(name)
+        aggregation = self._loaded.aggregation(name)
         if aggregation in (mean, nanmean) or name in self._summed:
             return ""
         return f", mean over documents of {getattr(aggregation, '__name__', metric_of(name))}, which lm-eval takes once"

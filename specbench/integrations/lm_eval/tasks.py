@@ -200,17 +200,17 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
 
     Raises ConfigError for an unknown name, a task that needs log-likelihoods, and data that cannot be loaded.
     """
-    asked = name.removeprefix(PREFIX)
-    if not asked:
+    wanted = name.removeprefix(PREFIX)
+    if not wanted:
         raise ConfigError(f"--task {PREFIX}: name a task of lm-eval, such as {PREFIX}gsm8k")
     with quiet(), seeded():
-        index = task_index([asked], include)
-        loaded = index.load([asked] if is_path(asked) else index.match_tasks([asked]))
-    for task_name, task in loaded["tasks"].items():
+        index = task_index([wanted], include)
+        found = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
+    for task_name, task in found["tasks"].items():
         check_one_answer(task_name, task)
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    return [spec_of(held) for held in keep_loaded(loaded["tasks"])]
+    return [spec_of(each) for each in keep_loaded(found["tasks"])]
 
 
 def check_one_answer(name: str, task: Any) -> None:
@@ -225,22 +225,22 @@ def check_one_answer(name: str, task: Any) -> None:
         )
 
 
-def spec_of(held: LoadedTask) -> TaskSpec:
+def spec_of(loaded: LoadedTask) -> TaskSpec:
     """Returns the task's specification. Its examples contain the prompts, which lm-eval renders."""
     try:
-        generation = generation_spec(held.task.get_config("generation_kwargs") or {})
+        generation = generation_spec(loaded.task.get_config("generation_kwargs") or {})
     except ConfigError as error:
-        raise ConfigError(f"{PREFIX}{held.name}: {error}") from error
+        raise ConfigError(f"{PREFIX}{loaded.name}: {error}") from error
     data = {
-        "name": "lm_eval." + NOT_IN_A_NAME.sub("-", held.name),
-        "version": major(held.task.VERSION),
-        "title": f"{held.name} of lm-eval",
+        "name": "lm_eval." + NOT_IN_A_NAME.sub("-", loaded.name),
+        "version": major(loaded.task.VERSION),
+        "title": f"{loaded.name} of lm-eval",
         "prompt": "{{ row.prompt }}",
         "reference": "{{ row.target }}",
         "generation": generation.model_dump(),
-        "scorer": {"type": "lm_eval", "task": held.name, "config": held.config},
+        "scorer": {"type": "lm_eval", "task": loaded.name, "config": loaded.config},
     }
-    return build(TaskSpec, data, prefix=f"{PREFIX}{held.name}: ")
+    return build(TaskSpec, data, prefix=f"{PREFIX}{loaded.name}: ")
 
 
 def major(version: Any) -> int:
@@ -261,22 +261,22 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
             "includes the task's, with dataset_path: json"
         )
     scorer(task=task, config=config)
-    held = LOADED_TASKS[task, config]
-    made = tuple(example(held, number, each) for number, each in enumerate(held.instances(limit)))
+    loaded = LOADED_TASKS[task, config]
+    made = tuple(example(loaded, number, each) for number, each in enumerate(loaded.instances(limit)))
     text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(*origin(held), hashlib.sha256(text.encode()).hexdigest()[:12], made, fewshot_info(held, made))
+    return TaskData(*origin(loaded), hashlib.sha256(text.encode()).hexdigest()[:12], made, fewshot_info(loaded, made))
 
 
-def fewshot_info(held: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
+def fewshot_info(loaded: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
     """Returns information about the few-shot examples, which lm-eval draws for each document. `digest`: a hash of all
     prompts, which include them."""
-    config = held.task.config
+    config = loaded.task.config
     if not config.num_fewshot:
         return FewshotInfo()
-    source, place = origin(held)
+    source, place = origin(loaded)
     split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
     digest = hashlib.sha256("\0".join(each.prompt for each in made).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    checked = all(is_text(held.task.doc_to_text(held.docs[int(each.id)])) for each in made)
+    checked = all(is_text(loaded.task.doc_to_text(loaded.docs[int(each.id)])) for each in made)
     return FewshotInfo(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
 
 
@@ -284,37 +284,37 @@ def is_text(question: Any) -> bool:
     return isinstance(question, str) and bool(question.strip())
 
 
-def check_shots(held: LoadedTask, instance: Any) -> None:
+def check_shots(loaded: LoadedTask, instance: Any) -> None:
     """Raises ConfigError if the question is one of its own few-shot examples."""
-    question, config = held.task.doc_to_text(instance.doc), held.task.config
+    question, config = loaded.task.doc_to_text(instance.doc), loaded.task.config
     if not is_text(question) or not config.num_fewshot:
         return
     before = instance.args[0].rpartition(question)[0]
     begin = re.escape(config.fewshot_delimiter)
     if re.search(rf"(?:\A|\n|{begin}){re.escape(question + config.target_delimiter)}", before):
         raise ConfigError(
-            f"task {PREFIX}{held.name}: document {instance.doc_id} is one of the few-shot examples before its prompt: "
-            "write a YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
+            f"task {PREFIX}{loaded.name}: document {instance.doc_id} is one of the few-shot examples before its "
+            "prompt: write a YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
         )
 
 
-def example(held: LoadedTask, number: int, instance: Any) -> Example:
-    prompt, target = instance.args[0], held.task.doc_to_target(instance.doc)
+def example(loaded: LoadedTask, number: int, instance: Any) -> Example:
+    prompt, target = instance.args[0], loaded.task.doc_to_target(instance.doc)
     if not isinstance(prompt, str) or instance.idx != 0:
-        raise ConfigError(f"task {PREFIX}{held.name}: document {instance.doc_id} is several requests: choose another")
-    check_shots(held, instance)
+        raise ConfigError(f"task {PREFIX}{loaded.name}: document {instance.doc_id} is several requests: choose another")
+    check_shots(loaded, instance)
     reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
     return Example(number, str(instance.doc_id), (prompt,), (reference,))
 
 
-def origin(held: LoadedTask) -> tuple[Any, str]:
+def origin(loaded: LoadedTask) -> tuple[Any, str]:
     """Returns the kind of source of the rows ("local" or "hub") and its location."""
-    config = held.task.config
+    config = loaded.task.config
     if config.dataset_path in LOCAL_FORMATS:
         files = (config.dataset_kwargs or {}).get("data_files", (config.dataset_kwargs or {}).get("data_dir", ""))
-        chosen = files.get(config.test_split or config.validation_split, files) if isinstance(files, dict) else files
-        return "local", str(chosen)
-    return "hub", "/".join(str(part) for part in (config.dataset_path, config.dataset_name) if part) or held.name
+        place = files.get(config.test_split or config.validation_split, files) if isinstance(files, dict) else files
+        return "local", str(place)
+    return "hub", "/".join(str(part) for part in (config.dataset_path, config.dataset_name) if part) or loaded.name
 
 
 scorer.examples = examples  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-gc.disable()  # while modules are imported, which takes a fifth longer with it
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from specbench.tasks.examples import load_examples
 from tests import tiny
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected, which takes a fifth longer with it
 
 
 def pytest_collection_finish() -> None:

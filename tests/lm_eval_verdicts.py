@@ -1,15 +1,12 @@
-"""What lm-eval's own filters and metric make of answers, for tests that compare our verdicts with them."""
+"""What lm-eval's own filters and metric make of answers, for tests that compare our verdicts with them.
+
+lm-eval, which takes a second, is imported by the tests that use it and not when all tests are collected."""
 
 import types
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import lm_eval.tasks
-from lm_eval.api.metrics import exact_match_fn
-from lm_eval.filters import build_filter_ensemble
-from lm_eval.tasks._yaml_loader import load_yaml
 
 INVALID = "[invalid]"  # what lm-eval's regex filter finds where there is no match
 GSM8K = "gsm8k/gsm8k-cot-zeroshot.yaml"
@@ -22,12 +19,17 @@ def mgsm(language: str) -> str:
 @cache
 def config(task: str) -> dict[str, Any]:
     """A task's YAML with what it includes. `task`: the path of the file below lm-eval's folder of tasks."""
+    import lm_eval.tasks
+    from lm_eval.tasks._yaml_loader import load_yaml
+
     read: dict[str, Any] = load_yaml(Path(lm_eval.tasks.__file__).parent / task, resolve_func=False)
     return read
 
 
 def extracted(task: str, name: str, answers: Sequence[str]) -> list[str]:
     """What the filter called `name` finds in each answer."""
+    from lm_eval.filters import build_filter_ensemble
+
     steps = next(each["filter"] for each in config(task)["filter_list"] if each["name"] == name)
     parts = [(step["function"], {k: v for k, v in step.items() if k != "function"} or None) for step in steps]
     asked = [types.SimpleNamespace(resps=[answer], doc={}, filtered_resps={}) for answer in answers]
@@ -37,6 +39,8 @@ def extracted(task: str, name: str, answers: Sequence[str]) -> list[str]:
 
 def matches(task: str, found: Sequence[str], references: Sequence[str]) -> list[bool]:
     """The task's metric on each pair."""
+    from lm_eval.api.metrics import exact_match_fn
+
     metric = config(task)["metric_list"][0]
     options = {key: value for key, value in metric.items() if key.startswith(("ignore", "regexes"))}
     pairs = zip(found, references, strict=True)

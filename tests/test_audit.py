@@ -428,7 +428,7 @@ def wrong_method(tmp_path: Path) -> Iterator[str]:
 
 def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_method: str, tmp_path: Path) -> None:
     report = tmp_path / "new" / "audit.json"
-    code, out, err = call("--method", f"sd,fsd,{wrong_method}", "--draws", "90", "--output", str(report))
+    code, out, err = call("--method", f"sd,fsd,{wrong_method}", "--draws", "60", "--output", str(report))
     assert code == 1, err
     found = {each["method"]: each for each in json.loads(report.read_text())["verdicts"]}
     assert {name: each["verdict"] for name, each in found.items()} == {

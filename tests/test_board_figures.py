@@ -1,10 +1,12 @@
 """The published figures of the five papers: what their texts print, and what their tables say of each other."""
 
+from functools import cache
+
 import pytest
 
 from specbench.cli.train import NUM_STEPS
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.suite_spec import FigureGroup, PublishedTable, SuiteSpec
+from specbench.publish.suite_spec import FigureGroup, PublishedTable
 from specbench.running.checked import run_spec
 
 NUM_FIGURES = {
@@ -14,21 +16,21 @@ NUM_FIGURES = {
     "p3": {"1": 6 * 12 - 6, "3": 4, "5": 11, "6": 6, "7": 4},
     "p4": {"1": 35 * 4, "2": 25 * 4, "5": 14, "6": 90 * 4, "7": 90 * 4, "8": 8, "9": 12, "10": 109, "11": 5},
 }
-BOARDS = {name: load_suite(name) for name in NUM_FIGURES}
+board = cache(load_suite)
 
 
-def table(board: str, number: str) -> PublishedTable:
-    return next(each for each in BOARDS[board].published if each.number == number)
+def table(name: str, number: str) -> PublishedTable:
+    return next(each for each in board(name).published if each.number == number)
 
 
 def values(group: FigureGroup) -> dict[str, list[float | None]]:
     return {row.label: [each and each.value for each in row.figures] for row in group.rows}
 
 
-@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
-def test_every_cell_of_the_tables_is_there(board: SuiteSpec) -> None:
-    assert {each.number: len(each.references()) for each in board.published} == NUM_FIGURES[board.name]
-    for each in board.published:
+@pytest.mark.parametrize("name", NUM_FIGURES)
+def test_every_cell_of_the_tables_is_there(name: str) -> None:
+    assert {each.number: len(each.references()) for each in board(name).published} == NUM_FIGURES[name]
+    for each in board(name).published:
         assert each.hardware and each.differs
         for place in each.references():  # what has a metric of ours has a run and a method to measure it with
             assert each.elsewhere or not place.metric or not place.method or place.task
@@ -83,17 +85,17 @@ def test_p3_prints_the_mean_of_its_languages_and_repeats_itself() -> None:
 
 
 def test_p2_drafts_greedily_and_p3_times_the_whole_call() -> None:
-    sd = run_spec(cells_of(BOARDS["p2"], pair="llama3.1")[0].request).methods[2]
+    sd = run_spec(cells_of(board("p2"), pair="llama3.1")[0].request).methods[2]
     assert sd.name == "sd" and sd.drafter.options["temperature"] == 0 and sd.lossless
-    metrics = {each.number: {place.metric for place in each.references()} for each in BOARDS["p3"].published}
+    metrics = {each.number: {place.metric for place in each.references()} for each in board("p3").published}
     assert all(metrics[number] == {"speedup_e2e"} for number in ("1", "3", "7"))
     assert metrics["6"] == {"speedup_e2e", "mean_acceptance_length"}
 
 
-@pytest.mark.parametrize("board", BOARDS.values(), ids=lambda board: board.name)
-def test_a_figure_that_ours_stands_beside_names_its_models(board: SuiteSpec) -> None:
+@pytest.mark.parametrize("name", NUM_FIGURES)
+def test_a_figure_that_ours_stands_beside_names_its_models(name: str) -> None:
     """Else the number of any pair would stand beside it. What s-CDF changes is a mean over pairs."""
-    for each in board.published:
+    for each in board(name).published:
         for place in each.references():
             if place.method and place.metric and each.number != "§8.3":
                 assert place.pair or place.target, each.number
@@ -146,17 +148,17 @@ def test_p4_joins_no_token_in_more_ways_than_lemma_3_1_allows() -> None:
 
 
 def test_p4_measures_a_method_on_a_pair_only_where_the_paper_has_it() -> None:
-    board = BOARDS["p4"]
+    pairs = board("p4").pairs
     for number in ("1", "2", "6", "7"):
         for place in table("p4", number).references():
             if place.pair is not None and "codellama-7b" not in place.pair:
-                assert board.pairs[place.pair].methods.get(str(place.method), "measured") is not None
-                assert board.pairs[place.pair].target == place.target
+                assert pairs[place.pair].methods.get(str(place.method), "measured") is not None
+                assert pairs[place.pair].target == place.target
 
 
 def test_p0_says_how_its_representation_and_its_updates_are_read() -> None:
     """Both are in its text: the commands that it names give them."""
-    text = " ".join(" ".join(each.differs) for each in BOARDS["p0"].published)
+    text = " ".join(" ".join(each.differs) for each in board("p0").published)
     for said in ("K = 100,000", '--prompt " " --samples 100000', "NLTK's classifier", "lingua", "--num-steps 250"):
         assert said in text
     assert NUM_STEPS["scdf"].startswith("250 of 4 passes")

@@ -27,7 +27,7 @@ EVIDENCE = Evidence(task="mgsm", subsets=("en",), num_prompts=4, num_draws=9, te
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of sd, a lossy method and the drafter alone on five prompts of two languages."""
+    """A run of sd, a lossy method and the drafter alone on three prompts of two languages."""
     path = tmp_path_factory.mktemp("boards") / "run"
     run_into(path, "sd,fsd,draft-only", subsets=("en", "sw"))
     return path

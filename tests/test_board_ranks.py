@@ -26,7 +26,7 @@ from tests.test_leaderboard import row
 def folder(tmp_path_factory):
     """A run of two methods on five prompts of two languages."""
     path = tmp_path_factory.mktemp("ranks") / "run"
-    run_into(path, "sd,ngram", subsets=("en", "sw"))
+    run_into(path, "sd,ngram", subsets=("en", "sw"), limit=5)
     return path
 
 

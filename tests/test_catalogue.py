@@ -175,6 +175,7 @@ def test_a_built_in_is_called_as_its_file(tmp_path, monkeypatch):
     assert "dsd.yaml: name = 'sd': must be the file's own name, 'dsd'" in message(catalogue.load_method, "dsd")
     assert catalogue.load_method("sd").name == "sd"
     (tmp_path / "methods" / "sd.yml").write_text(METHOD)
+    catalogue._yaml_files.cache_clear()
     assert "'sd' is both " in message(catalogue.load_method, "sd")
 
 

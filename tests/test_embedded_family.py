@@ -21,7 +21,7 @@ LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld")
 
 
 Expected = Callable[[int], tuple[list[int], list[int]]]
-FEW = range(0, 11, 4)  # languages, by their numbers: those of the fast tests
+FEW = range(0, 11, 8)  # languages, by their numbers: those of the fast tests
 EVERY_OTHER = range(0, 11, 2)
 ALL = range(11)
 

@@ -1,5 +1,6 @@
 """The bars of a fairness report: measured and teacher-forced rates are told apart, and what has no value has none."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ from specbench.analysis.fairness_tables import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, MeasuredNumbers
 
-pyplot = pytest.importorskip("matplotlib.pyplot")
+
+@pytest.fixture
+def axes() -> Iterator[Any]:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, axes = pyplot.subplots()
+    yield axes
+    pyplot.close(figure)
 
 
 def metric(value: float | None) -> Metric:
@@ -38,8 +45,7 @@ def drafter(label: str, groups: dict[str, GroupNumbers]) -> DrafterReport:
     )  # fmt: skip
 
 
-def test_forced_bars_are_hatched_and_named_and_nothing_is_drawn_without_a_value() -> None:
-    figure, axes = pyplot.subplots()
+def test_forced_bars_are_hatched_and_named_and_nothing_is_drawn_without_a_value(axes: Any) -> None:
     draw_bars(axes, [
         drafter("sd", {"en": group(0.8, 0.9), "sw": group(None, 0.7), "te": group(0.2, 0.3)}),
         drafter("mine", {"en": group("", 0.6), "sw": group("", None), "te": group("", 0.1)}),
@@ -48,11 +54,8 @@ def test_forced_bars_are_hatched_and_named_and_nothing_is_drawn_without_a_value(
     assert bars == [(-0.2, 0.8, None), (1.8, 0.2, None), (0.2, 0.6, "//"), (2.2, 0.1, "//")]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["sd", "mine: α_T, teacher-forced"]
     assert len({bar.get_facecolor() for bar in axes.patches}) == 2
-    pyplot.close(figure)
 
 
-def test_a_group_without_fitness_is_no_point() -> None:
-    figure, axes = pyplot.subplots()
+def test_a_group_without_fitness_is_no_point(axes: Any) -> None:
     draw_fitness(axes, [drafter("sd", {"en": group(0.8, 0.9, 0.25), "sw": group(0.5, 0.7, None)})])
     assert axes.lines[0].get_xdata().tolist() == [0.75] and [text.get_text() for text in axes.texts] == ["en"]
-    pyplot.close(figure)

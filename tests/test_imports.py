@@ -35,7 +35,7 @@ for words in {COMMANDS}:
 
 
 def test_commands_that_read_start_without_torch(tmp_path: Path) -> None:
-    shutil.copy(BOARD, tmp_path / "board.json")  # without its records
+    write(tmp_path / "board.json", load(BOARD)[:14])  # without its records
     for name in ("before", "after"):
         shutil.copytree(BOARD.with_suffix("") / "csqa", tmp_path / name)
         write(tmp_path / name / "leaderboard.json", [row for row in load(BOARD) if row.run == "demo/csqa"])

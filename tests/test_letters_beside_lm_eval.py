@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lm_eval import tasks as lm_eval_tasks
-from lm_eval.api.instance import Instance
-from lm_eval.api.metrics import exact_match_hf_evaluate
-from lm_eval.filters import build_filter_ensemble
 
 from tests.test_letter_forms import FILES, FOLDER, chosen, forms
 
-MMLU = Path(lm_eval_tasks.__path__[0]) / "mmlu"
 TASKS = {  # name → its file in lm-eval, its filter, how it writes the right letter
     "mmlu_generative": ("generative/_default_template_yaml", "get_response", "{}"),
     "mmlu_flan_cot_zeroshot": ("flan_cot_zeroshot/_mmlu_flan_cot_zeroshot_template_yaml", "flexible-extract", "({})"),
@@ -27,8 +22,13 @@ DIFFERENCES = yaml.safe_load((FOLDER / "lm_eval.yaml").read_text(encoding="utf-8
 
 def lm_eval_chosen(task: str) -> dict[str, str]:
     """Text → the letter that lm-eval's filter and metric judge right, or "none"."""
+    from lm_eval import tasks as lm_eval_tasks  # takes a second
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.metrics import exact_match_hf_evaluate
+    from lm_eval.filters import build_filter_ensemble
+
     file, name, written = TASKS[task]
-    config = yaml.safe_load((MMLU / file).read_text(encoding="utf-8"))
+    config = yaml.safe_load((Path(lm_eval_tasks.__path__[0]) / "mmlu" / file).read_text(encoding="utf-8"))
     steps = next(each["filter"] for each in config["filter_list"] if each["name"] == name)
     named = [(step["function"], {key: step[key] for key in step if key != "function"}) for step in steps]
     asked = [Instance("generate_until", {"choices": list(OPTIONS.values())}, (), 0, resps=[text]) for text in TEXTS]

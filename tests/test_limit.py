@@ -422,7 +422,7 @@ def test_wrong_words_end_in_one_line(
 
 
 def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, str], tmp_path: Path) -> None:
-    pair = ["limit", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--repeats", "2", "--context", "16"]
+    pair = ["limit", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--repeats", "1", "--context", "16"]
     code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.png", "--seed", "3")
     assert code == 0, err
     report = LimitReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
@@ -430,7 +430,7 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
     assert max(report.verification_cost) == 64 and {p.context for p in report.target.points} == {16, 64}
     assert max(map(len, out.splitlines())) <= 100
-    assert (report.seed, report.repeats, report.target.model.capacity) == (3, 2, None)
+    assert (report.seed, report.repeats, report.target.model.capacity) == (3, 1, None)
     assert report.environment["engine"] == "eager" and report.environment["num_threads"] >= 1
     assert report.environment["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     code, out, err = specbench(*pair, "--json", "--output", "again.json")

@@ -234,6 +234,13 @@ def test_a_group_a_tag_and_a_path(tmp_path: Path) -> None:
 # ---- identity
 
 
+def test_identity_is_the_same_in_another_folder(tmp_path: Path) -> None:
+    here, there = custom(tmp_path / "here"), custom(tmp_path / "there")
+    assert digest(here) == digest(there)
+    assert " at 0x" not in here.model_dump_json(), "an address of this process"
+
+
+@pytest.mark.slow
 def test_identity_is_the_same_in_another_process_and_folder(tmp_path: Path) -> None:
     there = tmp_path / "there"
     custom(there)

@@ -1,13 +1,21 @@
 """The scorers `rouge` and `text`: words of every script, rouge-score's numbers, repetition and loops."""
 
 import pytest
-from rouge_score import tokenize
-from rouge_score.rouge_scorer import RougeScorer
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.language import is_unspaced, words
 from specbench.tasks.scoring.texts import ends_in_loop, repetition_rate
+
+
+@pytest.fixture
+def rouge_score():
+    """The package, which takes a second to import."""
+    import rouge_score.rouge_scorer
+    import rouge_score.tokenize
+
+    return rouge_score
+
 
 TEXTS = [
     "The U.S. government said on Monday that 3,000 jobs were lost; it didn't say why.",
@@ -19,24 +27,24 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("use_stemmer", [False, True])
-def test_ascii_texts_have_rouge_scores_own_numbers(use_stemmer):
+def test_ascii_texts_have_rouge_scores_own_numbers(rouge_score, use_stemmer):
     own = SCORERS.get("rouge")(use_stemmer=use_stemmer)
-    theirs = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=use_stemmer)
+    theirs = rouge_score.rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=use_stemmer)
     for text in TEXTS:
         for reference in TEXTS[:-1]:
             expected = {name: score.fmeasure for name, score in theirs.score(reference, text).items()}
             assert own(text, reference).values == pytest.approx(expected, abs=1e-12)
 
 
-def test_several_references_give_the_best_of_each():
-    theirs = RougeScorer(["rouge1", "rouge2", "rougeL"]).score_multi(TEXTS[1:3], TEXTS[0])
+def test_several_references_give_the_best_of_each(rouge_score):
+    theirs = rouge_score.rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"]).score_multi(TEXTS[1:3], TEXTS[0])
     expected = {name: score.fmeasure for name, score in theirs.items()}
     assert SCORERS.get("rouge")()(TEXTS[0], TEXTS[1:3]).values == pytest.approx(expected)
 
 
-def test_the_tokenizer_of_rouge_score_can_be_asked_for():
+def test_the_tokenizer_of_rouge_score_can_be_asked_for(rouge_score):
     text, reference = "Ein schöner Käfer", "ein schoner Kafer"
-    theirs = RougeScorer(["rouge1"]).score(reference, text)["rouge1"].fmeasure
+    theirs = rouge_score.rouge_scorer.RougeScorer(["rouge1"]).score(reference, text)["rouge1"].fmeasure
     assert SCORERS.get("rouge")(tokenizer="rouge_score")(text, reference).values["rouge1"] == theirs == 0.25
     assert SCORERS.get("rouge")()(text, reference).values["rouge1"] == pytest.approx(1 / 3)
     with pytest.raises(ConfigError, match=r"scorer.tokenizer = 'word': did you mean 'words'"):
@@ -63,9 +71,9 @@ def test_words_of_every_script(text, expected):
     assert words(text) == expected
 
 
-def test_ascii_words_are_those_of_rouge_score():
+def test_ascii_words_are_those_of_rouge_score(rouge_score):
     for text in TEXTS:
-        assert words(text) == tokenize.tokenize(text, None)
+        assert words(text) == rouge_score.tokenize.tokenize(text, None)
 
 
 @pytest.mark.parametrize("text", ["The end of it", "Конец дела", "猫がいる", "故事的结尾", "เรื่องสั้น", "উত্তর হল"])

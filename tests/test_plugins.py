@@ -109,6 +109,8 @@ from specbench.specs.overrides import with_overrides
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
+from specbench.cli.help.find import find_help
+from specbench.cli.help.text import method_text
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
 from tests.toys import TableModel
@@ -133,12 +135,16 @@ try:
     catalogue.load_method(sys.argv[1])
 except ConfigError as error:
     print(error)
+print(method_text(find_help("parrot")))
+print([(p.key, p.type, p.range, p.default, p.meaning, p.settable) for p in find_help("parrot").parameters][1])
+print(find_help("echo").prompt)
 """
 
 
 @pytest.fixture(scope="module")
 def told(installed, tmp_path_factory):
-    """What a program says of the method and, in the last line, of one whose rule lacks something."""
+    """What a program says of the method, in two lines, of one whose rule lacks something, in the third, and in its help
+    of the method and the task."""
     bad = tmp_path_factory.mktemp("bad") / "bad.yaml"
     bad.write_text(METHOD.replace("{rule: rejection}", "{rule: fuzzy, divergence: js, threshold: 0.1}"))
     return python(PROGRAM, installed, arguments=[bad]).splitlines()
@@ -146,7 +152,7 @@ def told(installed, tmp_path_factory):
 
 def test_the_method_loads_and_its_drafter_drafts(told):
     """Greedy decoding with the plug-in's method, loaded by name, gives what plain decoding gives, in fewer passes."""
-    first, second, _ = told
+    first, second = told[:2]
     assert first == "True False 2 {'count': 7}"
     same, num_plain, num_ours = second.split()
     assert same == "True"
@@ -169,8 +175,17 @@ except ConfigError as error:
 
 def test_an_illegal_method_of_a_plug_in_is_refused(told):
     """The plug-in's drafter gives no raw probabilities, which the fuzzy rule compares."""
-    assert "bad.yaml: verification.rule = 'fuzzy': needs raw_probs, which drafter 'parrot' lacks" in told[-1]
-    assert "a drafter that has it (model, ngram)" in told[-1]
+    assert "bad.yaml: verification.rule = 'fuzzy': needs raw_probs, which drafter 'parrot' lacks" in told[2]
+    assert "a drafter that has it (model, ngram)" in told[2]
+
+
+def test_a_plug_in_is_explained_as_far_as_its_code_says(told):
+    *text, parameter, prompt = told[3:]
+    out = "\n".join(text)
+    assert "parrot (version 1): Repeats the last token" in out and "drafter: parrot" in out
+    assert "no draft model" in out and "specbench run --task mgsm --method parrot --set num_draft_tokens=4" in out
+    assert parameter == "('drafter.count', 'an integer', '', 7, None, True)"
+    assert prompt == "{{ row.text }}"
 
 
 def test_a_broken_plug_in_is_named_in_one_line(tmp_path):

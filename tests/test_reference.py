@@ -19,11 +19,24 @@ from tools.reference import escaped, pages, table
 from tools.surroundings import EXIT_CODES, OWN
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-CODE = {file: ast.parse(file.read_text(encoding="utf-8")) for file in (CHECKOUT / "specbench").rglob("*.py")}
 TOOLS = sorted(
     {f"tools.{file.stem}" for file in (CHECKOUT / "tools").glob("*.py") if "def main" in file.read_text("utf-8")}
     | {f"tools.{file.parent.name}" for file in (CHECKOUT / "tools").glob("*/__main__.py")}
 )
+
+
+@cache
+def code() -> list[list[ast.AST]]:
+    """Returns the nodes of every file of the package."""
+    files = (CHECKOUT / "specbench").rglob("*.py")
+    return [list(ast.walk(ast.parse(file.read_text(encoding="utf-8")))) for file in files]
+
+
+def dotted(node: ast.expr) -> str:
+    """Returns a name with its attributes, such as os.environ.get."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @cache
@@ -52,18 +65,18 @@ def test_every_command_has_a_section_with_its_options() -> None:
 def read_variables() -> set[str]:
     """Returns the environment variables that the package reads or sets, constants by their values."""
     found: set[str] = set()
-    for tree in CODE.values():
+    for nodes in code():
         constants = {
-            target.id: node.value.value for node in ast.walk(tree) if isinstance(node, ast.Assign)
+            target.id: node.value.value for node in nodes if isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Constant) for target in node.targets if isinstance(target, ast.Name)
         }  # fmt: skip
-        for node in ast.walk(tree):
+        for node in nodes:
             keys: list[ast.expr] = []
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("os.environ."):
+            if isinstance(node, ast.Call) and dotted(node.func).startswith("os.environ."):
                 keys = node.args[:1]
-            elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+            elif isinstance(node, ast.Subscript) and dotted(node.value) == "os.environ":
                 keys = [node.slice]
-            elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]) == "os.environ":
+            elif isinstance(node, ast.Compare) and dotted(node.comparators[0]) == "os.environ":
                 keys = [node.left]
             for key in keys:
                 found.add(str(constants.get(key.id, "") if isinstance(key, ast.Name) else ast.literal_eval(key)))
@@ -78,8 +91,8 @@ def test_every_environment_variable_is_there() -> None:
 def test_every_exit_code_is_there() -> None:
     """Those that commands raise by their number."""
     found = {
-        node.args[0].value for tree in CODE.values() for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "sys.exit") and node.args
+        node.args[0].value for nodes in code() for node in nodes
+        if isinstance(node, ast.Call) and dotted(node.func) in ("typer.Exit", "sys.exit") and node.args
         and isinstance(node.args[0], ast.Constant)
     }  # fmt: skip
     assert {1, 2} <= found <= set(EXIT_CODES)

@@ -18,7 +18,6 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, Registry
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.overrides import with_overrides
-from tests.test_plugins import installed, python  # noqa: F401  (installed: a fixture)
 
 METHODS = method_names()
 COMPONENTS = [
@@ -251,18 +250,3 @@ def test_an_unknown_name_is_one_line(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_help(name)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_plug_in_is_explained_as_far_as_its_code_says(installed: Path) -> None:  # noqa: F811
-    code = """
-from specbench.cli.help.text import find_help
-from specbench.cli.help.text import method_text
-print(method_text(find_help("parrot")))
-print([(p.key, p.type, p.range, p.default, p.meaning, p.settable) for p in find_help("parrot").parameters][1])
-print(find_help("echo").prompt)
-"""
-    out = python(code, installed)
-    assert "parrot (version 1): Repeats the last token" in out and "drafter: parrot" in out
-    assert "('drafter.count', 'an integer', '', 7, None, True)" in out
-    assert "no draft model" in out and "specbench run --task mgsm --method parrot --set num_draft_tokens=4" in out
-    assert out.splitlines()[-1] == "{{ row.text }}"

@@ -9,13 +9,14 @@ from specbench.results.leaderboard import write
 from tests.site_rows import hostile_row, many_rows, some_rows
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 PAGES = ("index.html", "quality_speed.html", "predicted.html", "published.html")
 
 
 @pytest.fixture(scope="module")
 def browser():
+    reason = "playwright is not installed: pip install -e '.[test]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium

@@ -221,10 +221,10 @@ def test_a_synthetic_draft_is_read_as_that_of_any_drafter(sampling: Sampling) ->
 def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
     """Any greedy token of the middle as the end: what is drafted behind it counts nowhere."""
     made = decoder(name, GREEDY)
-    tokens = made.generate(PROMPT, StopRules(60), seed=3).token_ids
-    for end in tokens[10:30:4]:
+    tokens = made.generate(PROMPT, StopRules(40), seed=3).token_ids
+    for end in tokens[10:30:7]:
         late, early = (decoder(name, GREEDY, pending=pending, ends=frozenset({end})) for pending in (True, False))
-        stops = (StopRules(60, frozenset({end})), StopRules(60))  # an end for both models, and for the drafter alone
+        stops = (StopRules(40, frozenset({end})), StopRules(40))  # an end for both models, and for the drafter alone
         for stop in stops:
             generations = [each.generate(PROMPT, stop, seed=3) for each in (late, early)]
             assert generations[0].token_ids == generations[1].token_ids

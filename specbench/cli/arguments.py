@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
+from typer.core import TyperCommand
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError
@@ -166,20 +167,20 @@ def check_words(words: Sequence[str]) -> None:
 def bound_numbers(app: typer.Typer) -> None:
     """Makes all commands raise ConfigError, with the name of the option, for integers that are too large."""
     for command in app.registered_commands:
-        command.callback = command.callback and _bounded(command.callback)
+        command.cls = BoundedCommand
     for group in app.registered_groups:
         if group.typer_instance is not None:
             bound_numbers(group.typer_instance)
 
 
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def call(**given: Any) -> Any:
-        for name, value in given.items():
+class BoundedCommand(TyperCommand):
+    """A command whose integers are bounded."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest: list[str] = super().parse_args(ctx, args)
+        for name, value in ctx.params.items():
             largest = LARGEST_SEED if name == "seed" else LARGEST
             if isinstance(value, int) and abs(value) > largest:
                 side = f"at most {largest}" if value > 0 else f"at least {-largest}"
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: give {side}")
-        return function(**given)
-
-    return call
+        return rest

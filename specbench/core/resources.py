@@ -1,12 +1,14 @@
 """Resources in the specbench package: the folders of tasks, methods and leaderboards, and the prefix of embedded
 models."""
 
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 EMBEDDED = "embedded:"  # prefix of the names of the models in the package
 
 
+@cache
 def builtin_dir(kind: str) -> Path:
     """Returns the folder of built-in `tasks`, `methods` or `leaderboards`: in the checkout if there is one, else in the
     wheel."""

@@ -11,7 +11,6 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.results.adding import add_rows
 from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
@@ -167,6 +166,8 @@ def execute(
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
+        from specbench.results.adding import add_rows
+
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:

@@ -1,5 +1,6 @@
 """Finds and loads tasks and methods: built-in ones, those of plug-ins, and YAML files of the user."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -135,10 +136,14 @@ def namesake(kind: str, name_or_path: str) -> str | None:
 def _files(kind: str) -> dict[str, list[Path]]:
     """Returns the files by name, from the built-in folder and the folders of plug-ins."""
     found: dict[str, list[Path]] = {}
-    for folder in _folders(kind):
-        for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
-            found.setdefault(path.stem, []).append(path)
+    for path in itertools.chain.from_iterable(map(_yaml_files, _folders(kind))):
+        found.setdefault(path.stem, []).append(path)
     return found
+
+
+@cache
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 
 @cache

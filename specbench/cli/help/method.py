@@ -3,6 +3,7 @@
 import inspect
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -52,20 +53,25 @@ class MethodHelp(BaseModel):
     commands: list[str]
 
 
+@cache
+def known_methods() -> list[MethodSpec]:
+    """Returns the methods that have a name."""
+    return [load_method(name) for name in method_names()]
+
+
 def method_help(method: MethodSpec, call: str) -> MethodHelp:
     """Returns the help of a method. `call`: the name or path that the user gave.
 
     Raises ConfigError if its code cannot be imported.
     """
-    known = [load_method(name) for name in method_names()]
     found = parameters(method)
     lossless, reason = verdict(method)
     return MethodHelp(
         name=method.name, version=method.version, title=method.title, paper=method.paper, parts=parts(method),
         lossless=lossless, lossless_reason=reason, needs=needs(method), embedded=embedded(method),
         parameters=found, sweep=method.sweep,
-        preset_of=next((other.name for other in known if is_preset(method, other)), None),
-        presets=[Preset(name=other.name, title=other.title) for other in known if is_preset(other, method)],
+        preset_of=next((other.name for other in known_methods() if is_preset(method, other)), None),
+        presets=[Preset(name=other.name, title=other.title) for other in known_methods() if is_preset(other, method)],
         commands=commands(method, call, found),
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The parameters of a method, from the annotations that validate their values."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -46,6 +47,11 @@ class AnySchema(GenerateJsonSchema):
         pass
 
 
+@lru_cache
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(schema_generator=AnySchema)
+
+
 def parameters(method: MethodSpec) -> list[Parameter]:
     """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
     settable = set(dotted.leaves(method.model_dump(exclude={"sweep"})))
@@ -84,8 +90,7 @@ def external_options(entry: str) -> type[BaseModel]:
 
 def draft_length(method: MethodSpec) -> Parameter:
     """Returns the draft length, at least 1, of a method that drafts."""
-    properties = MethodSpec.model_json_schema(schema_generator=AnySchema)["properties"]
-    known = properties["num_draft_tokens"]
+    known = schema_of(MethodSpec)["properties"]["num_draft_tokens"]
     return Parameter(
         key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {known['maximum']}", required=True, default=None,
         value=method.num_draft_tokens, meaning=known["description"], settable=True,
@@ -113,7 +118,7 @@ def drafter_share(method: MethodSpec) -> Parameter:
 
 def described(model: type[BaseModel], place: str, values: Mapping[str, Any], settable: set[str]) -> list[Parameter]:
     """Returns the fields of a model. `place`: the parent key; `values`: the given values."""
-    schema = model.model_json_schema(schema_generator=AnySchema)
+    schema = schema_of(model)
     found = []
     for name, field in model.model_fields.items():
         known = schema["properties"].get(name, {})

@@ -109,7 +109,7 @@ from specbench.specs.overrides import with_overrides
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
-from specbench.cli.help.find import find_help
+from specbench.cli.help.text import find_help
 from specbench.cli.help.text import method_text
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES

@@ -147,7 +147,7 @@ def test_every_command_is_planned(
         raise Planned
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", stop)
-    monkeypatch.setattr("specbench.publish.suite.worker_processes", stop)  # which load the models of a suite or board
+    monkeypatch.setattr("specbench.publish.suite.MeasuringProcess", stop)  # which loads the models of a suite or board
     prepare(tmp_path)
     for first, *_ in with_output(chained(list(filter(is_ours, COMMANDS[page])))):
         if not is_planned(first):

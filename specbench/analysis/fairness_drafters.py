@@ -249,7 +249,7 @@ def _ngram(drafter: RecordedDrafter, target: CausalLM) -> Forecaster:
     made = ngram_drafter(ModelPair(target), Sampling(1.0), path=drafter.options.get("path"))
     if made.revision != drafter.revision:
         raise ConfigError(f"n-gram model '{drafter.name}' is not what the run measured: measure again")
-    return NgramForecaster(made.model, target.vocab_size, made.name, target.device)
+    return NgramForecaster(made.ngram, target.vocab_size, made.name, target.device)
 
 
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:

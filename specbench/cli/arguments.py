@@ -167,7 +167,8 @@ def check_words(words: Sequence[str]) -> None:
 def bound_numbers(app: typer.Typer) -> None:
     """Makes all commands raise ConfigError, with the name of the option, for integers that are too large."""
     for command in app.registered_commands:
-        command.cls = BoundedCommand
+        if command.cls is TyperCommand:
+            command.cls = BoundedCommand
     for group in app.registered_groups:
         if group.typer_instance is not None:
             bound_numbers(group.typer_instance)

@@ -7,7 +7,6 @@ from textwrap import wrap
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand
 
 from specbench.cli import arguments
 from specbench.cli.arguments import command_line, path, split
@@ -61,14 +60,14 @@ def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
 
 def key_lines(parameter: Parameter) -> list[str]:
     """Returns `key = default (choices): description`, wrapped."""
-    value = f"[{shown(parameter.value)}]" if isinstance(parameter.value, tuple) else shown(parameter.value)
+    value = shown(parameter.value)
     default = "must be given" if parameter.value is None and parameter.required else f"= {value}"
     bounds = f" ({parameter.range})" if parameter.type == "one of" else ""
     meaning = f": {parameter.meaning}" if parameter.meaning else ""
     return wrap(f"{parameter.key} {default}{bounds}{meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")
 
 
-class WithKeys(TyperCommand):
+class WithKeys(arguments.BoundedCommand):
     """A command whose help ends with the keys of --set and --config."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

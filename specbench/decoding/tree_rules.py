@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposal, Verification, at_tokens
-from specbench.decoding.sampling import DenseProbs, Distributions, draw
+from specbench.decoding.sampling import DenseProbs, Distributions, draw, residual
 from specbench.decoding.verification import VerificationRule, rule
 
 
@@ -83,8 +83,7 @@ def normalised(weights: torch.Tensor) -> torch.Tensor:
 
 def excess(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
     """Returns norm(max(p − q, 0)), [vocab]; p if rounding leaves nothing."""
-    rest = (target_probs - draft_probs).clamp_min(0.0)
-    return normalised(rest) if bool(rest.any()) else target_probs
+    return normalised(residual(target_probs, draft_probs))
 
 
 class RecursiveRejection(WalkingRule):

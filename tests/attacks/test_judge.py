@@ -19,7 +19,7 @@ from specbench.core.errors import ConfigError
 from specbench.tasks.examples import Example
 from specbench.tasks.judge.judgements import FILE, judge_records, ratings, write_judgements
 from specbench.tasks.judge.requests import JudgeSettings
-from specbench.training import self_distillation as training
+from specbench.training import teacher as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
 
 HERE = Path(__file__).parent

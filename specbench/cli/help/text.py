@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import indent, wrap
 from typing import Any
 
@@ -48,7 +48,7 @@ def method_text(help_: MethodHelp) -> str:
             *folded(f"needs: {'; '.join(help_.needs)}"),
             *folded(f"models without --target: {', '.join(help_.embedded)}"),
             *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
-            *section("values that `specbench sweep` tries", items((k, shown(v)) for k, v in help_.sweep.items())),
+            *section("values that `specbench sweep` tries", items(swept(help_.sweep))),
             *section("presets of it", items((each.name, each.title) for each in help_.presets)),
             *section("run it", (f"  {line}" for line in help_.commands)),
         ]
@@ -125,12 +125,17 @@ def verbatim(text: str) -> list[str]:
     return [line for each in text.splitlines() for line in folded(each, 2) or [""]]
 
 
+def swept(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    """Yields each key of a sweep with its values."""
+    return ((key, ", ".join(map(shown, tried))) for key, tried in values.items())
+
+
 def shown(value: Any) -> str:
     """Returns a value as YAML writes it."""
     if isinstance(value, float) and math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(shown, value))
+        return f"[{', '.join(map(shown, value))}]"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

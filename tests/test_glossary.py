@@ -6,12 +6,14 @@ from specbench.results.metrics import summarize
 from specbench.results.units import MEANINGS, OF_SCORES, SCORES, meaning
 from tests.test_metrics import autoregressive, generation, record
 
-ONLY_WHERE_DRAFTS_END = {"acceptance_rate_unconditional"}  # of records with `draw_overlap`
+ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, and with `tree_nodes`
+    "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
+}  # fmt: skip
 
 
 def test_every_metric_is_explained_and_nothing_else() -> None:
     metrics = summarize([], "sd", num_draft_tokens=5, verification={"rule": "rejection"})
-    assert set(metrics) | ONLY_WHERE_DRAFTS_END == set(MEANINGS) - set(SCORES) - set(OF_SCORES)
+    assert set(metrics) | ONLY_OF_SOME_DRAFTS == set(MEANINGS) - set(SCORES) - set(OF_SCORES)
     assert all(unit and said for unit, said in MEANINGS.values())
 
 

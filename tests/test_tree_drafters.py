@@ -22,10 +22,12 @@ from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
+from specbench.results.metrics import summarize
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.overrides import with_overrides
 from tests import tiny
+from tests.test_metrics import autoregressive, generation, record
 from tests.toys import TableModel, path_to
 
 VOCAB, PROMPT = 4, [1, 2]
@@ -249,3 +251,16 @@ def test_a_compiled_target_refuses_trees(monkeypatch: pytest.MonkeyPatch) -> Non
     model.make_static("compiled")
     with pytest.raises(ConfigError, match="--engine compiled: passes of model 'tiny-llama' cannot read draft trees"):
         model.score_tree([1, 2], [3], [-1], 2)
+
+
+def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:
+    """Two steps: trees of 6 and 4 tokens on 3 and 2 levels, of which 2 and 0 are accepted."""
+    own = generation([[3, 3, 2, 3], [2, 1, 0, 1]]) | {"tree_nodes": [6, 4], "token_ids": list(range(5))}
+    found = summarize(
+        [record(0, autoregressive(5), own)], "m", num_draft_tokens=3, verification={"rule": "exact_match"}
+    )
+    values = {name: metric.value for name, metric in found.items()}
+    assert values["acceptance_rate"] is values["acceptance_rate_pooled"] is values["acceptance_rate_expected"] is None
+    assert values["mean_acceptance_length"] == 2 and values["accepted_length"] == 1
+    assert values["draft_efficiency"] == pytest.approx(0.2)
+    assert (values["tree_nodes"], values["tree_depth"]) == (5, 2.5)

@@ -107,14 +107,19 @@ def length_columns(sides: Sides) -> Columns:
 
 
 def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ judged tokens of each generation; None where none was judged."""
-    return [step_sum(g, ACCEPTED) / judged if (judged := step_sum(g, JUDGED)) else None for g in own]
+    """Returns accepted ÷ judged tokens of each generation; None where none was judged, and for draft trees, whose
+    number of judged tokens depends on the order of siblings."""
+    return [
+        step_sum(g, ACCEPTED) / judged if (judged := step_sum(g, JUDGED)) and "tree_nodes" not in g else None
+        for g in own
+    ]
 
 
 def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass: it counts in `target_passes_per_token`, and has no acceptance length."""
-    drafted, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
+    levels, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
+    drafted = [sum(g.get("tree_nodes", ())) or number for g, number in zip(own, levels, strict=True)]
     num_steps = [len(g["steps"]) for g in own]
     passes = [target_passes(g) for g in own]
     num_new = [new_tokens(g) for g in own]
@@ -125,12 +130,14 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
 
     def per_position(key: str, bounds: Bounds | None = None) -> Metric:
-        columns = [g["positions"].get(key) or [] for g in own]
+        columns = [[] if "tree_nodes" in g else g["positions"].get(key) or [] for g in own]
         return over_values([[value for value in column if value is not None] for column in columns], bounds)
 
     return {
         "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
-        "acceptance_rate_pooled": prompts.ratio(accepted, judged, bounds=SHARE),
+        "acceptance_rate_pooled": prompts.ratio(
+            accepted, [0 if "tree_nodes" in g else n for g, n in zip(own, judged, strict=True)], bounds=SHARE
+        ),
         "acceptance_rate_expected": per_position("overlap", SHARE),
         # of drafters that do not propose the end of a text; of all others it equals acceptance_rate_expected
         **(
@@ -149,6 +156,17 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
+        **(tree_metrics(prompts, own, levels) if any("tree_nodes" in g for g in own) else {}),
+    }
+
+
+def tree_metrics(prompts: Prompts, own: Sequence[Generation], levels: Sequence[int]) -> dict[str, Metric]:
+    """Returns the size and depth of draft trees and the draft passes of a step."""
+    num_steps = [len(g["steps"]) for g in own]
+    return {
+        "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
+        "tree_depth": prompts.ratio(levels, num_steps),
+        "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
     }
 
 

@@ -161,7 +161,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "ratio",
         "c: median draft pass ÷ median target pass over one token (the baseline's); null for several routes",
     ),
-    "acceptance_rate": ("share", f"α: accepted ÷ judged draft tokens, {MEAN}"),
+    "acceptance_rate": ("share", f"α: accepted ÷ judged draft tokens (null for draft trees), {MEAN}"),
     "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
     "acceptance_rate_expected": (
         "share",
@@ -174,7 +174,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "only union and tli: (1 − P(end)) · Σ min(p, q given no end), mean over positions where a draft token was to "
         "be drawn: the probability that one is drawn and accepted",
     ),
-    "draft_efficiency": ("share", f"accepted ÷ drafted tokens, {MEAN}"),
+    "draft_efficiency": ("share", f"accepted ÷ drafted tokens, all tokens of a draft tree included, {MEAN}"),
+    "tree_nodes": ("tokens", "only draft trees: draft tokens per target pass after prefill"),
+    "tree_depth": ("tokens", "only draft trees: draft tokens on the longest path, per target pass after prefill"),
+    "draft_passes_per_step": ("passes", "only draft trees: draft passes or look-ups per target pass after prefill"),
     "mean_acceptance_length": (
         "tokens",
         "τ: emitted tokens per target pass after prefill, bonus token included; over prompts with such passes",

@@ -61,7 +61,8 @@ class RunProgress:
         for name, result in record["methods"].items():
             self._tokens[name] += len(result["token_ids"]) - 1
             self._seconds[name] += result["decode_seconds"]
-            if num_judged := sum(step[1] for step in result["steps"]):
+            num_judged = sum(step[1] for step in result["steps"])
+            if num_judged and "tree_nodes" not in result:
                 self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
         self._take_time(where, record, measured)
         line = f"{where} · {self.summary()}"

@@ -24,6 +24,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.results.metrics import summarize
 from specbench.running.compose import compose
+from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.overrides import with_overrides
 from tests import tiny
@@ -264,3 +265,8 @@ def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:
     assert values["mean_acceptance_length"] == 2 and values["accepted_length"] == 1
     assert values["draft_efficiency"] == pytest.approx(0.2)
     assert (values["tree_nodes"], values["tree_depth"]) == (5, 2.5)
+
+
+def test_a_run_with_trees_is_eager() -> None:
+    methods = {name: engine_for("auto", [load_method("sd"), load_method(name)]) for name in ("sd-tree", "sd-block")}
+    assert methods == {"sd-tree": "eager", "sd-block": "auto"}

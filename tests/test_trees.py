@@ -114,14 +114,14 @@ def test_the_hidden_states_of_a_tree_are_those_of_its_tokens() -> None:
 @pytest.mark.parametrize("kind", ["mamba2", "qwen3_5_text"])
 def test_a_model_with_recurrent_layers_refuses_trees(kind: str) -> None:
     with pytest.raises(ConfigError, match="has recurrent layers, which cannot read a draft tree"):
-        tiny.causal_lm(kind).score_tree([1, 2], [3], [-1], 2)
+        tiny.causal_lm(kind).check_trees()
 
 
 def test_an_attention_without_masks_per_token_refuses_trees() -> None:
     model = tiny.causal_lm("llama")
     model.model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ConfigError, match="sdpa or eager"):
-        model.score_tree([1, 2], [3], [-1], 2)
+        model.check_trees()
 
 
 @pytest.mark.parametrize(("tokens", "parents"), [([1, 1], [-1, -1]), ([1, 2], [1, -1]), ([1], [-2])])

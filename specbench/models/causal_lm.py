@@ -77,6 +77,10 @@ class CausalLM(TextModel, ScoringModel):
         """
         return self.sequence.score(ids, num_logits, pending, self.hidden_layers)
 
+    def check_trees(self) -> None:
+        """Raises ConfigError if the model cannot read draft trees."""
+        self.sequence.check_trees()
+
     def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
         return self.sequence.score_tree(ids, tree_ids, parents, num_logits, self.hidden_layers)
 

@@ -13,7 +13,7 @@ from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
-from specbench.models.tree_attention import tree_inputs
+from specbench.models.tree_attention import check_attention, tree_inputs
 
 MAX_ROWS = 64  # suffixes in one batched pass
 NO_TREE: tuple[list[int], tuple[int, ...]] = ([], ())
@@ -96,6 +96,16 @@ class EagerSequence:
             )
         return Output(output.logits[0], tuple(states[0] for states in output.hidden))
 
+    def check_trees(self) -> None:
+        """Raises ConfigError if one pass cannot read a draft tree: for recurrent layers, whose state depends on the
+        path, and for attention without a mask per token."""
+        if self.recurrent is not None:
+            raise ConfigError(
+                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
+                "that drafts chains"
+            )
+        check_attention(self.model, self.name)
+
     @torch.inference_mode()
     def score_tree(
         self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
@@ -103,14 +113,8 @@ class EagerSequence:
     ) -> Output:  # fmt: skip
         """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
 
-        Reads only the nodes after those of the tree read last, if it is the beginning of this one. Raises ConfigError
-        for a model with recurrent layers, whose state depends on the path.
+        Reads only the nodes after those of the tree read last, if it is the beginning of this one.
         """
-        if self.recurrent is not None:
-            raise ConfigError(
-                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
-                "that drafts chains"
-            )
         known, known_parents = self._tree
         num_cached = len(ids) + len(known)
         grows = tree_ids[: len(known)] == known and tuple(parents[: len(known)]) == known_parents

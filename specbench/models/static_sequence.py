@@ -157,6 +157,11 @@ class StaticSequence:
         self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
         hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
+        """Raises ConfigError, as `check_trees` does."""
+        self.check_trees()
+        raise AssertionError
+
+    def check_trees(self) -> None:
         """Raises ConfigError: these passes read chains only."""
         raise ConfigError(
             f"--engine {self.engine}: passes of model '{self.name}' cannot read draft trees; take --engine eager, or a "
@@ -164,8 +169,8 @@ class StaticSequence:
         )
 
     def keep_path(self, path: Sequence[int]) -> None:
-        """Raises ConfigError, as `score_tree` does."""
-        self.score_tree([], [], [], 0)
+        """Raises ConfigError, as `check_trees` does."""
+        self.check_trees()
 
     def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None = None) -> torch.Tensor:
         """Runs one timed pass over the next tokens: logits [num_tokens, vocab_size]."""

@@ -34,6 +34,17 @@ def shape(parents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(depths(parents), dtype=torch.long), ancestors(parents)
 
 
+def check_attention(model: Any, name: str) -> None:
+    """Raises ConfigError for an attention implementation, or a kind of layers, without a mask per token."""
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    used = "chunked attention" if "chunked_attention" in kinds else model.config._attn_implementation
+    if used not in ATTENTION:
+        raise ConfigError(
+            f"draft trees need attention with a mask per token ({' or '.join(ATTENTION)}), and model '{name}' uses "
+            f"{used}; use a method that drafts chains"
+        )
+
+
 def tree_inputs(
     model: Any, windows: set[bool], num_prefix: int, parents: Sequence[int], num_read: int
 ) -> tuple[torch.Tensor, Any]:
@@ -43,16 +54,8 @@ def tree_inputs(
     Siblings share a position. The mask [1, 1, num_read, num_prefix + num_nodes] lets a token attend to the tokens of
     the sequence up to itself and, if it is a node, to its ancestors; sliding-window layers leave out tokens by
     position. `windows` tells whether layers have a sliding window; a model with layers of both kinds gets a dict of two
-    masks. Raises ConfigError for an attention without such masks.
+    masks.
     """
-    config = model.config.get_text_config()
-    attention = model.config._attn_implementation
-    kind = "chunked attention" if "chunked_attention" in (getattr(config, "layer_types", None) or ()) else attention
-    if kind not in ATTENTION:
-        raise ConfigError(
-            f"draft trees need attention with a mask per token ({' or '.join(ATTENTION)}), and the model uses {kind}; "
-            "use a method that drafts chains"
-        )
     levels, lineage = shape(tuple(parents))
     places = torch.cat([torch.arange(num_prefix), num_prefix - 1 + levels])
     positions = places[-num_read:]
@@ -61,7 +64,9 @@ def tree_inputs(
     visible[num_read - num_nodes :, num_prefix:] = lineage[len(parents) - num_nodes :]
     masks: dict[bool, torch.Tensor] = {}
     for has_window in windows:
-        near = positions[:, None] - places < (config.sliding_window if has_window else len(places))
+        near = positions[:, None] - places < (
+            model.config.get_text_config().sliding_window if has_window else len(places)
+        )
         masks[has_window] = attention_mask(visible & near, model)
     given = {"sliding_attention" if has_window else "full_attention": mask for has_window, mask in masks.items()}
     return positions[None].to(model.device), given if len(masks) == 2 else masks.popitem()[1]

@@ -48,6 +48,9 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
     drafter = bridged_drafter(method, models, sampling)
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
     check_draws(method, rule, drafter)
+    if drafter.draws is not None:
+        for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):
+            model.check_trees()
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 

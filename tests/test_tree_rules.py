@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.decoding.proposal import Proposal, TreeProposal
-from specbench.decoding.sampling import DenseProbs
+from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
 from specbench.decoding.tree_rules import (
     BlockVerification,
     Choice,
@@ -16,6 +16,7 @@ from specbench.decoding.tree_rules import (
     KSeq,
     RecursiveRejection,
     Traversal,
+    Typical,
     Walk,
     WalkingRule,
     excess,
@@ -317,3 +318,32 @@ def test_draft_probabilities_before_the_truncation_have_another_law() -> None:
 
     assert distance(RecursiveRejection(), p, trees(cut, (2,), "independent"), 2) < EXACT
     assert distance(RecursiveRejection(), p, told_otherwise(), 2) > 0.01
+
+
+def rows(*probs: list[float]) -> Distributions:
+    return Distributions(torch.tensor(probs).log(), Sampling(1.0))
+
+
+def test_typical_acceptance_takes_the_longest_likely_path() -> None:
+    """Limits: min(0.09, 0.3 · exp(−H)): 0.09 where the target is sure, less where it is not."""
+    sure, unsure = [0.9, 0.06, 0.04], [0.34, 0.33, 0.33]
+    tree = TreeProposal([0, 1, 2, 1], [-1, -1, 0, 1])
+    judge = Typical(0.09, 0.3)
+    # 1 is too unlikely after a sure target; 0 is likely, and 2 after it as well
+    found = judge(tree, rows(sure, unsure, sure, sure, sure), torch.Generator().manual_seed(0))
+    assert found.path == (0, 2) and found.num_accepted == 2
+    # after an unsure target both are likely; the path of 1 goes on, that of 0 does not
+    found = judge(tree, rows(unsure, sure, unsure, sure, sure), torch.Generator().manual_seed(0))
+    assert found.path == (1, 3)
+    greedy = Distributions(torch.tensor([sure, unsure, sure, sure, sure]).log(), Sampling(0.0))
+    found = judge(tree, greedy, torch.Generator())
+    assert found.path == (0,) and found.next_token == 0
+
+
+def test_typical_acceptance_is_lossy() -> None:
+    """Of a draft token that is always proposed, it accepts more than p(x)."""
+    judge, found = Typical(0.09, 0.3), []
+    for seed in range(200):
+        tree = TreeProposal([1], [-1])
+        found.append(judge(tree, rows([0.7, 0.3], [0.5, 0.5]), torch.Generator().manual_seed(seed)).num_accepted)
+    assert sum(found) == 200

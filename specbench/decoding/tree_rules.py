@@ -6,8 +6,10 @@ outcome, and returns the accepted path with the next token. The loop draws the o
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposal, Verification, at_tokens
 from specbench.decoding.sampling import DenseProbs, Distributions, draw, residual
@@ -293,6 +295,47 @@ def block_rule() -> VerificationRule:
     """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
     return BlockVerification()
+
+
+EPSILON = "The largest probability that a token must exceed."
+DELTA = "δ in δ · exp(−H), where H is the entropy of the target's distribution in nats."
+
+
+class Typical(VerificationRule):
+    """Medusa's typical acceptance: it takes the longest path of tokens that are likely enough."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        tree = as_tree(proposal)
+        probs = target.probs
+        entropy = -torch.special.xlogy(probs, probs).sum(-1)
+        limits = (self.delta * torch.exp(-entropy)).clamp_max(self.epsilon).tolist()
+        parents = [parent + 1 for parent in tree.parents]
+        chances: list[float] = at_tokens(probs[parents], proposal.on(probs.device)).tolist() if parents else []
+        best: tuple[int, float, list[int]] = (0, 1.0, [])  # length, probability and nodes of a path
+        paths = {-1: best}
+        for node, parent in enumerate(tree.parents):
+            if parent in paths and node in tree.children(parent) and chances[node] > limits[parent + 1]:
+                length, chance, path = paths[parent]
+                paths[node] = (length + 1, chance * chances[node], [*path, node])
+                best = max(best, paths[node], key=lambda each: each[:2])
+        path = best[2]
+        return Verification(len(path), target.draw(path[-1] + 1 if path else 0, generator), nodes=tuple(path))
+
+
+@rule("typical", lossless=False, requires=frozenset(), verifies_trees=True)
+def typical_rule(
+    *,
+    epsilon: Annotated[float, Field(gt=0, le=1, description=EPSILON)] = 0.09,
+    delta: Annotated[float, Field(gt=0, le=1, description=DELTA)] = 0.3,
+) -> VerificationRule:
+    """A draft token x is accepted if p(x) > min(ε, δ · exp(−H(p))), and the longest path of such tokens is taken, of
+    equally long ones the most probable (arXiv:2401.10774, §2.3.1). The next token is drawn from the target. Greedy
+    output is the target's; samples are not."""
+    return Typical(epsilon, delta)
 
 
 def as_tree(proposal: Proposal) -> TreeProposal:

@@ -137,10 +137,10 @@ def test_what_leaves_its_rehearsal_is_refused_and_not_measured(sampling: Samplin
     made = decoder(0.8, sampling)
     made.drafter.rehearse(lambda: made._decode([1, 2], StopRules(60), 0))
     made.model.table = made.model.table.flip(2)
-    with pytest.raises(ConfigError, match=r"left its rehearsal behind \d+ new tokens"):
+    with pytest.raises(ConfigError, match=r"differs from its rehearsal after \d+ new tokens"):
         made._decode([1, 2], StopRules(60), 0)
     made.drafter.rehearse(lambda: made._decode([1, 2], StopRules(20), 0))
-    with pytest.raises(ConfigError, match="left its rehearsal"):  # which ended before
+    with pytest.raises(ConfigError, match="differs from its rehearsal"):  # which ended before
         made._decode([1, 2], StopRules(60), 0)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
+from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter, drafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.generation_state import StopRules
@@ -16,7 +17,7 @@ from specbench.decoding.loop import decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.tree_attention import depths, shape
 from specbench.specs.components import build
@@ -214,3 +215,43 @@ def test_a_rule_for_chains_does_not_take_a_drafter_of_trees(monkeypatch: pytest.
     build(MethodSpec, {**asked, "verification": {"rule": "exact_match"}})
     with pytest.raises(ConfigError, match="judges chains only, and drafter 'bush' proposes trees"):
         build(MethodSpec, {**asked, "verification": {"rule": "rejection"}})
+
+
+class HiddenReader(Drafter):
+    """Proposes nothing; keeps the target's output of every pass."""
+
+    hidden_layers = (1, 4)
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, Output]] = []
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self.seen = []
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        return Proposal(ids[-1:] * min(num_draft_tokens, 2))
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        self.seen.append((proposal.num_drafted, verification.next_token, output))
+
+
+def test_a_drafter_observes_every_pass_with_the_hidden_states_it_asks_for() -> None:
+    model, single = tiny.causal_lm("llama"), tiny.causal_lm("llama")
+    drafter = HiddenReader()
+    tokens = generated(model, drafter, 6, 0, 0.0)
+    assert [drafted for drafted, _, _ in drafter.seen][:2] == [0, 2]
+    assert [token for _, token, _ in drafter.seen][0] == tokens[0]
+    single.hidden_layers = (1, 4)
+    for states, expected in zip(drafter.seen[0][2].hidden, single.score([1, 2], 1).hidden, strict=True):
+        torch.testing.assert_close(states, expected, **CLOSE)
+    read = single.score([1, 2, tokens[0], tokens[0], tokens[0]], 3).hidden
+    for states, expected in zip(drafter.seen[1][2].hidden, read, strict=True):
+        torch.testing.assert_close(states, expected, **CLOSE)
+    generated(model, NoDrafter(), 3, 0, 0.0)
+    assert model.hidden_layers == ()  # for drafters that read none, none are kept
+
+
+def test_a_drafter_of_hidden_states_is_refused_behind_a_bridge() -> None:
+    pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
+    with pytest.raises(ConfigError, match="which no vocabulary bridge translates"):
+        BridgedDrafter(HiddenReader(), DraftContext(pair))

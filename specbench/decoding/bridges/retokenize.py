@@ -3,31 +3,21 @@
 import torch
 
 from specbench.decoding.bridges import MakeDrafter, bridge
-from specbench.decoding.bridges.translation import LOOK_BEHIND, DraftContext, running_text
+from specbench.decoding.bridges.translation import LOOK_BEHIND, BridgedDrafter, DraftContext, running_text
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.timing import Stopwatch
 from specbench.models.vocabulary import Vocabulary
 
 
-class Retokenized(Drafter):
+class Retokenized(BridgedDrafter):
     """A drafter whose text is proposed in the target's tokens, with one-hot draft distributions."""
 
-    tokenizing: Stopwatch
-
     def __init__(self, drafter: Drafter, context: DraftContext, target: Vocabulary, draft: Vocabulary) -> None:
-        self._drafter = drafter
-        self._context = context
+        super().__init__(drafter, context)
         self._target = target
         self._draft = draft
-        self.passes = drafter.passes
-        self.tokenizing = context.tokenizing
-        self.sampling = drafter.sampling
-
-    def prefill(self, prompt_ids: list[int]) -> None:
-        self._context.prefill(self._drafter, prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         draft_ids, num_held = self._context.read(ids)
@@ -37,7 +27,7 @@ class Retokenized(Drafter):
         drafted_ids = self._drafter.propose(draft_ids, room, generator).token_ids
         with self.tokenizing:
             text = self._text(drafted_ids)
-            token_ids = self._encode_behind(ids, num_held, text)[:num_draft_tokens] if text else []
+            token_ids = self._encode_after(ids, num_held, text)[:num_draft_tokens] if text else []
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
     def _text(self, draft_ids: list[int]) -> str:
@@ -53,7 +43,7 @@ class Retokenized(Drafter):
         except UnicodeDecodeError as error:
             return written[: error.start].decode()
 
-    def _encode_behind(self, ids: list[int], num_held: int, text: str) -> list[int]:
+    def _encode_after(self, ids: list[int], num_held: int, text: str) -> list[int]:
         """Returns the target tokens of `text` after `ids`, whose last `num_held` tokens are the beginning of `text`.
 
         As in the look-behind (§3.2), the text is encoded together with the text before it. If a token would span the

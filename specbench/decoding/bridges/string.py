@@ -11,17 +11,16 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import MakeDrafter, bridge
 from specbench.decoding.bridges.psi import Psi, StringProbs
 from specbench.decoding.bridges.string_tree import Budget, DraftTree, Suffix
-from specbench.decoding.bridges.translation import DraftContext
+from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.bridges.trie import Crossing
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import DraftProbs, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.timing import Stopwatch
 
 
-class StringBridge(Drafter):
+class StringBridge(BridgedDrafter):
     """A drafter that drafts text until its first target token is known, proposes that token and continues after it.
 
     Drafted text beyond that token is discarded and drawn again. If no target token is a prefix of the text, for example
@@ -29,23 +28,15 @@ class StringBridge(Drafter):
     """
 
     sampling: Sampling
-    tokenizing: Stopwatch
 
     def __init__(self, drafter: ModelDrafter, models: ModelPair, greedy: bool, max_draft_passes: int) -> None:
         assert models.drafter is not None
-        self.passes = drafter.passes
-        self.sampling = drafter.sampling
-        self._drafter = drafter
+        super().__init__(drafter, DraftContext(models))
         self._model = models.drafter
-        self._context = DraftContext(models)
-        self.tokenizing = self._context.tokenizing
         self._crossing = crossing(models.target, models.drafter)
         self._num_target_tokens = models.target.vocab_size
         self._greedy = greedy
         self._max_draft_passes = max_draft_passes
-
-    def prefill(self, prompt_ids: list[int]) -> None:
-        self._context.prefill(self._drafter, prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         token_ids: list[int] = []
@@ -61,7 +52,7 @@ class StringBridge(Drafter):
             psis.append(psi)
             if token == OUT_OF_VOCABULARY:
                 break
-            draft_ids = self._behind(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
+            draft_ids = self._context_after(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
         return Proposal(token_ids, self._probs(token_ids, psis)) if token_ids else Proposal()
 
     def full_psi(self, ids: list[int]) -> torch.Tensor | None:
@@ -87,7 +78,7 @@ class StringBridge(Drafter):
         depth = self._crossing.target.depth
         return self._context.room(draft_ids, depth) == depth
 
-    def _behind(self, token: int, draft_ids: list[int], drawn: Suffix) -> list[int] | None:
+    def _context_after(self, token: int, draft_ids: list[int], drawn: Suffix) -> list[int] | None:
         """Returns the drafter's context after a proposed token; None if the token ends inside a draft token."""
         written = self._crossing.written
         ends = list(accumulate(len(written.get(draft_token, b"")) for draft_token in drawn))

@@ -9,7 +9,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
-from specbench.decoding.bridges.translation import DraftContext
+from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import end_table
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
@@ -127,19 +127,12 @@ class CarriedProbs(DenseProbs):
         return residual(target_probs, self.probs.index_select(0, index)[0])
 
 
-class TokenBridge(Drafter):
+class TokenBridge(BridgedDrafter):
     """A drafter whose tokens are translated one by one. A drafted end token ends the draft and is not proposed."""
 
     def __init__(self, drafter: Drafter, context: DraftContext, common: Common) -> None:
-        self._drafter = drafter
-        self._context = context
+        super().__init__(drafter, context)
         self._common = common
-        self.passes = drafter.passes
-        self.tokenizing = context.tokenizing
-        self.sampling = drafter.sampling
-
-    def prefill(self, prompt_ids: list[int]) -> None:
-        self._context.prefill(self._drafter, prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         draft_ids = self._context.exact(ids)

@@ -1,6 +1,6 @@
 """Translates a growing sequence of target tokens into the tokens of a draft model with another vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
@@ -190,3 +190,35 @@ class DraftContext:
             if None in pieces:
                 return []
         return draft_ids + held
+
+
+class BridgedDrafter(Drafter):
+    """A drafter behind a vocabulary bridge: it reads and drafts tokens of its own vocabulary.
+
+    It cannot observe the target's passes, which are over other tokens. Raises ConfigError for a drafter that reads the
+    target's hidden states.
+    """
+
+    tokenizing: Stopwatch
+
+    def __init__(self, drafter: Drafter, context: DraftContext) -> None:
+        if drafter.hidden_layers:
+            raise ConfigError(
+                "the drafter reads the target's hidden states, which no vocabulary bridge translates: use a drafter "
+                "with the target's vocabulary"
+            )
+        self._drafter = drafter
+        self._context = context
+        self.name, self.revision = drafter.name, drafter.revision
+        self.passes = drafter.passes
+        self.tokenizing = context.tokenizing
+        self.sampling = drafter.sampling
+
+    def rehearse(self, decode: Callable[[], object]) -> None:
+        self._drafter.rehearse(decode)
+
+    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
+        return self._drafter.reserve(num_draft_tokens)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._context.prefill(self._drafter, prompt_ids)

@@ -64,7 +64,7 @@ class Plan:
         self._coins: torch.Generator | None = None
         self._foreseen: list[int] = []
 
-    def behind(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+    def after(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         """Returns a proposal of at most `num_draft_tokens` tokens after `ids`, planned with passes of the target."""
         if self._coins is None:
             seed = generator.initial_seed() ^ COINS
@@ -181,7 +181,7 @@ class SyntheticDrafter(Drafter):
         if self._cues is not None:
             proposal = self._replayed(self._cues, ids)
         else:
-            proposal = self._plan.behind(ids, num_draft_tokens, generator)
+            proposal = self._plan.after(ids, num_draft_tokens, generator)
             if self._written is not None:
                 self._written.append(Cue(len(ids), ids[-1], proposal))
         self._draft(ids, proposal.token_ids, generator)
@@ -196,9 +196,10 @@ class SyntheticDrafter(Drafter):
         cue = next(cues, None)
         if cue is None or (cue.num_tokens, cue.last_token) != (len(ids), ids[-1]):
             raise ConfigError(
-                f"drafter 'synthetic': what is measured left its rehearsal behind {len(ids) - self._num_prompt_tokens} "
-                "new tokens, most likely because the same passes were rounded in two ways, so that its draft is not "
-                "known: give the same command again to go on, or --dtype float32 to a new run"
+                "drafter 'synthetic': the measured generation differs from its rehearsal after "
+                f"{len(ids) - self._num_prompt_tokens} new tokens, most likely because the same passes were rounded in "
+                "two ways, so its draft is not known: give the same command again to go on, or --dtype float32 to a "
+                "new run"
             )
         return cue.proposal
 

@@ -231,13 +231,22 @@ def test_a_model_drafts_the_best_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["drafter.widths=null"], ["drafter.num_nodes=8"], ["drafter.rank_chances=[0.1, 0.5]"]]
+    ("option", "problem"),
+    [
+        ("drafter.widths=null", "given: none of them"),
+        ("drafter.num_nodes=8", "given: widths, num_nodes"),
+        ("num_draft_tokens=6", "the drafter's trees have 5 levels: give 5 or less"),
+    ],
 )
-def test_a_tree_has_one_shape(options: list[str]) -> None:
-    _, (method,) = with_overrides([], [load_method("sd-tree")], options)
-    pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
-    with pytest.raises(ConfigError, match="give either widths, or num_nodes"):
-        compose(method, pair, Sampling(0.0))
+def test_a_tree_has_one_shape_with_enough_levels(option: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        with_overrides([], [load_method("sd-tree")], [option])
+
+
+@pytest.mark.parametrize(("method", "levels"), [("token-recycling", 6), ("lookahead", 4)])
+def test_no_more_draft_tokens_than_levels(method: str, levels: int) -> None:
+    with pytest.raises(ConfigError, match=f"the drafter's trees have {levels} levels"):
+        with_overrides([], [load_method(method)], [f"num_draft_tokens={levels + 1}"])
 
 
 def test_a_rule_for_other_draws_is_refused() -> None:

@@ -207,7 +207,7 @@ def test_a_rule_for_chains_does_not_take_a_drafter_of_trees(monkeypatch: pytest.
     DRAFTERS.names()
     monkeypatch.setattr(DRAFTERS, "_builtin", dict(DRAFTERS._builtin))
 
-    @drafter("bush", provides=frozenset({"probs"}), needs_model=False, proposes_trees=True)
+    @drafter("bush", provides=frozenset({"probs"}), needs_model=False, tree_depth=lambda: 3)
     def bush(models: object, sampling: Sampling) -> RandomTrees:
         return RandomTrees(4, 5)
 
@@ -240,7 +240,7 @@ def test_a_drafter_observes_every_pass_with_the_hidden_states_it_asks_for() -> N
     drafter = HiddenReader()
     tokens = generated(model, drafter, 6, 0, 0.0)
     assert [drafted for drafted, _, _ in drafter.seen][:2] == [0, 2]
-    assert [token for _, token, _ in drafter.seen][0] == tokens[0]
+    assert drafter.seen[0][1] == tokens[0]
     single.hidden_layers = (1, 4)
     for states, expected in zip(drafter.seen[0][2].hidden, single.score([1, 2], 1).hidden, strict=True):
         torch.testing.assert_close(states, expected, **CLOSE)

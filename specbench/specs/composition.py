@@ -143,6 +143,13 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
             f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
         )
+    if proposes_trees(method):
+        depth = method.drafter.factory.tree_depth(**method.drafter.options)  # type: ignore[attr-defined]
+        if method.num_draft_tokens > depth:
+            raise ConfigError(
+                f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {depth} levels: give {depth} "
+                "or less, or make the trees deeper"
+            )
     if proposes_trees(method) and not method.bridges_nothing:
         raise ConfigError(
             f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
@@ -167,7 +174,7 @@ def _check_features(method: "MethodSpec") -> None:
 
 def proposes_trees(method: "MethodSpec") -> bool:
     """Returns whether a proposal of the method's drafter may be a tree."""
-    return bool(getattr(method.drafter.factory, "proposes_trees", False))
+    return method.decoder is None and getattr(method.drafter.factory, "tree_depth", None) is not None
 
 
 def feature_set(factory: Any, attribute: str) -> frozenset[str]:

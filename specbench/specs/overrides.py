@@ -57,6 +57,9 @@ def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
         able = [name for name in RULES.names() if option in RULES.options_model(name).model_fields]
         having = f"which has no '{option}'" + (f" (the rule {', '.join(able)} has)" if able else "")
         return f"{rules}, {having}: choose a method with another rule; `specbench show METHOD` says which it has"
+    ending = [key for key in known if key.endswith(f".{path}")]
+    if same := sorted(ending, key=lambda key: not key.startswith("generation.")):
+        return f"no chosen task or method has the key '{path}': did you mean {' or '.join(map(repr, same))}?"
     alike = {key for key in known if key.startswith(f"{part}.")}
     return f"no chosen task or method has the key '{path}': {nearest(path, alike or known)}"
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from specbench.cli.help.parameters import Parameter, parameters
 from specbench.core.resources import EMBEDDED
 from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import embedded_drafter, own_drafter
 
@@ -197,4 +198,8 @@ def another_value(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
         if other is not None:
             return f"{key}={other}"
     length = next((p.value for p in found if p.key == "num_draft_tokens"), None)
-    return None if length is None else f"num_draft_tokens={length + 1 if length < 64 else 1}"
+    if length is None:
+        return None
+    if proposes_trees(method):  # which have no more levels
+        return f"num_draft_tokens={length - 1}" if length > 1 else None
+    return f"num_draft_tokens={length + 1 if length < 64 else 1}"

@@ -61,12 +61,13 @@ def drafter(
     needs_model: bool,
     needs: str | None = None,
     prescribes: str | None = None,
-    proposes_trees: bool = False,
+    tree_depth: Callable[..., int] | None = None,
 ) -> Callable[[Factory], Factory]:
     """Registers a drafter factory with the attributes that the composition check reads.
 
     `needs` describes what else a user must provide. `prescribes` names the verification rule whose acceptance rate the
-    drafter sets, so that it is not a measurement. `proposes_trees` is true if a proposal may be a tree.
+    drafter sets, so that it is not a measurement. `tree_depth` is set if a proposal may be a
+    tree: it maps the drafter's options to the number of levels, and raises ConfigError for options that do not fit.
     """
 
     def add(factory: Factory) -> Factory:
@@ -74,7 +75,7 @@ def drafter(
         factory.needs_model = needs_model  # type: ignore[attr-defined]
         factory.needs = needs  # type: ignore[attr-defined]
         factory.prescribes = prescribes  # type: ignore[attr-defined]
-        factory.proposes_trees = proposes_trees  # type: ignore[attr-defined]
+        factory.tree_depth = tree_depth  # type: ignore[attr-defined]
         return DRAFTERS.register(name)(factory)
 
     return add

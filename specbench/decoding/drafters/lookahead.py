@@ -81,7 +81,12 @@ class Lookahead(Drafter):
         self._levels = [*self._levels[1:], newest]
 
 
-@drafter("lookahead", provides=frozenset(), needs_model=False, proposes_trees=True)
+def longest_guess(*, ngram: int = 5, **others: Any) -> int:
+    """Returns the number of draft tokens of a guess: all of its n-gram but the first."""
+    return ngram - 1
+
+
+@drafter("lookahead", provides=frozenset(), needs_model=False, tree_depth=longest_guess)
 def lookahead_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -1,6 +1,6 @@
 """The drafter that is a small language model and proposes trees of its tokens, one pass per level."""
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -133,7 +133,30 @@ DRAWS = (
 )
 
 
-@drafter("model_tree", provides=frozenset(), needs_model=True, proposes_trees=True)
+def given_shape(
+    *, widths: list[int] | None = None, num_nodes: int | None = None, rank_chances: list[float] | None = None,
+    depth: int | None = None, **others: Any,
+) -> TreeShape:  # fmt: skip
+    """Returns the shape that the options of a drafter give. Raises ConfigError if they give none or two."""
+    best = {"num_nodes": num_nodes, "rank_chances": rank_chances, "depth": depth}
+    given = [name for name, value in best.items() if value is not None]
+    if widths is not None and not given:
+        return regular_shape(widths)
+    if widths is not None or len(given) < len(best):
+        named = ", ".join([*(["widths"] if widths is not None else []), *given]) or "none of them"
+        raise ConfigError(
+            f"drafter.widths: give either widths, or all three of num_nodes, rank_chances and depth; given: {named}"
+        )
+    assert num_nodes is not None and rank_chances is not None and depth is not None
+    return best_shape(check_chances(rank_chances), num_nodes, depth)
+
+
+def shape_depth(**options: Any) -> int:
+    """Returns the number of levels of the tree that the options give."""
+    return len(given_shape(**options).levels)
+
+
+@drafter("model_tree", provides=frozenset(), needs_model=True, tree_depth=shape_depth)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -155,17 +178,5 @@ def model_tree_drafter(
         sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
     assert models.drafter is not None
     resolved: Draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
-    return ModelTreeDrafter(models.drafter, sampling, given_shape(widths, num_nodes, rank_chances, depth), resolved)
-
-
-def given_shape(
-    widths: list[int] | None, num_nodes: int | None, rank_chances: list[float] | None, depth: int | None
-) -> TreeShape:
-    """Returns the shape that the options of a drafter give. Raises ConfigError if they give none or two."""
-    best = (num_nodes, rank_chances, depth)
-    if (widths is None) != (None not in best) or (widths is not None and best != (None, None, None)):
-        raise ConfigError("drafter.widths: give either widths, or num_nodes, rank_chances and depth")
-    if widths is not None:
-        return regular_shape(widths)
-    assert num_nodes is not None and rank_chances is not None and depth is not None
-    return best_shape(check_chances(rank_chances), num_nodes, depth)
+    shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
+    return ModelTreeDrafter(models.drafter, sampling, shape, resolved)

@@ -1,5 +1,6 @@
 """Token recycling: a tree of the tokens that the target last thought likely after each token (arXiv:2408.08696)."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -69,7 +70,19 @@ MEMORY = (
 CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 
 
-@drafter("token_recycling", provides=frozenset(), needs_model=False, proposes_trees=True)
+def shape_depth(**options: Any) -> int:
+    """Returns the number of levels of the tree that the options give."""
+    return len(recycling_shape(**options).levels)
+
+
+def recycling_shape(
+    *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = CHANCES, **others: Any
+) -> TreeShape:
+    """Returns the tree that the options give."""
+    return best_shape(check_chances(rank_chances), num_nodes, depth)
+
+
+@drafter("token_recycling", provides=frozenset(), needs_model=False, tree_depth=shape_depth)
 def token_recycling_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -81,5 +94,5 @@ def token_recycling_drafter(
 ) -> TokenRecycling:
     """A tree of the tokens that the target thought most probable when it last read each token. Needs no model and no
     training."""
-    shape = best_shape(check_chances(rank_chances), num_nodes, depth)
+    shape = recycling_shape(num_nodes=num_nodes, depth=depth, rank_chances=rank_chances)
     return TokenRecycling(shape, len(rank_chances), models.target.eos_token_ids, forgets=memory == "prompt")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specbench.decoding.bridges import token_level
-from specbench.decoding.bridges.token_level import CarriedProbs, TokenBridge
+from specbench.decoding.bridges.token_level import TokenBridge, TranslatedProbs
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
@@ -166,7 +166,7 @@ def test_a_bridge_follows_the_shaped_target(method: str, name: str, draft_temper
 def test_control_drafts_judged_at_another_temperature_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn from the processed rows and judged by the raw ones."""
     target, draft = models("each side has its own", 3)
-    monkeypatch.setattr(CarriedProbs, "probs", CarriedProbs.raw_probs)
+    monkeypatch.setattr(TranslatedProbs, "probs", TranslatedProbs.raw_probs)
     counts = draws(target, drafter_of("union", target, draft, SHAPED, HOT), rejection, 2, 2, SHAPED)
     expected = {tokens: mass for tokens, mass in shaped_joint(target, 3, SHAPED).items() if mass > 0}
     assert set(counts) <= set(expected)
@@ -176,21 +176,21 @@ def test_control_drafts_judged_at_another_temperature_are_caught(monkeypatch: py
 def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled within the intersection, judged with the probabilities over the whole draft vocabulary."""
     target, draft = models("each side has its own", 1)
-    monkeypatch.setattr(CarriedProbs, "_carry", lambda self, rows: 0.5 * original(self, rows))
+    monkeypatch.setattr(TranslatedProbs, "_carry", lambda self, rows: 0.5 * original(self, rows))
     counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
 
 
-original = CarriedProbs._carry
+original = TranslatedProbs._carry
 
 
 def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def renormalised(self: CarriedProbs, rows: torch.Tensor) -> torch.Tensor:
+    def renormalised(self: TranslatedProbs, rows: torch.Tensor) -> torch.Tensor:
         carried = original(self, rows)
         return carried / carried.sum(dim=-1, keepdim=True)
 
     target, draft = models("each side has its own", 1)
-    monkeypatch.setattr(CarriedProbs, "_carry", renormalised)
+    monkeypatch.setattr(TranslatedProbs, "_carry", renormalised)
     counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
 
@@ -229,7 +229,7 @@ def test_tli_accepts_at_least_as_much_as_union(seed: int) -> None:
     overlaps = {}
     for name, mask in (("union", 0.0), ("tli", common.mask)):
         masked = torch.softmax(rows.log() + mask, dim=-1)[None]
-        carried = CarriedProbs(type("Rows", (DenseProbs,), {"probs": masked})(), 1, common)  # type: ignore[arg-type]
+        carried = TranslatedProbs(type("Rows", (DenseProbs,), {"probs": masked})(), 1, common)  # type: ignore[arg-type]
         overlaps[name] = float(carried.overlap(target_probs[None]))
     assert overlaps["tli"] >= overlaps["union"] - 1e-6
 

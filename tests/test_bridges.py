@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specbench.analysis.vocab_figures import injectivity
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.token_level import Common, shared
+from specbench.decoding.bridges.token_level import SharedTokens, shared
 from specbench.decoding.bridges.translation import Translation
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
@@ -224,7 +224,7 @@ def test_only_the_tail_is_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_special_and_added_tokens_never_cross() -> None:
     ours, theirs = model("byte_bpe_with_added"), model("byte_bpe_with_bos")
-    common = Common(ours, theirs)
+    common = SharedTokens(ours, theirs)
     names = ours.tokenizer.convert_ids_to_tokens(list(common.target_of.values()))
     assert not {"<|end|>", "<|start|>", "<think>", "garçon naïf"} & set(names)
     assert len(common.target_of) > 200
@@ -239,7 +239,7 @@ def test_vocabularies_without_a_common_token_are_refused() -> None:
         text_vocabulary = type("V", (), {"id_of": {b"\xf8\xf9": 0}})()
 
     with pytest.raises(ConfigError, match="'other' has no token in common with target 'tiny-llama'"):
-        Common(tiny.causal_lm(), Other())  # type: ignore[arg-type]
+        SharedTokens(tiny.causal_lm(), Other())  # type: ignore[arg-type]
 
 
 def test_a_prompt_beyond_the_drafters_context_is_refused() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.bridges.token_level import View
+from specbench.decoding.bridges.token_level import MaskedDraftModel
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.generation_state import GenerationState, StopRules
@@ -242,9 +242,12 @@ def test_a_draft_that_is_cut_anew_is_read_before_it_is_verified(sampling: Sampli
 def test_where_common_tokens_end_a_draft_no_pass_is_made_behind_them() -> None:
     """Of union the tokens that the target has not: each is read before the next pass."""
     draft = model()
-    assert View(draft, frozenset()).prefers_pending and not View(draft, frozenset({7})).prefers_pending
+    assert (
+        MaskedDraftModel(draft, frozenset()).prefers_pending
+        and not MaskedDraftModel(draft, frozenset({7})).prefers_pending
+    )
     ends = frozenset(range(0, 256, 3))
-    drafter = ModelDrafter(View(draft, ends), GREEDY)
+    drafter = ModelDrafter(MaskedDraftModel(draft, ends), GREEDY)
     drafter.prefill(PROMPT)
     for number in range(20):
         draft.passes.clear()

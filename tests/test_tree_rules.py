@@ -19,8 +19,8 @@ from specbench.decoding.tree_rules import (
     Typical,
     Walk,
     WalkingRule,
-    excess,
     normalised,
+    normalized_residual,
 )
 
 VOCAB, DEPTH = 3, 2
@@ -250,7 +250,7 @@ class SwappedRatio(RecursiveRejection):
             token = tree.token_ids[child]
             if (yield Coin(min(1.0, float(draft[token] / target_probs[token])))):
                 return target_probs, child
-            target_probs = excess(target_probs, draft)
+            target_probs = normalized_residual(target_probs, draft)
         return target_probs, None
 
 

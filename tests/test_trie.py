@@ -34,7 +34,7 @@ def test_nodes_are_the_beginnings_of_strings(seed: int) -> None:
         passed = [written for written in strings if prefix.startswith(written)]
         assert trie.strings[node.start : node.end] == below
         assert node.passed == (strings.index(max(passed, key=len)) if passed else OUT_OF_VOCABULARY)
-        assert trie.goes_on(node) == any(written != prefix for written in below)
+        assert trie.has_continuation(node) == any(written != prefix for written in below)
         assert trie.num_ending(node) == strings.count(prefix)
         following = {written[len(prefix)]: None for written in below if written != prefix}
         children = dict(trie.children(node))
@@ -58,11 +58,11 @@ def test_tokens_may_share_a_string() -> None:
     trie = Trie([(b"ab", 7), (b"a", 5), (b"a", 3)])
     assert (trie.strings, trie.token_ids) == ([b"a", b"a", b"ab"], [3, 5, 7])
     node = trie.child(trie.root, ord("a"))
-    assert (trie.num_ending(node), trie.goes_on(node)) == (2, True)
+    assert (trie.num_ending(node), trie.has_continuation(node)) == (2, True)
     assert trie.num_ending(trie.child(node, ord("b"))) == 1
 
 
 def test_an_empty_vocabulary_has_an_empty_trie() -> None:
     trie = Trie([])
-    assert not trie.goes_on(trie.root)
+    assert not trie.has_continuation(trie.root)
     assert trie.walk(trie.root, b"a") == (trie.root, False)

@@ -71,7 +71,7 @@ def outcome(choice: Choice, generator: torch.Generator) -> int:
     return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
 
 
-def chance(target_prob: torch.Tensor, draft_prob: torch.Tensor) -> float:
+def acceptance_probability(target_prob: torch.Tensor, draft_prob: torch.Tensor) -> float:
     """Returns min(1, p/q), 0 where p is 0."""
     p, q = float(target_prob), float(draft_prob)
     return 1.0 if p >= q > 0 else 0.0 if p <= 0 else p / q if q > 0 else 1.0
@@ -83,7 +83,7 @@ def normalised(weights: torch.Tensor) -> torch.Tensor:
     return weights / total if total > 0 else weights
 
 
-def excess(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
+def normalized_residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
     """Returns norm(max(p − q, 0)), [vocab]; p if rounding leaves nothing."""
     return normalised(residual(target_probs, draft_probs))
 
@@ -112,9 +112,9 @@ class RecursiveRejection(WalkingRule):
         for child in tree.children(node):
             token = tree.token_ids[child]
             drawn_from = one_hot(token, target_probs) if draft_probs is None else draft_probs
-            if (yield Coin(chance(target_probs[token], drawn_from[token]))):
+            if (yield Coin(acceptance_probability(target_probs[token], drawn_from[token]))):
                 return target_probs, child
-            target_probs = excess(target_probs, drawn_from)
+            target_probs = normalized_residual(target_probs, drawn_from)
             if draft_probs is not None and tree.draws == "without_replacement":
                 draft_probs = normalised(draft_probs.index_fill(0, torch.tensor(token, device=draft_probs.device), 0.0))
         return target_probs, None
@@ -142,7 +142,7 @@ class KSeq(WalkingRule):
             accepted = None
             for child in children:
                 token = tree.token_ids[child]
-                if (yield Coin(chance(p[token], factor * q[token]))):
+                if (yield Coin(acceptance_probability(p[token], factor * q[token]))):
                     accepted = child
                     break
             if accepted is None:
@@ -194,10 +194,10 @@ class GreedyMultiDraft(WalkingRule):
             q = normalised(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
             token = tree.token_ids[drawn]
             # The drawn token is judged first: the other order is exact too, but accepts less.
-            if (yield Coin(chance(p[token], q[token]))):
+            if (yield Coin(acceptance_probability(p[token], q[token]))):
                 child: int | None = drawn
             else:
-                token = yield Draw(excess(p, q))
+                token = yield Draw(normalized_residual(p, q))
                 child = next((child for child in top if tree.token_ids[child] == token), None)
             if child is None:
                 return path, token
@@ -287,7 +287,7 @@ class BlockVerification(WalkingRule):
             total = float(rest.sum())
             if (yield Coin(total / (total + 1.0 - weight) if total > 0 else 0.0)):
                 return list(range(number)), (yield Draw(rest))
-        return [], (yield Draw(excess(target_probs[0], draft_probs[0])))
+        return [], (yield Draw(normalized_residual(target_probs[0], draft_probs[0])))
 
 
 @rule("block", lossless=True, requires=frozenset({"probs"}))
@@ -319,8 +319,8 @@ class Typical(VerificationRule):
         paths = {-1: best}
         for node, parent in enumerate(tree.parents):
             if parent in paths and node in tree.children(parent) and chances[node] > limits[parent + 1]:
-                length, chance, path = paths[parent]
-                paths[node] = (length + 1, chance * chances[node], [*path, node])
+                length, acceptance_probability, path = paths[parent]
+                paths[node] = (length + 1, acceptance_probability * chances[node], [*path, node])
                 best = max(best, paths[node], key=lambda each: each[:2])
         path = best[2]
         return Verification(len(path), target.draw(path[-1] + 1 if path else 0, generator), nodes=tuple(path))

@@ -130,10 +130,8 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
         return Verification(num_accepted, best[num_accepted], target_prob)
     if draft.is_one_hot:
         draw_overlap = _draw_overlap(proposal, target_prob, target)
-        certain = [1.0] * len(matches)
-        return Verification(
-            num_accepted, best[num_accepted], target_prob, certain, target_prob, draw_overlap=draw_overlap
-        )
+        ones = [1.0] * len(matches)
+        return Verification(num_accepted, best[num_accepted], target_prob, ones, target_prob, draw_overlap=draw_overlap)
     token_ids = proposal.on(target.logits.device)
     overlap = draft.token_probs(target.best[: len(token_ids)])
     draw_overlap = _draw_overlap(proposal, overlap, target)
@@ -338,10 +336,10 @@ class Fuzzy(VerificationRule):
 def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns both distributions with one more column, for tokens that the target's vocabulary lacks: the draft's
     probability of all such tokens (0 if below ROUNDING), and 0 for the target."""
-    foreign = 1 - draft_probs.sum(dim=-1, keepdim=True)
-    nothing = torch.zeros_like(foreign)
-    foreign = torch.where(foreign < ROUNDING, nothing, foreign)
-    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, foreign], dim=-1)
+    out_of_vocabulary = 1 - draft_probs.sum(dim=-1, keepdim=True)
+    nothing = torch.zeros_like(out_of_vocabulary)
+    out_of_vocabulary = torch.where(out_of_vocabulary < ROUNDING, nothing, out_of_vocabulary)
+    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, out_of_vocabulary], dim=-1)
 
 
 @rule("random_accept", lossless=False, requires=frozenset())

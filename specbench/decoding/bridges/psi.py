@@ -35,7 +35,7 @@ class Psi:
         """
         trie = self._crossing.target
         node, drawn, inside = trie.root, Suffix(), True
-        while inside and trie.goes_on(node):
+        while inside and trie.has_continuation(node):
             token = self._tree.row(self._start + drawn, trie.text(node)).draw(generator)
             drawn = (*drawn, token)
             written = self._crossing.written.get(token)
@@ -93,7 +93,7 @@ class Psi:
         if any(step.start == step.end for step in steps):
             return False
         way = self._start + tuple(draft.token_ids[step.start] for step in steps)
-        if not trie.goes_on(trie.walk(trie.root, written)[0]):
+        if not trie.has_continuation(trie.walk(trie.root, written)[0]):
             way = way[:-1]
         for length in range(len(self._start), len(way) + 1):
             row = self._tree.known(way[:length])

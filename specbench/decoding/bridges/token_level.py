@@ -18,7 +18,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 
 
-class View(ScoringModel):
+class MaskedDraftModel(ScoringModel):
     """A draft model behind a bridge: drafts end at the tokens `ends`, and `mask` [vocab] is added to the logits."""
 
     def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
@@ -40,7 +40,7 @@ class View(ScoringModel):
         self._model.resolve_pending(token_ids)
 
 
-class Common:
+class SharedTokens:
     """The tokens with the same bytes in both vocabularies, without special tokens, added tokens and the drafter's end
     tokens."""
 
@@ -65,8 +65,8 @@ class Common:
         self.ends = draft.eos_token_ids
         self.is_end = end_table(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
         self.end_ids = self.is_end.nonzero()[:, 0]
-        foreign = torch.full((draft.vocab_size,), OUT_OF_VOCABULARY, device=target.device)
-        self.targets = foreign.index_copy(0, self.draft_ids, self.target_ids)  # [draft_vocab]
+        unknown = torch.full((draft.vocab_size,), OUT_OF_VOCABULARY, device=target.device)
+        self.targets = unknown.index_copy(0, self.draft_ids, self.target_ids)  # [draft_vocab]
 
     @property
     def mask(self) -> torch.Tensor:
@@ -75,7 +75,7 @@ class Common:
         return torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
 
 
-class CarriedProbs(DenseProbs):
+class TranslatedProbs(DenseProbs):
     """Draft distributions over the target's vocabulary, conditional on the drafter not drawing an end token.
 
     A row sums to 1 minus the probability of draft tokens that the target's vocabulary lacks. `draft` may have one row
@@ -84,7 +84,7 @@ class CarriedProbs(DenseProbs):
 
     withholds_end = True
 
-    def __init__(self, draft: DenseProbs, num_rows: int, common: Common) -> None:
+    def __init__(self, draft: DenseProbs, num_rows: int, common: SharedTokens) -> None:
         self._draft = draft
         self._num_rows = num_rows
         self._common = common
@@ -130,7 +130,7 @@ class CarriedProbs(DenseProbs):
 class TokenBridge(BridgedDrafter):
     """A drafter whose tokens are translated one by one. A drafted end token ends the draft and is not proposed."""
 
-    def __init__(self, drafter: Drafter, context: DraftContext, common: Common) -> None:
+    def __init__(self, drafter: Drafter, context: DraftContext, common: SharedTokens) -> None:
         super().__init__(drafter, context)
         self._common = common
 
@@ -145,14 +145,14 @@ class TokenBridge(BridgedDrafter):
         if not drafted.token_ids:
             return Proposal()
         token_ids = self._carried(drafted.token_ids)
-        probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
+        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
         return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
     def _carried_unread(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
         """Translates pending tokens by a table on the device; they are read together with the step's outcome."""
         tokens = self._common.targets.index_select(0, drafted.tokens)
         stays = drafted.stays & ~self._common.is_end.index_select(0, drafted.tokens)
-        probs = CarriedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
+        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
         return OnDeviceProposal(tokens, stays, probs, drafted)
 
     def _carried(self, draft_ids: Sequence[int]) -> list[int]:
@@ -170,8 +170,8 @@ class TokenBridge(BridgedDrafter):
 def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts only tokens that both vocabularies have: the draft logits are masked before sampling (TLI, Alg. 4)."""
     assert models.drafter is not None
-    common = Common(models.target, models.drafter)
-    view = View(models.drafter, common.ends, common.mask)
+    common = SharedTokens(models.target, models.drafter)
+    view = MaskedDraftModel(models.drafter, common.ends, common.mask)
     return TokenBridge(make(view), DraftContext(models), common)
 
 
@@ -179,9 +179,11 @@ def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Dr
 def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts any token; one that the target's vocabulary lacks is judged with p = 0 and ends the draft (Alg. 1)."""
     assert models.drafter is not None
-    common = Common(models.target, models.drafter)
-    foreign = set(range(models.drafter.vocab_size)) - common.target_of.keys()
-    return TokenBridge(make(View(models.drafter, frozenset(foreign) | common.ends)), DraftContext(models), common)
+    common = SharedTokens(models.target, models.drafter)
+    unknown = set(range(models.drafter.vocab_size)) - common.target_of.keys()
+    return TokenBridge(
+        make(MaskedDraftModel(models.drafter, frozenset(unknown) | common.ends)), DraftContext(models), common
+    )
 
 
 @bridge("shared", same_vocabulary=True)

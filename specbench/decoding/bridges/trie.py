@@ -71,7 +71,7 @@ class Trie:
         """Returns the common prefix of a node's strings: their first `depth` bytes."""
         return self.strings[node.start][: node.depth]
 
-    def goes_on(self, node: Node) -> bool:
+    def has_continuation(self, node: Node) -> bool:
         """Returns whether the node has children."""
         return node.start < node.end and len(self.strings[node.end - 1]) > node.depth
 
@@ -128,7 +128,7 @@ class Crossing:
         while pending:
             here, drafts = pending.pop()
             start = drafts.start + self.draft.num_ending(drafts)
-            if self.target.goes_on(here):
+            if self.target.has_continuation(here):
                 onward += [(position, here) for position in range(drafts.start, start)]
             else:
                 ranges.append((drafts.start, start, here.passed))

@@ -129,7 +129,7 @@ class Plan:
         return kept.argmin(dim=-1)
 
 
-class Cue(NamedTuple):
+class RehearsedStep(NamedTuple):
     """A step of the rehearsal: the length of the sequence, its last token and the proposal after it."""
 
     num_tokens: int
@@ -150,9 +150,9 @@ class SyntheticDrafter(Drafter):
         self.model = model
         self.sampling = sampling
         self.passes: PassLog | None = model.passes
-        self._script: list[Cue] | None = None  # the rehearsed steps of the next generation
-        self._written: list[Cue] | None = None  # the steps so far, during a rehearsal
-        self._cues: Iterator[Cue] | None = None  # the steps left, during the measured generation
+        self._script: list[RehearsedStep] | None = None  # the rehearsed steps of the next generation
+        self._written: list[RehearsedStep] | None = None  # the steps so far, during a rehearsal
+        self._cues: Iterator[RehearsedStep] | None = None  # the steps left, during the measured generation
         self._plan = Plan(target, acceptance, sampling)
 
     def rehearse(self, decode: Callable[[], object]) -> None:
@@ -183,11 +183,11 @@ class SyntheticDrafter(Drafter):
         else:
             proposal = self._plan.after(ids, num_draft_tokens, generator)
             if self._written is not None:
-                self._written.append(Cue(len(ids), ids[-1], proposal))
+                self._written.append(RehearsedStep(len(ids), ids[-1], proposal))
         self._draft(ids, proposal.token_ids, generator)
         return proposal
 
-    def _replayed(self, cues: Iterator[Cue], ids: list[int]) -> Proposal:
+    def _replayed(self, cues: Iterator[RehearsedStep], ids: list[int]) -> Proposal:
         """Returns the proposal of the rehearsed step.
 
         Every step before it had the same proposal, so that an equal length and last token imply equal sequences. Raises

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.core.resources import EMBEDDED
 from specbench.specs.run_options import RunOptions
-from specbench.tasks.judge.judgements import Judging
+
+if TYPE_CHECKING:
+    from specbench.tasks.judge.judgements import Judging
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Request:
     leaderboard: Path | None = None
     plot: Path | None = None
     lm_eval_include: Path | None = None
-    judging: Judging | None = None
+    judging: "Judging | None" = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two

@@ -166,7 +166,7 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),
         (["--recipe", "language-order", "--subset", "en"], "of 1 language"),
-        (["--recipe", "joint-temperature", "--values", "-1"], "is no temperature"),
+        (["--recipe", "joint-temperature", "--values", "-1"], "is not a temperature"),
     ],
 )
 def test_bad_input_is_one_line(specbench: Specbench, arguments: list[str], options: list[str], problem: str) -> None:

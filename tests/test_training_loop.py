@@ -321,7 +321,7 @@ def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
 def test_a_broken_checkpoint_is_said(tmp_path: Path) -> None:
     assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
     (tmp_path / "out" / ".training" / "rate-0" / "state.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(ConfigError, match=r"state.pt: is no checkpoint of this training .*: delete .*rate-0"):
+    with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training .*: delete .*rate-0"):
         train_toy(tmp_path)
 
 

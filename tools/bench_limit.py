@@ -164,7 +164,7 @@ def bounds_table(report: LimitReport) -> Table:
     table.add_row("the drafter alone", "", drafter.share_of_bound.text)
     for name, model in (("target", target), ("drafter", drafter)):
         point = model.at(1, report.context)
-        table.add_row(f"bare pass of the {name}", "", f"{point.bound_seconds / point.seconds.median:.2f}")
+        table.add_row(f"forward pass of the {name}", "", f"{point.bound_seconds / point.seconds.median:.2f}")
     return table
 
 

@@ -158,7 +158,7 @@ class AuditReport(AuditFindings):
 
 def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
     """Returns the verdict of an audit's report on a row, with its evidence; None where it has none. Raises ConfigError
-    for a file that is no report of an audit."""
+    for a file that is not an audit's report."""
     try:
         report = AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
     except ValidationError as error:

@@ -57,7 +57,7 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     run = RecordedRun(path)
     routes = run.identity.get("routes", {})
     if not isinstance(routes, dict):
-        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is no mapping: {HOW}")
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {HOW}")
     assert run.records  # read now: damaged ones are reported before any model is loaded
     # AR drafts nothing, and external code has no draft distribution.
     names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)

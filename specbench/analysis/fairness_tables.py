@@ -193,7 +193,7 @@ def measured_caption(drafter: DrafterReport) -> list[str]:
     if found is not None:
         lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
-        texts = f"{drafter.num_texts_represented} texts behind {drafter.prompt_represented!r}, language by lingua"
+        texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, language by lingua"
         lines.append(f"rank: of {texts}; 1 is the best represented")
     if drafter.problem is not None:
         lines.append(f"no teacher-forced numbers: {drafter.problem}")

@@ -25,7 +25,7 @@ from specbench.models.timing import PassLog
 
 @dataclass
 class ModelTimings:
-    """Timings of one model, an entry per round: mean seconds of bare passes by (query length, context); seconds per
+    """Timings of one model, an entry per round: mean seconds of forward passes by (query length, context); seconds per
     token of autoregressive decoding, in all and outside of passes; the rates at which the machine copies, reads,
     multiplies."""
 
@@ -99,7 +99,7 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
     if context + NUM_TOKENS > room:
         most = room - NUM_TOKENS
         remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with more"
-        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated behind the context"
+        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated after the context"
         raise ConfigError(f"--context {context}: {held}: {remedy}")
     fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
     lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
@@ -257,7 +257,7 @@ def measure(
         if points.decodes:
             time_steps(target, drafting, texts[0][: points.context], into.steps)
         done = f"round {number + 1} of {repeats} is done" if number >= 0 else "warmed up"
-        progress(f"behind {points.context} tokens: {done}")
+        progress(f"after {points.context} tokens: {done}")
     return found
 
 

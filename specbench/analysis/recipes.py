@@ -97,13 +97,13 @@ class TemperaturePoint:
 
 
 def checked_temperatures(values: str | None) -> list[float]:
-    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
+    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for a value that is not a temperature."""
     given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
     for value in given:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not (value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE):
             raise ConfigError(
-                f"--values {value}: is no temperature: give some separated by commas, 0 (greedy) or "
+                f"--values {value}: is not a temperature: give some separated by commas, 0 (greedy) or "
                 f"{MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
             )
     if not given:

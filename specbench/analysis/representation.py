@@ -129,7 +129,7 @@ def sample(
 def representation_table(found: Representation) -> Table:
     """Returns a table with a line per language, the best represented first."""
     caption = (
-        f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} behind "
+        f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} after "
         f"{found.prompt!r}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
         "texts are often taken for another language."
     )

@@ -165,7 +165,7 @@ class Tuner:
             found |= self.measure(rest[:CHUNK], length)
             rest = rest[CHUNK:]
         kept = within(self.qualities(found), allowed)
-        failed = f"T_SD = {start:g} itself loses more than is allowed, speculative decoding nothing"
+        failed = f"T_SD = {start:g} loses more quality than is allowed, so the search starts below it"
         what = f"largest threshold {kept[-1]:g}" if kept else failed
         unit = unit_of(self.quality)
         seen = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in found.items())
@@ -255,7 +255,7 @@ def tune(tuner: Tuner) -> list[TunedPreset]:
     if med not in kept:
         kept |= tuner.measure([med], length)
     if low == high:
-        tuner.decide("low, med and high are one, in one file: no other threshold keeps the quality, or is left to try")
+        tuner.decide("low, med and high coincide (one file): no other threshold keeps the quality or is left to try")
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
     difference = kept[high][f"{quality}_difference"]
     if is_blind(difference, gap, num_prompts, unit.most):

@@ -164,7 +164,7 @@ def _joined(path: File, lines: Iterable[str]) -> str:
         size += len(line)
         if size > bounded.MAX_BYTES:
             raise ConfigError(
-                f"{path}: has more than {bounded.MAX_BYTES:,} characters, the most that are read as one value: write "
+                f"{path}: exceeds the limit of {bounded.MAX_BYTES:,} characters for one value: write "
                 "one row a line (.jsonl)"
             )
     return "".join(found)

@@ -20,7 +20,7 @@ from specbench.tasks.sources import open_source, rows_of
 def turns_of(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
     """Yields the row once per turn, with `turn` and `turn_index`; for a task of one turn, the row itself.
 
-    Raises ConfigError naming `place` if the column of the turns is no list of texts.
+    Raises ConfigError naming `place` if the column of the turns is not a list of texts.
     """
     if task.turns is None:
         yield row

@@ -87,7 +87,7 @@ class CorpusFiles:
 def column_hint(row: object) -> str:
     """Returns what a line has instead of the column, and what to do."""
     if not isinstance(row, dict):
-        return '(it is no JSON object): write {"COLUMN": "…"} on each line'
+        return '(it is not a JSON object): write {"COLUMN": "…"} on each line'
     names = list(row)
     return f"(columns: {', '.join(names)}): give --set data.column={names[0] if len(names) == 1 else 'NAME'}"
 

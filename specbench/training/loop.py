@@ -104,7 +104,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     """Loads the checkpoint in a folder into model and optimizer. Returns its progress, or that of a new training if
     there is none.
 
-    Raises ConfigError for a file that is no complete checkpoint of this model.
+    Raises ConfigError for a file that is not a complete checkpoint of this model.
     """
     if not (folder / CHECKPOINT).exists():
         return RateProgress()
@@ -136,7 +136,7 @@ def naming_checkpoint(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         raise ConfigError(
-            f"{folder / CHECKPOINT}: is no checkpoint of this training ({type(error).__name__}): delete {folder} to "
+            f"{folder / CHECKPOINT}: is not a checkpoint of this training ({type(error).__name__}): delete {folder} to "
             "start again"
         ) from error
 

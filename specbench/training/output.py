@@ -54,7 +54,7 @@ class OutputFolder(ResumableFolder):
                 others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
                 if others and not self.work.is_dir():
                     raise ConfigError(
-                        f"--output {self.path}: is no unfinished training (it holds {others[0]}): choose another "
+                        f"--output {self.path}: is not an unfinished training (it holds {others[0]}): choose another "
                         "--output"
                     )
             elif self.path.exists() or self.path.is_symlink():
@@ -263,7 +263,7 @@ def draw_curves(record: TrainingRecord, path: Path) -> bool:
         panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
     if curve["validation"]:
         held_back = {int(num_done): loss for num_done, loss in curve["validation"].items()}
-        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held out")
+        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="validation")
     panel.set_xlabel("step (update)")
     panel.set_ylabel("loss (nats per token)")
     panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")

@@ -130,7 +130,7 @@ class ParallelSpec(DescribedSpec):
         try:
             fields = [field for _, field, _, _ in Formatter().parse(prompt) if field is not None]
         except ValueError as error:
-            raise ValueError("write braces that are no field twice: {{ and }}") from error
+            raise ValueError("write braces that are not a field twice: {{ and }}") from error
         if fields != ["source"]:
             raise ValueError("it holds {source} once and no other field: correct it")
         return prompt

@@ -40,7 +40,7 @@ OTHERS = {"pld": "hf-pld", "slem": "hf-slem", "tli": "hf-tli"}  # transformers' 
 @dataclass(frozen=True)
 class Line:
     """One method: what each side made of each prompt in how long, transformers' None where it has no such method; how
-    many prompts had the same tokens on all sides; the share of the decode time that is no forward pass, by engine."""
+    many prompts had the same tokens on all sides; the share of the decode time outside of forward passes, by engine."""
 
     method: str
     eager: list[Timed]

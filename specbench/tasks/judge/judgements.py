@@ -340,7 +340,7 @@ class Judging:
         found = judge_records(records, questions_of(cells), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
             raise ConfigError(
-                f"--judge {self.settings.model} at {self.settings.url}: has rated none of {len(found)} answers: check "
+                f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(found)} answers: check "
                 "--judge-base-url and the server, and repeat the command: what was measured is kept"
             )
         write_judgements(folder / FILE, found, self.settings)

@@ -64,7 +64,7 @@ class Scrolls:
             if not isinstance(row.get(column), str):
                 raise ConfigError(f"column '{column}' must be a text: SCROLLS rows have id, pid, input and output")
         if row["id"] in self._seen:
-            raise ConfigError(f"column 'id' = '{row['id']}' has been before: put rows of one id one behind the other")
+            raise ConfigError(f"column 'id' = '{row['id']}' appeared before: put the rows of one id next to each other")
         self._seen.add(row["id"])
         outputs = list(dict.fromkeys(_outputs(row)))
         return {"id": row.get("pid") or row["id"], "references": outputs} | self._split({**row, "output": outputs})

@@ -175,7 +175,7 @@ def number(
     """Accuracy: 1 if the number of the answer equals the reference's (or one of them), else 0 (also without a
     number).
 
-    answer_phrases: the phrases that an answer begins with ("The answer is"); the number behind one counts, else the
+    answer_phrases: the phrases that an answer begins with ("The answer is"); the number after one counts, else the
     last number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option,
     which is for tasks of other languages. Answers and references are read alike. docs/scoring.md says what is read as
     a number. Raises ConfigError if a reference holds no number.

@@ -114,7 +114,7 @@ def test_rows_are_read_lazily(tmp_path):
         pytest.param("x.json", DEEP, "x.json, line 1: is nested deeper than 64 levels", id="deep json"),
         ("x.jsonl.gz", DAMAGED, "x.jsonl.gz: cannot be read: Error -3 while decompressing data"),
         ("x.parquet.gz", DAMAGED, "x.parquet.gz: cannot be read: Error -3 while decompressing data"),
-        ("x.doc", b"q", "x.doc: not a kind of file that can be read: use .jsonl, .json, .csv, .tsv, .parquet, .txt"),
+        ("x.doc", b"q", "x.doc: unsupported file type: use .jsonl, .json, .csv, .tsv, .parquet, .txt"),
     ],
 )
 def test_mistakes(tmp_path, name, content, expected):

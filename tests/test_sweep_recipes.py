@@ -14,7 +14,7 @@ from specbench.analysis.recipes import (
     adjusted_acceptance,
     check_languages,
     checked_temperatures,
-    joint,
+    joint_temperature,
     ordered,
 )
 from specbench.analysis.representation import LanguageShare
@@ -112,7 +112,7 @@ def test_the_temperatures() -> None:
             checked_temperatures(values)
     spec: Any = SimpleNamespace(methods=(load_method("ar"), load_method("fsd")))
     spec.model_copy = lambda update: update
-    [_, method] = joint(spec)["methods"]  # type: ignore[index]
+    [_, method] = joint_temperature(spec)["methods"]  # type: ignore[index]
     assert method.drafter.options["temperature"] is None
 
 

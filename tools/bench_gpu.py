@@ -332,7 +332,7 @@ def methods(args: argparse.Namespace) -> None:
 
 
 def verdicts(args: argparse.Namespace) -> None:
-    """Whether methods write AR's greedy outputs in bfloat16, near-ties told apart."""
+    """Checks whether methods write AR's greedy outputs in bfloat16, near-ties told apart."""
     for engine in [each for each in args.engines if not each.startswith("transformers")]:
         if engine == "graphs" and args.device == "cpu":
             continue

@@ -55,7 +55,7 @@ class AuditedMethod:
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
-        """Add the reason why a part could not be run to the note."""
+        """Adds the reason why a part could not be run to the note."""
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
 
 
@@ -176,10 +176,10 @@ def decide(
     if name != "lossy by design" and draws is not None and draws.failed:
         name = "diverged"
         reasons.append("its draws do not follow the target's probabilities")
-    doubts = reasons_for_doubt(subject, greedy, control, judged)
-    if name in ("lossless", "near-tie only") and doubts:
+    caveats = reasons_for_doubt(subject, greedy, control, judged)
+    if name in ("lossless", "near-tie only") and caveats:
         name = "undecided"
-        reasons += doubts
+        reasons += caveats
     if name == "lossless" and greedy is not None and subject.drawing is None:
         name = "greedy equal"
     if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence does not prove it

@@ -24,7 +24,15 @@ from specbench.analysis.fairness_drafters import (
     TV,
     Numbers,
 )
-from specbench.analysis.group_statistics import Array, adjusted, estimate, max_over_min, ratios, spearman, variance
+from specbench.analysis.group_statistics import (
+    Array,
+    estimate,
+    max_over_min,
+    quality_weighted,
+    ratios,
+    spearman,
+    variance,
+)
 from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
@@ -173,7 +181,7 @@ def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> Meas
         return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
 
     bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0]), seed, *PERCENT)
-    times_rate = adjusted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
+    times_rate = quality_weighted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
     return found.model_copy(update={"bleu": bleu, "adjusted_acceptance": times_rate})
 
 

@@ -93,7 +93,7 @@ def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: S
         targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
     if len(targets) > 1:
         shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
-        raise ConfigError(f"runs of several targets do not compare ({shown}): give runs of one target")
+        raise ConfigError(f"runs of several targets cannot be compared ({shown}): give runs of one target")
     shared = set.intersection(*({key[:2] for key in run.records} for run in runs))
     groups = {group: row for row in runs[0].rows_of("ar") if (group := (row.task_name, row.subset)) in shared}
     for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):

@@ -241,7 +241,7 @@ def overview_cell(group: GroupNumbers) -> str:
 
 
 def draw_fairness(report: FairnessReport, path: Path) -> None:
-    """Draw rates by group, acceptance over fitness, and acceptance over divergence.
+    """Draws rates by group, acceptance over fitness, and acceptance over divergence.
 
     plots.check_plot checks the name of the file. Raises ConfigError where it cannot be written.
     """
@@ -253,7 +253,7 @@ def draw_fairness(report: FairnessReport, path: Path) -> None:
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draw acceptance rates by group, a bar for each drafter, with 95 % intervals; α_T is hatched."""
+    """Draws acceptance rates by group, a bar for each drafter, with 95 % intervals; α_T is hatched."""
     labels = list(drafters[0].groups)
     width = 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
@@ -282,7 +282,7 @@ def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
 
 
 def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draw α_T over the drafter's fitness 1 − r_q (figure 2)."""
+    """Draws α_T over the drafter's fitness 1 − r_q (figure 2)."""
     for drafter in drafters:
         found = {
             label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
@@ -299,7 +299,7 @@ def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draw α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
+    """Draws α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
     largest = 2.0
     for place, drafter in enumerate(drafters):
         found = [group.forced for group in drafter.groups.values() if group.forced]

@@ -98,7 +98,7 @@ class Tuner:
     notes: list[str] = field(default_factory=list)
 
     def decide(self, text: str) -> None:
-        """Print a decision with its numbers; the method's file repeats it."""
+        """Prints a decision with its numbers; the method's file repeats it."""
         self.notes.append(text)
         say(self.trials.console, text)
 
@@ -150,7 +150,7 @@ class Tuner:
         return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
-        """Measure the fuzzy method at several thresholds, in one interleaved run."""
+        """Measures the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
         methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
@@ -189,7 +189,7 @@ class Tuner:
         return {threshold: found[threshold] for threshold in kept}
 
     def qualities(self, found: dict[float, MetricsByName]) -> list[tuple[float, float]]:
-        """(threshold, quality) in rising order."""
+        """Returns (threshold, quality) in rising order."""
         return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
 
     def longer(self, label: str, threshold: float, metrics: MetricsByName, length: int, allowed: float) -> TunedPreset:

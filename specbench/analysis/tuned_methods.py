@@ -40,7 +40,7 @@ DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # omit
 def run_tune(
     request: Request, output: Path, *, amount: str, lengths: Sequence[str], step: float, console: Console
 ) -> TuningReport:
-    """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
+    """Tunes and writes the method files. Raises ConfigError for bad input, before anything is measured."""
     check_method_file(output)
     spec = trial_spec(request, "tune", console)
     check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))

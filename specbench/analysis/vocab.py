@@ -38,7 +38,7 @@ from specbench.running.plan import with_files
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.tasks.examples import load_examples
 
-LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it a method is held back by the vocabularies alone
+LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it the vocabularies alone limit a method
 MANY_PASSES = 16  # for ψ of one token: what the paper calls large (figure 1)
 
 
@@ -136,12 +136,12 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
 
 def _slem_fit(report: VocabReport) -> tuple[FitVerdict, str]:
     if changed := _changed_texts(report):
-        return "weak", f"{changed}: the tokenizers change texts"
+        return "weak", f"{changed}, so the drafter sees changed texts"
     return "fits", "texts round-trip through both tokenizers; the vocabularies may differ in any way"
 
 
 def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
-    weak = [f"{changed}: the tokenizers change texts"] if (changed := _changed_texts(report)) else []
+    weak = [f"{changed}, so the drafter sees changed texts"] if (changed := _changed_texts(report)) else []
     if report.writable_in_texts < LARGE_OVERLAP:
         share = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
         weak.insert(0, f"the drafter can write {share}: only those can be accepted")
@@ -234,7 +234,7 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     yield injectivity_table(report)
     for side, found in report.sides.items():
         if found.first is not None:
-            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
+            yield f"{side}: {found.first.text!r} becomes {found.first.round_trip!r}\n"
     yield decompositions_table(report.decompositions)
     yield lengths_table(lengths[:MANY_LENGTHS])
     if longer := lengths[MANY_LENGTHS:]:

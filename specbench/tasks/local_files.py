@@ -73,7 +73,7 @@ def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable
     """
     suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
     if suffix is None:
-        raise ConfigError(f"{path}: not a kind of file that can be read: use {', '.join(SUFFIXES[::2])} (also .gz)")
+        raise ConfigError(f"{path}: unsupported file type: use {', '.join(SUFFIXES[::2])} (also .gz)")
     form = suffix.removesuffix(".gz").removeprefix(".")
     try:
         if form == "parquet" and isinstance(path, Path):

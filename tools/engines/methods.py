@@ -80,7 +80,7 @@ def load(methods: Sequence[MethodSpec], engine: Engine) -> Models:
 
 
 def reserve(need: CompileRequirements, num_tokens: int) -> None:
-    """Compile all passes that methods need of a model, for conversations of `num_tokens` tokens of the target."""
+    """Compiles all passes that methods need of a model, for conversations of `num_tokens` tokens of the target."""
     model = need.model
     num_own = num_tokens * (6 if need.packs else 2 if need.has_own_tokens else 1)  # slrs drafts with bytes
     assert model.static is not None

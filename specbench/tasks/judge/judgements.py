@@ -363,5 +363,5 @@ def judging_of(model: str | None, base_url: str | None, prices: str | None, is_d
     try:
         of_prompt, of_reply = map(float, prices.split(","))
     except ValueError as error:
-        raise ConfigError(f"--judge-prices {prices}: no two numbers: write them as 2.5,10") from error
+        raise ConfigError(f"--judge-prices {prices}: not two numbers: write them as 2.5,10") from error
     return Judging(JudgeSettings(model, base_url, (of_prompt, of_reply)), is_dry_run)

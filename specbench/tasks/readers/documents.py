@@ -100,7 +100,7 @@ def _with_options(row: Row) -> Row:
 
 
 def _answer_options(text: str) -> list[str]:
-    """Returns the texts behind "(A)" to "(D)" at the beginning of a line; if these are not four, behind any of them."""
+    """Returns the texts after "(A)" to "(D)" at the beginning of a line; if these are not four, after any of them."""
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
     return [" ".join(option.split()) for option in found]

@@ -236,5 +236,5 @@ def test_a_language_of_which_all_is_held_out_is_reported() -> None:
     samples = [Sample(group, (9, prompt, 5), 2) for group, found in pairs.items() for prompt in found]
     learnt, _ = split_held_out(samples, 0.5, 0)
     assert {sample.group for sample in learnt} == set(pairs)
-    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds back every text of 'aa', with those of other"):
+    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds out every text of 'aa', with those of other"):
         split_held_out(samples, 0.9, 0)

@@ -256,7 +256,7 @@ def test_train_counts_lines_as_the_tokenizer_splits_them(specbench: Specbench, t
         ),
         ("a.jsonl", b'{"id": "1", "body": "a"}\n', "(columns: id, body): give --set data.column=NAME"),
         ("a.jsonl", b'["a"]\n', "a.jsonl, line 1: has no column 'text' (it is not a JSON object): write {"),
-        ("a.jsonl", b'{"text": 5}\n', "a.jsonl, line 1: column 'text' holds no text but 5"),
+        ("a.jsonl", b'{"text": 5}\n', "a.jsonl, line 1: column 'text' must be a text, not 5"),
         ("a.txt.gz", b"plain", "a.txt.gz: cannot be read"),
         ("a.txt.gz", gzip.compress(b"word " * 1000, mtime=0)[:-9], "a.txt.gz: cannot be read"),
         ("a.txt", b"\n \n", "--corpus a.txt: the corpus has no tokens: give files with text"),

@@ -165,7 +165,7 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
         (["--samples", "3"], "--samples 3: is for --recipe language-order"),
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),
-        (["--recipe", "language-order", "--subset", "en"], "of 1 language"),
+        (["--recipe", "language-order", "--subset", "en"], "subsets have 1 language"),
         (["--recipe", "joint-temperature", "--values", "-1"], "is not a temperature"),
     ],
 )

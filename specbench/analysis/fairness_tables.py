@@ -218,8 +218,8 @@ def overview_caption(report: FairnessReport) -> list[str]:
     lines = ["α · D · speed-up: α and speed-up as a run measured them; D teacher-forced"]
     if any(drafter.method is None for drafter in report.drafters):
         lines.append(
-            f"{FORCED}: no run measured this drafter: its teacher-forced α_T, which compares with the α_T of the "
-            "tables above and not with a measured α; no speed-up"
+            f"{FORCED}: no run measured this drafter: the cell shows its teacher-forced α_T, which is comparable with "
+            "the α_T of the tables above, not with a measured α; it has no speed-up"
         )
     return [*lines, *exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})]
 

@@ -243,7 +243,7 @@ def check_languages(spec: RunSpec) -> None:
     languages = {task.subset(subset).language for task, subset in spec.cells()} - {None}
     if len(languages) < 2:
         raise ConfigError(
-            f"--task {spec.tasks[0].name}: its chosen subsets are of {len(languages)} language: choose a task or "
+            f"--task {spec.tasks[0].name}: its subsets have {len(languages)} language: choose a task or "
             "subsets of several"
         )
 

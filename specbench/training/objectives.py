@@ -134,8 +134,8 @@ def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[I
         rest = "give more texts, or validation_share=0 and one learning rate"
         if len(prompts) < 2:
             raise ConfigError(
-                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds one "
-                f"back: {rest}"
+                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds that "
+                f"one out: {rest}"
             )
         number = max(1, round(share * len(prompts)))
         missing = number - sum(decided.get(prompt, False) for prompt in prompts)
@@ -143,7 +143,7 @@ def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[I
         decided |= {prompt: place < missing for place, prompt in enumerate(free)}
         if all(decided[prompt] for prompt in prompts):
             raise ConfigError(
-                f"data: validation_share = {share:g} holds back every text of '{group}', with those of other languages "
+                f"data: validation_share = {share:g} holds out every text of '{group}', with those of other languages "
                 f"that are equal: {rest}"
             )
     return {prompt for prompt, is_held_out in decided.items() if is_held_out}

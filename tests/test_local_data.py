@@ -223,5 +223,7 @@ def test_of_several_splits_the_right_one_is_aligned(tmp_path):
 def test_files_that_are_not_aligned(tmp_path):
     write_lines(tmp_path, a_en="1\n2\n", a_de="1\n")
     [files] = find_parallel(tmp_path, {"en": "*.en", "de": "*.de"})
-    with pytest.raises(ConfigError, match=r"a\.en has 2 lines, .*a\.de has 1 lines: aligned files have as many"):
+    with pytest.raises(
+        ConfigError, match=r"a\.en has 2 lines, .*a\.de has 1 lines: aligned files need equal numbers of lines"
+    ):
         list(parallel_rows(files))

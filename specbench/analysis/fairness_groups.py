@@ -88,7 +88,7 @@ def check_fitness(where: str, acceptance: float, target_misfit: float, draft_mis
     if gap > target_misfit + TOLERANCE:
         raise BoundViolation(
             f"{where}: theorem 2 is violated: |α_T − (1 − r_q)| = {gap:.6f} > r_p = {target_misfit:.6f} "
-            f"(α_T = {acceptance:.6f}, r_q = {draft_misfit:.6f}): the numbers are not of the same positions and "
+            f"(α_T = {acceptance:.6f}, r_q = {draft_misfit:.6f}): the numbers come from different positions or "
             "distributions"
         )
 

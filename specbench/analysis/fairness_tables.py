@@ -68,7 +68,7 @@ def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
             lines.append(f"{drafter} excludes {', '.join(f'{mass} in {group}' for group, mass in shown.items())}")
     meaning = (
         f"{MARK} counts tokens to which the drafter gives no probability as {TINY:.1e}, {-math.log(TINY) / 100:.2f} "
-        "nats for each % of the target's mass on them: a convention; exactly, D and KL are infinite"
+        "nats for each % of the target's mass on them: a convention: the exact D and KL are infinite"
     )
     return [meaning, *lines] if lines else []
 

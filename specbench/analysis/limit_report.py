@@ -292,7 +292,7 @@ def conditions(report: LimitReport) -> list[str]:
         f"on {known['device']}",
         ", ".join(versions),
         f"{report.repeats} interleaved rounds, seed {report.seed}",
-        f"ratios: medians of those in each round; intervals: {intervals}",
+        f"ratios: medians over rounds; intervals: {intervals}",
     ]
 
 

@@ -149,7 +149,7 @@ def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[Replaye
     """Returns the steps of the generation at another setting. Raises ValueError for a longer draft than the recorded
     one."""
     if setting.num_draft_tokens > recorded.num_draft_tokens:
-        raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, asked {setting.num_draft_tokens}")
+        raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, not {setting.num_draft_tokens}")
     replayer = _Replayer(recorded, setting)
     steps = []
     while not replayer.ended:

@@ -261,8 +261,8 @@ def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
     columns = {column: _lines(path) for column, path in files.items()}
     counts = {str(files[column]): len(lines) for column, lines in columns.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
-        raise ConfigError(f"local.parallel: {told}: aligned files have as many: correct them")
+        lengths = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
+        raise ConfigError(f"local.parallel: {lengths}: aligned files need equal numbers of lines: correct them")
     first = next(iter(files.values()))
     for number, texts in enumerate(zip(*columns.values(), strict=True), start=1):
         if any(text.strip() for text in texts):

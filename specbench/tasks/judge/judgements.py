@@ -290,8 +290,10 @@ def _read_lines(path: Path) -> list[JudgementLine]:
             lines.append(JudgementLine.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
-            said = first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
-            raise ConfigError(f"{path}: cannot read the ratings (line {number}: {said}): {REMEDY}") from error
+            reason = (
+                first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
+            )
+            raise ConfigError(f"{path}: cannot read the ratings (line {number}: {reason}): {REMEDY}") from error
     return lines
 
 

@@ -93,8 +93,8 @@ def _with_options(row: Row) -> Row:
     answers = {" ".join(output.split()) for output in row["output"]}
     right = [letter for letter, option in zip(LETTERS, options, strict=True) if option in answers]
     if answers and len(right) != 1:
-        told = " / ".join(sorted(answers))[:60]
-        raise ConfigError(f"column 'output': '{told}' is {len(right) or 'none'} of the four answers: correct it")
+        shown = " / ".join(sorted(answers))[:60]
+        raise ConfigError(f"column 'output': '{shown}' is {len(right) or 'none'} of the four answers: correct it")
     letter = right[0] if right else ""
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
 

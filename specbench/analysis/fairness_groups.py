@@ -75,7 +75,7 @@ def check_bounds(where: str, links: Chain) -> None:
             shown = ", ".join(f"{name} = {value:.6f}" for name, value in values)
             raise BoundViolation(
                 f"{where}: theorem 1 is violated: {upper} < {lower} in tokens per target pass ({shown}): the numbers "
-                "are not of the same positions and distributions"
+                "come from different positions or distributions"
             )
 
 

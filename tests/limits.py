@@ -19,9 +19,7 @@ def known_timings(single: float, longer: float, per_token: float, rates: list[Ra
     """Passes over 1 and 6 tokens behind 256, and one token behind 64, once a round; every other round the pass over 6
     takes half as long or twice as long."""
     num_rounds = len(rates)
-    timings = ModelTimings(
-        per_token=[per_token] * num_rounds, outside_passes=[per_token - single] * num_rounds, rates=rates
-    )
+    timings = ModelTimings(per_token=[per_token] * num_rounds, overhead=[per_token - single] * num_rounds, rates=rates)
     factors = [(1.0, 0.5, 2.0)[number % 3] for number in range(num_rounds)]
     timings.passes = {
         (1, 64): [single] * num_rounds, (1, 256): [single] * num_rounds, (6, 256): [longer * each for each in factors],

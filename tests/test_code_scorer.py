@@ -184,7 +184,7 @@ def test_an_empty_reference_gives_no_value():
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
-        ("assert True", "no mapping"),
+        ("assert True", "not a mapping"),
         ({"tests": "assert True"}, "did you mean 'test'"),
         ({"prefix": "x = 1"}, "no 'test'"),
     ],

@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData, TrainingPrompt
-from specbench.training.objectives import SampleObjective, SoftTargets, build_objective, split_held_back
+from specbench.training.objectives import SampleObjective, SoftTargets, build_objective, split_held_out
 from specbench.training.passes import Batch, Sample, batches_of, learnt_logits, truncated_probs
 from specbench.training.spec import TrainSpec
 from tests import tiny
@@ -85,14 +85,14 @@ def test_the_general_corpus_is_the_text_itself(target: CausalLM, tmp_path: Path)
     assert target.decode_text(list(objective.samples[0].ids)) == "en number 0: what? that"[:9]
 
 
-def test_five_percent_of_every_language_are_held_back(target: CausalLM, tmp_path: Path) -> None:
+def test_five_percent_of_every_language_are_held_out(target: CausalLM, tmp_path: Path) -> None:
     objective = build(target, tmp_path, spec(distill={"validation_share": 0.1}))
-    assert [sample.group for sample in objective.held_back] == ["en"] * 2 + ["sw"] * 2
-    assert not set(objective.held_back) & set(objective.samples) and objective.num_items == 36
+    assert [sample.group for sample in objective.held_out] == ["en"] * 2 + ["sw"] * 2
+    assert not set(objective.held_out) & set(objective.samples) and objective.num_items == 36
     again = build(target, tmp_path, spec(distill={"validation_share": 0.1}))
-    assert again.held_back == objective.held_back
+    assert again.held_out == objective.held_out
     other = build(target, tmp_path, spec(seed=1, distill={"validation_share": 0.1}))
-    assert other.held_back != objective.held_back
+    assert other.held_out != objective.held_out
     model = tiny.network(seed=1)
     assert objective.validation(model) == again.validation(model) != other.validation(model)
     assert objective.validation(target.model) < objective.validation(model)
@@ -199,42 +199,42 @@ def test_a_drafter_may_have_a_shorter_context(
         build(target, tmp_path, spec("scdf", max_new_tokens=16), drafter=drafter)
 
 
-def test_a_prompt_is_held_back_with_all_its_answers() -> None:
+def test_a_prompt_is_held_out_with_all_its_answers() -> None:
     """Five prompts of four answers each, and texts of which two are equal; texts of one first token are different."""
     answers = [Sample("en", (1, prompt, temperature), 2) for temperature in range(4) for prompt in range(5)]
-    learnt, held_back = split_held_back(answers, 0.2, 0)
-    prompts = [{sample.ids[:2] for sample in part} for part in (learnt, held_back)]
-    assert [len(learnt), len(held_back)] == [16, 4] and not prompts[0] & prompts[1]
-    assert split_held_back(answers, 0.2, 0) == (learnt, held_back)
-    assert len({tuple(split_held_back(answers, 0.2, seed)[1]) for seed in range(8)}) > 1
+    learnt, held_out = split_held_out(answers, 0.2, 0)
+    prompts = [{sample.ids[:2] for sample in part} for part in (learnt, held_out)]
+    assert [len(learnt), len(held_out)] == [16, 4] and not prompts[0] & prompts[1]
+    assert split_held_out(answers, 0.2, 0) == (learnt, held_out)
+    assert len({tuple(split_held_out(answers, 0.2, seed)[1]) for seed in range(8)}) > 1
     texts = [Sample("en", (1, text), 1) for text in (7, 7, 8, 9)]
     for seed in range(8):
-        learnt, held_back = split_held_back(texts, 0.3, seed)
-        assert len(set(held_back)) == 1 and not set(learnt) & set(held_back)
+        learnt, held_out = split_held_out(texts, 0.3, seed)
+        assert len(set(held_out)) == 1 and not set(learnt) & set(held_out)
     with pytest.raises(ConfigError, match=r"'en' has one text \(equal ones count once\)"):
-        split_held_back(texts[:2], 0.3, 0)
+        split_held_out(texts[:2], 0.3, 0)
 
 
-def test_a_prompt_of_two_languages_is_held_back_of_both_or_of_none() -> None:
+def test_a_prompt_of_two_languages_is_held_out_of_both_or_of_none() -> None:
     """`de` has half of the prompts of `en`, and `sw` all of them; `te` has its own."""
     prompts = {"en": range(40), "de": range(20, 40), "sw": range(40), "te": range(40, 60)}
     samples = [Sample(group, (1, prompt, 5), 2) for group, found in prompts.items() for prompt in found]
     for seed in range(8):
-        learnt, held_back = split_held_back(samples, 0.1, seed)
-        assert not {sample.ids for sample in learnt} & {sample.ids for sample in held_back}
-        assert sorted(learnt + held_back, key=samples.index) == samples
-        counts = Counter(sample.group for sample in held_back)
+        learnt, held_out = split_held_out(samples, 0.1, seed)
+        assert not {sample.ids for sample in learnt} & {sample.ids for sample in held_out}
+        assert sorted(learnt + held_out, key=samples.index) == samples
+        counts = Counter(sample.group for sample in held_out)
         assert counts == {"en": 4, "de": 2, "sw": 4, "te": 2}
     alone = [sample for sample in samples if sample.group == "te"]
-    assert split_held_back(alone, 0.1, 3)[1] == [
-        sample for sample in split_held_back(samples, 0.1, 3)[1] if sample.group == "te"
+    assert split_held_out(alone, 0.1, 3)[1] == [
+        sample for sample in split_held_out(samples, 0.1, 3)[1] if sample.group == "te"
     ]
 
 
-def test_a_language_of_which_all_is_held_back_is_said() -> None:
+def test_a_language_of_which_all_is_held_out_is_reported() -> None:
     pairs = {"aa": (1, 2), "bb": (3, 4), "en": (1, 2, 3, 4)}
     samples = [Sample(group, (9, prompt, 5), 2) for group, found in pairs.items() for prompt in found]
-    learnt, _ = split_held_back(samples, 0.5, 0)
+    learnt, _ = split_held_out(samples, 0.5, 0)
     assert {sample.group for sample in learnt} == set(pairs)
-    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds back every text of 'aa', with those of other"):
-        split_held_back(samples, 0.9, 0)
+    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds out every text of 'aa', with those of other"):
+        split_held_out(samples, 0.9, 0)

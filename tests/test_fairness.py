@@ -348,7 +348,7 @@ def test_a_drafter_that_changed_since_is_refused(folder, tmp_path):
 
 def test_runs_of_two_targets_do_not_compare(folder, tmp_path):
     copy = edited(folder, tmp_path, lambda row: row.update(target="another"))
-    with pytest.raises(ConfigError, match="runs of several targets do not compare"):
+    with pytest.raises(ConfigError, match="runs of several targets cannot be compared"):
         asked(folder, copy)
 
 

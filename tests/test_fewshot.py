@@ -138,15 +138,15 @@ def test_worked_examples_from_the_test_rows_by_an_override_are_an_error(folder: 
 
 
 def test_data_say_what_stands_before_their_prompts(folder: Path) -> None:
-    def worked(spec: TaskSpec) -> FewshotInfo:
-        return load_examples(spec, "default", data=str(folder), use_sample=False, limit=None).worked
+    def fewshot(spec: TaskSpec) -> FewshotInfo:
+        return load_examples(spec, "default", data=str(folder), use_sample=False, limit=None).fewshot
 
-    own, local = worked(task(fewshot={"rows": ROWS})), worked(task(fewshot={"local": {"files": ["dev"]}}))
+    own, local = fewshot(task(fewshot={"rows": ROWS})), fewshot(task(fewshot={"local": {"files": ["dev"]}}))
     assert (own.num, own.source, own.location, own.checked) == (2, "task", "sums", True)
     assert (local.num, local.source) == (2, "local") and str(local.location).endswith("dev.jsonl")
     assert own.digest == local.digest and len(str(own.digest)) == 12, "of the text, wherever it comes from"
-    assert worked(task(fewshot={"rows": ROWS, "num_shots": 1})).digest != own.digest
-    assert worked(task(fewshot={"rows": ROWS, "num_shots": 0})) == FewshotInfo()
+    assert fewshot(task(fewshot={"rows": ROWS, "num_shots": 1})).digest != own.digest
+    assert fewshot(task(fewshot={"rows": ROWS, "num_shots": 0})) == FewshotInfo()
 
 
 def test_rows_tell_it_too_and_validate_asks_the_task(folder: Path, specbench: Callable[..., Any]) -> None:

@@ -95,7 +95,7 @@ def test_a_judge_that_answers_nothing_is_an_error_and_what_was_measured_is_kept(
     server.plan = {"": [(400, "not this way")]}
     code, out, err = run(*asked(server))
     assert code == 2 and out == ""
-    said = f"error: --judge judge-model at {server.url}: has rated none of 4 answers: check --judge-base-url"
+    said = f"error: --judge judge-model at {server.url}: rated 0 of 4 answers: check --judge-base-url"
     assert err.strip().splitlines()[-1].startswith(said)
     assert scores(tmp_path / "out") == [{"num_unscored": 0, "judge": None}] * 2
     server.plan = {}

@@ -19,14 +19,14 @@ from specbench.analysis.limit_rounds import (
     ModelTimings,
     Points,
     StepTimings,
-    Sweeps,
     TimedDrafter,
+    TimedPasses,
     measure,
     points_for,
     time_passes,
     time_steps,
 )
-from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, Gauge, Rates, Work, work_of
+from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, RateBenchmark, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
 from specbench.results.metrics import expected_speedup
@@ -107,14 +107,14 @@ def test_the_verdict_says_known_figures() -> None:
     not of the 2.5 that the drafter takes alone."""
     report = known_report()
     assert report.verdict == (
-        "AR runs at 0.71 of the bandwidth bound (of copies), drafting runs at 0.50 of its arithmetic bound; "
+        "AR runs at 0.71 of the memory bound, drafting runs at 0.50 of its compute bound; "
         "verification of 6 tokens costs 1.08 single passes, a draft pass costs 0.30 (no intervals below 5 rounds)."
     )
     assert report.drafter.share_of_bound.value == pytest.approx(0.8)
     assert report.costs.cost_ratio == pytest.approx(0.3) and report.costs.verifying == pytest.approx({1: 1.0, 6: 1.08})
     point = report.target.at(6, 256)
     assert point.seconds.model_dump() == pytest.approx({"median": 0.00864, "low": 0.00648, "high": 0.01296})
-    assert point.bound_seconds == pytest.approx(0.0071) and report.target.outside_passes.median == pytest.approx(0.002)
+    assert point.bound_seconds == pytest.approx(0.0071) and report.target.overhead.median == pytest.approx(0.002)
 
 
 def test_ratios_have_intervals_from_five_rounds_on() -> None:
@@ -147,8 +147,8 @@ def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() ->
 def test_the_tables_fit_and_hold_the_figures() -> None:
     text = printed(known_report())
     assert all(len(line) <= 100 for line in text.splitlines())
-    for part in ("7.1 ", "0.71", "8 [8, 8]", "8.64 [6.48, 13]", "1.08", "c = 0.30", "AR runs at 0.71", "2 [2, 2]",
-                 "30 [30, 30]", "5%", "org/target (0123456): float32, sdpa", "on Some CPU, 1 thread", "torch 2.1, ",
+    for part in ("7.1 ", "0.71", "8 (8–8)", "8.64 (6.48–13)", "1.08", "c = 0.30", "AR runs at 0.71", "2 (2–2)",
+                 "30 (30–30)", "5%", "org/target (0123456): float32, sdpa", "on Some CPU, 1 thread", "torch 2.1, ",
                  "commit 0123456789 with changes", "none below 5 rounds"):  # fmt: skip
         assert part in " ".join(text.split())  # captions are wrapped
     assert "a share above 1" not in text
@@ -158,9 +158,9 @@ def test_the_tables_fit_and_hold_the_figures() -> None:
 def test_a_share_above_one_is_explained() -> None:
     report = known_report(rates=[Rates(5e8, 2e9, 1e9)] * 3)
     assert report.target.share_of_bound.value == pytest.approx(1.42)
-    assert "a share above 1: copies also write" in " ".join(printed(report).split())
+    assert "a share above 1: a copy also writes" in " ".join(printed(report).split())
     by_arithmetic = known_report(rates=[Rates(1e9, 2e9, 5e8)] * 3)
-    assert by_arithmetic.drafter.at(1, 256).bound_name == "arithmetic bound"
+    assert by_arithmetic.drafter.at(1, 256).bound_name == "compute bound"
     assert by_arithmetic.drafter.share_of_bound.value == pytest.approx(1.6)
     assert "a share above 1" not in printed(by_arithmetic)
 
@@ -169,8 +169,8 @@ def test_a_figure_with_too_wide_an_interval_is_undecided_and_a_warning_says_so()
     """The verification of 6 tokens: from 0.54 to 2.16; the others are the same in every round."""
     report = known_report(9)
     assert report.verdict == (
-        "AR runs at 0.71 [0.71, 0.71] of the bandwidth bound (of copies), drafting runs at 0.50 [0.50, 0.50] of its "
-        "arithmetic bound; the cost of verifying 6 tokens is undecided (rounds differ too much: 0.54 to 2.16), a draft "
+        "AR runs at 0.71 [0.71, 0.71] of the memory bound, drafting runs at 0.50 [0.50, 0.50] of its "
+        "compute bound; the cost of verifying 6 tokens is undecided (rounds differ too much: 0.54 to 2.16), a draft "
         "pass costs 0.30 [0.30, 0.30]."
     )
     [warning] = json.loads(report.model_dump_json())["warnings"]
@@ -239,12 +239,12 @@ class Scripted:
 def test_a_turn_has_enough_of_every_length_and_the_single_token_between_the_others() -> None:
     """In turns of 4 ms of each length and 12 of the single token; what lies first in a turn is not measured."""
     order: list[tuple[str, int]] = []
-    sweeps = Sweeps(Scripted("t", {1: 0.005, 2: 0.003, 6: 0.03}, order), [0] * 30, 16, (1, 2, 6))
+    sweeps = TimedPasses(Scripted("t", {1: 0.005, 2: 0.003, 6: 0.03}, order), [0] * 30, 16, (1, 2, 6))
     order[:] = [("d", 1)]
-    sweeps.take_turn(1, backwards=False)
+    sweeps.run_turn(1, backwards=False)
     assert [length for _, length in order[1:]] == [1, 2, 1, 6, 1, 2, 1]
     order[:] = [("d", 1)]
-    sweeps.take_turn(2, backwards=True)
+    sweeps.run_turn(2, backwards=True)
     assert [length for _, length in order[1:]] == [1, 6, 1, 2, 1]
     assert {length: len(seconds) for length, seconds in sweeps.seconds.items()} == {1: 5, 2: 3, 6: 2}
     assert sweeps.means() == pytest.approx({1: 0.005, 2: 0.003, 6: 0.03})
@@ -253,10 +253,10 @@ def test_a_turn_has_enough_of_every_length_and_the_single_token_between_the_othe
 def test_an_interrupted_pass_does_not_stand_for_many() -> None:
     """Its 101 ms are more than all turns need."""
     model = Scripted("t", {1: 0.001}, [], away=0.1)
-    sweeps = Sweeps(model, [0] * 30, 16, (1,))
+    sweeps = TimedPasses(model, [0] * 30, 16, (1,))
     model.worked[0] = 0.0085  # the next but one is interrupted
     for turn in range(1, TURNS + 1):
-        sweeps.take_turn(turn, backwards=False)
+        sweeps.run_turn(turn, backwards=False)
     seconds = sweeps.seconds[1]
     assert seconds[0] == pytest.approx(0.101) and len(seconds) == 12 and sum(s > 0.1 for s in seconds) <= 2
 
@@ -277,10 +277,10 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
     assert cost.value == pytest.approx(0.4 / 7, rel=0.25)
     verifying = draws.ratio(draws.ratios(measured[0].passes[6, 16], single))
     assert verifying.value == pytest.approx(1.2, rel=0.15)
-    last = {model: Sweeps(model, [0] * 30, 16, (1,)) for model in (target, drafter)}
+    last = {model: TimedPasses(model, [0] * 30, 16, (1,)) for model in (target, drafter)}
     for sweeps in last.values():
         for turn in range(1, TURNS + 1):
-            sweeps.take_turn(turn, backwards=False)
+            sweeps.run_turn(turn, backwards=False)
     control = median(last[drafter].seconds[1]) / median(last[target].seconds[1])
     assert control == pytest.approx(0.4 / 17)
 
@@ -300,18 +300,18 @@ def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
     rounds: list[str] = []
-    found = measure(*models, gauges(), points, repeats=2, seed=0, progress=rounds.append)
+    found = measure(*models, benchmarks(), points, repeats=2, seed=0, progress=rounds.append)
     assert rounds == [
-        f"behind 16 tokens: {done}" for done in ("warmed up", "round 1 of 2 is done", "round 2 of 2 is done")
+        f"after 16 tokens: {done}" for done in ("warmed up", "round 1 of 2 is done", "round 2 of 2 is done")
     ]
     for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}
         assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)
-        assert len(timings.per_token) == len(timings.outside_passes) == len(timings.rates) == 2
-        assert all(0 < out < whole for out, whole in zip(timings.outside_passes, timings.per_token, strict=True))
+        assert len(timings.per_token) == len(timings.overhead) == len(timings.rates) == 2
+        assert all(0 < out < whole for out, whole in zip(timings.overhead, timings.per_token, strict=True))
     steps = found.steps
-    assert len(steps.per_draft_token) == len(steps.per_step) == len(steps.outside_passes) == 2
-    for drafting, step, outside in zip(steps.per_draft_token, steps.per_step, steps.outside_passes, strict=True):
+    assert len(steps.per_draft_token) == len(steps.per_step) == len(steps.overhead) == 2
+    for drafting, step, outside in zip(steps.per_draft_token, steps.per_step, steps.overhead, strict=True):
         assert 0 < drafting < step and 0 < outside < step
 
 
@@ -339,8 +339,8 @@ class TickingClock(Clock):
         return float(self.number)
 
 
-def gauges() -> list[Gauge]:
-    return [Gauge(torch.device("cpu"), torch.float32, 1)] * 2
+def benchmarks() -> list[RateBenchmark]:
+    return [RateBenchmark(torch.device("cpu"), torch.float32, 1)] * 2
 
 
 def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
@@ -384,17 +384,17 @@ def test_points_stay_within_the_shortest_context() -> None:
 
 
 def test_rates_are_rates() -> None:
-    gauge = gauges()[0]
-    rates = gauge.rates()
-    assert gauge.num_bytes == LEAST_BYTES
+    benchmark = benchmarks()[0]
+    rates = benchmark.rates()
+    assert benchmark.num_bytes == LEAST_BYTES
     assert rates.bytes_per_second > 0 and rates.read_bytes_per_second > 0 and rates.operations_per_second > 0
 
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
-    monkeypatch.setattr("specbench.analysis.limit_work.Repeated.seconds", lambda self: 0.25)
-    gauge = gauges()[0]
-    assert gauge.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
+    monkeypatch.setattr("specbench.analysis.limit_work.TimedCall.seconds", lambda self: 0.25)
+    benchmark = benchmarks()[0]
+    assert benchmark.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def scorer(task: TaskSpec) -> LmEvalScorer:
 
 
 def gsm8k(folder: Path, data: Path | None = None) -> TaskSpec:
-    """lm-eval's gsm8k on local rows, with two worked examples from among them."""
+    """lm-eval's gsm8k on local rows, with two few-shot examples from among them."""
     if data is None:
         data = folder / "rows.jsonl"
         folder.mkdir(exist_ok=True)
@@ -108,8 +108,8 @@ def test_a_question_among_its_own_worked_examples_is_an_error(tmp_path: Path, de
     write_task(tmp_path, "other", dataset_kwargs={"data_files": {**files, "train": str(apart)}}, **keys)
     data = examples(only("other", tmp_path))
     assert len(data.examples) == len(ROWS)
-    assert (data.worked.num, data.worked.source, data.worked.checked) == (5, "local", True)
-    assert str(data.worked.location).endswith("own.jsonl train") and len(str(data.worked.digest)) == 12
+    assert (data.fewshot.num, data.fewshot.source, data.fewshot.checked) == (5, "local", True)
+    assert str(data.fewshot.location).endswith("own.jsonl train") and len(str(data.fewshot.digest)) == 12
 
 
 def test_prompts_and_scores_are_those_of_lm_eval(tiny_pair: tuple[str, str], tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_rows_are_read_lazily(tmp_path):
         pytest.param("x.json", DEEP, "x.json, line 1: is nested deeper than 64 levels", id="deep json"),
         ("x.jsonl.gz", DAMAGED, "x.jsonl.gz: cannot be read: Error -3 while decompressing data"),
         ("x.parquet.gz", DAMAGED, "x.parquet.gz: cannot be read: Error -3 while decompressing data"),
-        ("x.doc", b"q", "x.doc: not a kind of file that can be read: use .jsonl, .json, .csv, .tsv, .parquet, .txt"),
+        ("x.doc", b"q", "x.doc: unsupported file type: use .jsonl, .json, .csv, .tsv, .parquet, .txt"),
     ],
 )
 def test_mistakes(tmp_path, name, content, expected):
@@ -223,5 +223,7 @@ def test_of_several_splits_the_right_one_is_aligned(tmp_path):
 def test_files_that_are_not_aligned(tmp_path):
     write_lines(tmp_path, a_en="1\n2\n", a_de="1\n")
     [files] = find_parallel(tmp_path, {"en": "*.en", "de": "*.de"})
-    with pytest.raises(ConfigError, match=r"a\.en has 2 lines, .*a\.de has 1 lines: aligned files have as many"):
+    with pytest.raises(
+        ConfigError, match=r"a\.en has 2 lines, .*a\.de has 1 lines: aligned files need equal numbers of lines"
+    ):
         list(parallel_rows(files))

@@ -139,7 +139,7 @@ def test_the_first_step_accepts_more_at_larger_thresholds_and_longer_drafts() ->
 def test_sampled_drafts_of_another_length_are_never_exact() -> None:
     _, recorded = decode_toys(0, 0.05, LONGEST, WARM, WARM)
     assert not any(step.exact for step in replay(recorded, ReplaySetting(0.05, 3)))
-    with pytest.raises(ValueError, match="recorded with 6 draft tokens, asked 7"):
+    with pytest.raises(ValueError, match="recorded with 6 draft tokens, not 7"):
         replay(recorded, ReplaySetting(0.05, 7))
 
 

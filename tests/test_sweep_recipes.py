@@ -14,7 +14,7 @@ from specbench.analysis.recipes import (
     adjusted_acceptance,
     check_languages,
     checked_temperatures,
-    joint,
+    joint_temperature,
     ordered,
 )
 from specbench.analysis.representation import LanguageShare
@@ -112,7 +112,7 @@ def test_the_temperatures() -> None:
             checked_temperatures(values)
     spec: Any = SimpleNamespace(methods=(load_method("ar"), load_method("fsd")))
     spec.model_copy = lambda update: update
-    [_, method] = joint(spec)["methods"]  # type: ignore[index]
+    [_, method] = joint_temperature(spec)["methods"]  # type: ignore[index]
     assert method.drafter.options["temperature"] is None
 
 
@@ -165,8 +165,8 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
         (["--samples", "3"], "--samples 3: is for --recipe language-order"),
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),
-        (["--recipe", "language-order", "--subset", "en"], "of 1 language"),
-        (["--recipe", "joint-temperature", "--values", "-1"], "is no temperature"),
+        (["--recipe", "language-order", "--subset", "en"], "subsets have 1 language"),
+        (["--recipe", "joint-temperature", "--values", "-1"], "is not a temperature"),
     ],
 )
 def test_bad_input_is_one_line(specbench: Specbench, arguments: list[str], options: list[str], problem: str) -> None:

@@ -73,7 +73,7 @@ def test_mixed_references(tmp_path):
         ({"category": "qa", "turns": []}, "list of texts"),
         ({"category": "qa"}, "turns"),
         ({"turns": ["Who?"]}, "no column 'category'"),
-        ({"category": "qaa", "turns": ["Who?"]}, "column 'category' = 'qaa' is none: did you mean 'qa'"),
+        ({"category": "qaa", "turns": ["Who?"]}, "column 'category' = 'qaa' is unknown: did you mean 'qa'"),
         ({"category": ["qa"], "turns": ["Who?"]}, "column 'category' = "),
         ({"category": None, "turns": ["Who?"], "references": ["me"]}, "no column 'category'"),
         ({"category": "qa", "turns": ["Who?", "And?"], "reference": ["a", "b", "c"]}, "3 references for 2 turns"),
@@ -162,7 +162,7 @@ def test_each_language_pair_is_a_file_of_its_own_or_a_category_of_one(tmp_path):
 
 def test_a_category_that_is_no_language_pair_is_refused(tmp_path):
     path = write(tmp_path / "question.jsonl", [{"category": "fran", "turns": ["Translate: hello"]}])
-    with pytest.raises(ConfigError, match="column 'category' = 'fran' is none: did you mean 'fren'"):
+    with pytest.raises(ConfigError, match="column 'category' = 'fran' is unknown: did you mean 'fren'"):
         load("multilingual_spec_bench", "fren", path)
 
 

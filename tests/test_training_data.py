@@ -108,7 +108,9 @@ def test_what_is_missing_or_empty_is_named(tmp_path: Path, data: dict[str, Any],
 
 
 def test_scdf_needs_its_languages() -> None:
-    with pytest.raises(ConfigError, match="only the language 'en', and s-CDF gives the best of several no weight"):
+    with pytest.raises(
+        ConfigError, match="has one language, 'en', and s-CDF gives the best language of a pass no weight"
+    ):
         loaded("scdf", tasks=["world:mgsm"], subsets=["en"], limit=2)
     balanced = {"weighting": "balanced", "proportions": {"en": 1, "xx": 2}}
     with pytest.raises(ConfigError, match=r"scdf.proportions.xx: the data has no language 'xx'"):

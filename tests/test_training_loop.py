@@ -173,16 +173,16 @@ def test_killed_training_of_adapters_resumes_to_the_bit(tmp_path: Path) -> None:
     assert same(tmp_path / "whole", tmp_path / "out")
 
 
-def test_the_held_back_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
+def test_the_validation_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
     record = train_toy(tmp_path, learning_rate=(1e-9, 3e-2))
-    losses = [curve["held_back_loss"] for curve in record.curves]
+    losses = [curve["validation_loss"] for curve in record.curves]
     assert record.chosen == losses.index(min(losses))
     train_toy(tmp_path, "alone", learning_rate=record.curves[record.chosen]["learning_rate"])
     alone = weights(tmp_path / "alone")
     assert all(torch.equal(value, alone[name]) for name, value in weights(tmp_path / "out").items())
 
 
-def test_a_rate_that_diverged_has_no_held_back_loss() -> None:
+def test_a_rate_that_diverged_has_no_validation_loss() -> None:
     assert RateProgress(2, validation={2: 1.0}).last_validation == 1.0
     assert RateProgress(2, validation={2: 1.0}, lost="step 3").last_validation is None
 
@@ -201,7 +201,7 @@ def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Pa
         objective = LosingObjective() if only_at_the_end else ToyObjective()
         record = train_toy(tmp_path, name, objective, learning_rate=(1e30, 1e-3))
         written = json.loads((tmp_path / name / "training.json").read_text())["curves"]
-        assert record.chosen == 1 and [curve["held_back_loss"] is None for curve in written] == [True, False]
+        assert record.chosen == 1 and [curve["validation_loss"] is None for curve in written] == [True, False]
         assert len(written[0]["steps"]) == (NUM_STEPS if only_at_the_end else 1)
         assert written[0]["lost"].endswith(" is nan") and written[1]["lost"] is None
         assert (record.cost["wall_seconds"] or 0) > 0 and record.summary().startswith(f"{NUM_STEPS} steps")
@@ -321,7 +321,7 @@ def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
 def test_a_broken_checkpoint_is_said(tmp_path: Path) -> None:
     assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
     (tmp_path / "out" / ".training" / "rate-0" / "state.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(ConfigError, match=r"state.pt: is no checkpoint of this training .*: delete .*rate-0"):
+    with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training .*: delete .*rate-0"):
         train_toy(tmp_path)
 
 

@@ -106,7 +106,7 @@ def test_a_quality_that_falls_at_once_leaves_one_setting_and_says_so(monkeypatch
     _, made = made_up(monkeypatch, lambda t: 0.5)
     assert settings(tune_with(made)) == [("", 0.2, 10)], "one file, not three of the same"
     notes = " ".join(made.notes)
-    assert "T_SD = 0.2 itself loses more than is allowed" in notes and "low, med and high are one" in notes
+    assert "T_SD = 0.2 loses more quality than is allowed" in notes and "low, med and high coincide" in notes
     assert "no smaller one keeps it; by threshold: 0.05: 50.0" in notes
 
 
@@ -267,7 +267,7 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
         ({"method": "sd", "lengths": "5,x"}, "--lengths x: not a number of tokens"),
         ({"method": "sd", "lengths": "0"}, "--lengths 0: .*nothing is drafted"),
         ({"method": "sd", "output": "my.json"}, r"--output my\.json: must end in \.yaml"),
-        ({"method": "sd", "output": "my method.yaml"}, "is no method name"),
+        ({"method": "sd", "output": "my method.yaml"}, "is not a method name"),
         ({"method": "fsd", "step": 0.0}, "--step 0: must be above 0"),
         ({"method": "fsd", "calibration": "0.1"}, "gives 2 examples in all"),
         ({"method": "fsd"}, "without a gap no fall of quality can be seen on this slice"),

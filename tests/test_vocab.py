@@ -161,7 +161,7 @@ def test_the_first_text_that_changes_is_shown_where_it_does() -> None:
     found = injectivity(tokenizer, Vocabulary(tokenizer), ["a day", "she eats muffins for the Élève", "a"])
     assert not found.injective and (found.num_changed, found.num_changed_by_bridges) == (1, 1)
     assert found.first is not None
-    assert (found.first.text, found.first.comes_back) == ("for the Élève", "for the eleve")
+    assert (found.first.text, found.first.round_trip) == ("for the Élève", "for the eleve")
 
 
 def test_bridges_keep_spaces_that_a_decoder_drops() -> None:
@@ -204,7 +204,7 @@ def test_string_rejection_is_weak_where_the_drafter_cannot_write() -> None:
     found = report_on(made.byte_bpe(), made.wordpiece())
     assert found.writable_in_texts < 0.75 and verdicts(found)["slrs"] == (True, "weak")
     reason = next(fit.reason for fit in found.methods if fit.method == "slrs")
-    assert f"can write {found.writable_in_texts:.1%} of the target's tokens" in reason and "do not come back" in reason
+    assert f"can write {found.writable_in_texts:.1%} of the target's tokens" in reason and "do not round-trip" in reason
 
 
 # ---- expected acceptance

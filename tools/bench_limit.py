@@ -155,7 +155,8 @@ def speedup_of(own: Sequence[Generation], plain: Sequence[Generation]) -> tuple[
 
 
 def bounds_table(report: LimitReport) -> Table:
-    """What is wanted of the engine beside what it does: AR by the decode loop, drafting within speculative decoding."""
+    """Returns the wanted and the measured shares of the engine: AR by the decode loop, drafting within speculative
+    decoding."""
     environment, target, drafter = report.environment, report.target, report.drafter
     title = f"{environment['engine']}, {target.model.dtype} on {environment['device']}"
     table = Table("bound ÷ measured", "wanted", "measured [95 %]", title=title)
@@ -164,7 +165,7 @@ def bounds_table(report: LimitReport) -> Table:
     table.add_row("the drafter alone", "", drafter.share_of_bound.text)
     for name, model in (("target", target), ("drafter", drafter)):
         point = model.at(1, report.context)
-        table.add_row(f"bare pass of the {name}", "", f"{point.bound_seconds / point.seconds.median:.2f}")
+        table.add_row(f"forward pass, {name}", "", f"{point.bound_seconds / point.seconds.median:.2f}")
     return table
 
 

@@ -97,7 +97,7 @@ def speed(timed: Sequence[Timed]) -> str:
 
 
 def overhead(generations: Sequence[Generation]) -> str:
-    """Share of the decode time that is no forward pass."""
+    """Share of the decode time outside of forward passes."""
     decode = sum(g.decode_seconds for g in generations)
     passes = sum(seconds for g in generations for _, seconds in [*g.target_passes, *g.draft_passes])
     return f"{100 * (1 - passes / decode):.1f} %"

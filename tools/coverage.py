@@ -27,8 +27,8 @@ CONSTANTS = ("MIN_STUDENTIZED", "MIN_DIFFERENT", "MIN_PRESENT", "MAX_PIVOT", "MA
 
 
 def coverage(population: Population, num_prompts: int, num_runs: int, seed: int = 0) -> dict[str, Found]:
-    """Of each method, the share of runs whose interval holds the truth, and the median and the 95th percentile of the
-    intervals' widths."""
+    """Returns, for each method, the share of runs whose interval holds the truth, and the median and the 95th
+    percentile of the intervals' widths."""
     generator = np.random.default_rng(seed)
     ends: dict[str, list[Sequence[float]]] = {}
     for _ in range(num_runs):

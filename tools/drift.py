@@ -33,7 +33,8 @@ def simulated(drift: float, size: int, noise: float, rng: np.random.Generator, n
 
 
 def shares(drift: float, size: int, noise: float, num_runs: int, num_subsets: int = 1) -> tuple[float, float]:
-    """Of `num_runs` simulated runs: the share said to have drifted, and the share whose interval holds 1 ÷ drift."""
+    """Returns, of `num_runs` simulated runs, the share said to have drifted, and the share whose interval holds 1 ÷
+    drift."""
     rng = np.random.default_rng([num_subsets, size, round(1000 * noise), round(1000 * drift)])
     found = [simulated(drift, size, noise, rng, num_subsets) for _ in range(num_runs)]
     held = [m.low <= 1 / drift <= m.high for m in found if m.low is not None and m.high is not None]

@@ -1,4 +1,4 @@
-"""Whether the fast tests catch a defect in the package: each entry of mutants.yaml is put into a copy and tested.
+"""Checks that the fast tests catch defects in the package: each entry of mutants.yaml is put into a copy and tested.
 
     python -m tools.mutants                          all of them
     python -m tools.mutants swapped-p-and-q …        some of them
@@ -54,7 +54,7 @@ class Mutant:
         return next(iter(places))
 
     def apply(self, root: Path) -> Path:
-        """Put the defect into a copy of the repository; returns the file that has it."""
+        """Puts the defect into a copy of the repository; returns the file that has it."""
         path = self.file(root)
         (root / path).write_text((root / path).read_text().replace(self.old, self.new))
         compile((root / path).read_text(), str(path), "exec")
@@ -84,7 +84,7 @@ def nearest_tests(root: Path, source: Path) -> list[str]:
 
 
 def run_tests(root: Path, arguments: Sequence[str]) -> tuple[int, str]:
-    """Run pytest in a copy of the repository up to the first failure; returns its exit code and its output."""
+    """Runs pytest in a copy of the repository up to the first failure; returns its exit code and its output."""
     environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *arguments]
     made = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
@@ -109,7 +109,7 @@ def caught_by(root: Path, source: Path, workers: Sequence[str]) -> str | None:
 
 
 def check_sound(test: str) -> None:
-    """Raise Unfit for a test that fails without any mutant."""
+    """Raises Unfit for a test that fails without any mutant."""
     code, output = run_tests(ROOT, ["-n", "0", test])
     if code != PASSED:
         raise Unfit(f"{test} fails without a mutant too (exit code {code}):\n{output[-2000:]}")
@@ -125,7 +125,7 @@ def copies(mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, Path, Path]]:
 
 
 def judge(mutants: Sequence[Mutant], workers: Sequence[str]) -> int:
-    """Test every mutant and print what caught it; returns how many were missed."""
+    """Tests every mutant and prints what caught it; returns how many were missed."""
     num_missed = 0
     for mutant, root, source in copies(mutants):
         start = perf_counter()

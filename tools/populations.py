@@ -95,7 +95,7 @@ def _pooled(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _rates(generator: np.random.Generator, num_prompts: int) -> Array:
-    """Of an answer's judged tokens the accepted ones; few answers have none or all."""
+    """Returns the accepted of an answer's judged tokens; few answers have none or all."""
     judged = np.ceil(np.exp(3 + generator.normal(size=num_prompts))).astype(int)
     return np.array([generator.binomial(judged, generator.beta(4, 1, size=num_prompts)) / judged, np.ones(num_prompts)])
 
@@ -105,7 +105,7 @@ def _right(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _right_of_two(generator: np.random.Generator, num_prompts: int) -> Array:
-    """Of ten prompts one is lost, one of twenty won."""
+    """Returns scores in which one of ten prompts is lost and one of twenty won."""
     return np.array([generator.choice([-1.0, 0.0, 1.0], p=[0.1, 0.85, 0.05], size=num_prompts), np.ones(num_prompts)])
 
 
@@ -153,7 +153,7 @@ def _corpus(columns: Array, seed: int) -> Ends:
 
 
 def _languages(generator: np.random.Generator, num_prompts: int) -> Array:
-    """Of each language Σ of the cross-entropies and the number of tokens of its texts."""
+    """Returns, for each language, Σ of the cross-entropies and the number of tokens of its texts."""
     tokens = np.exp(4 + 0.5 * generator.normal(size=(NUM_GROUPS, num_prompts)))
     means = 1 + 0.3 * np.arange(NUM_GROUPS)
     return np.concatenate([tokens * means[:, None] * generator.gamma(8, 1 / 8, size=tokens.shape), tokens])

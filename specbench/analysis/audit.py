@@ -157,8 +157,8 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPro
 
 
 def token_text(model: CausalLM) -> Callable[[Sequence[int]], str]:
-    """Returns a function for the text of token ids. A single token that is no text by itself is given as the tokenizer
-    spells it."""
+    """Returns a function for the text of token ids. A single token that is not a text by itself is given as the
+    tokenizer spells it."""
 
     def text_of(token_ids: Sequence[int]) -> str:
         text = model.decode_text(token_ids)

@@ -208,7 +208,7 @@ LITTLE = 0.01  # what entropy alone counts where drafts are never, or always, ac
 
 @dataclass(frozen=True)
 class Cut:
-    """The beginning of a task prompt and its answer, and how much is undecided behind it."""
+    """The beginning of a task prompt and its answer, and how much is undecided after it."""
 
     name: str
     ids: list[int]
@@ -271,7 +271,7 @@ class AnyDecoder(Protocol):
     """The part of `decoding.decoder.Decoder` that the audit of a method needs."""
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decode one prompt with the random stream of `seed`."""
+        """Decodes one prompt with the random stream of `seed`."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class AuditedMethod:
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
-        """Add the reason why a part could not be run to the note."""
+        """Adds the reason why a part could not be run to the note."""
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
 
 
@@ -176,13 +176,13 @@ def decide(
     if name != "lossy by design" and draws is not None and draws.failed:
         name = "diverged"
         reasons.append("its draws do not follow the target's probabilities")
-    doubts = reasons_for_doubt(subject, greedy, control, judged)
-    if name in ("lossless", "near-tie only") and doubts:
+    caveats = reasons_for_doubt(subject, greedy, control, judged)
+    if name in ("lossless", "near-tie only") and caveats:
         name = "undecided"
-        reasons += doubts
+        reasons += caveats
     if name == "lossless" and greedy is not None and subject.drawing is None:
         name = "greedy equal"
-    if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence is no proof
+    if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence does not prove it
         name = "undecided"
         reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
     if greedy is None and draws is None:
@@ -257,7 +257,7 @@ def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> A
 def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
     """Returns AR of a compiled target, run by the eager engine: it shows whether both engines write the same.
 
-    The difference between the engines is no part of the noise; else the audit would tolerate it.
+    The difference between the engines does not belong to the noise; else the audit would tolerate it.
     """
     eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
     made = compose(baseline, ModelPair(eager), GREEDY)

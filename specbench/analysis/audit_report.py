@@ -158,7 +158,7 @@ class AuditReport(AuditFindings):
 
 def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
     """Returns the verdict of an audit's report on a row, with its evidence; None where it has none. Raises ConfigError
-    for a file that is no report of an audit."""
+    for a file that is not an audit's report."""
     try:
         report = AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
     except ValidationError as error:
@@ -173,8 +173,8 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
 WORDS = (
     "lossless: no difference was found. near-tie only: its output differs from AR's only where the target itself is "
     "undecided within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the "
-    "target's. lossy by design: its rule claims nothing. undecided: nothing was found, but this audit could not have "
-    "found it."
+    "target's. lossy by design: its rule does not claim to be lossless. undecided: no difference was found, but "
+    "this audit could not have found one."
 )
 COLUMNS: tuple[Column, ...] = (
     *words("method"), *words("verdict", folds=False),
@@ -217,7 +217,7 @@ def caption(audit: AuditReport) -> list[str]:
         f"{noise.num_positions} tokens. "
         f"AR against itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts} "
         f"prompts, gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap ≤ "
-        f"{noise.tolerance:.2g}. The token at which a method differs is the median over prompts."
+        f"{noise.tolerance:.2g}. The token at which a method differs is a median over prompts."
     ]
     if control is not None:
         lines.append(

@@ -198,7 +198,8 @@ def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, met
     """Returns the check of an estimate by a run of the same prompts: estimated ÷ measured − 1 of τ and of the speed-up,
     with intervals over the prompts.
 
-    Each speed-up is over the AR of its own run, so that a busier machine in one of them is no error of the estimate.
+    Each speed-up is over the AR of its own run, so that a busier machine in one of them does not count as an error of
+    the estimate.
     """
     by_key = {record_key(record): record["methods"][method] for record in run.records}
     replayed, real = estimate.generations, [by_key[record_key(record)] for record in recording.records]

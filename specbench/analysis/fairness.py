@@ -191,7 +191,7 @@ def check_rows(path: Path) -> None:
 
 
 def add_fairness(path: Path, report: FairnessReport) -> str:
-    """Give the matching rows of a leaderboard their `fairness`. Returns how many rows got it, and how many rows the
+    """Gives the matching rows of a leaderboard their `fairness`. Returns how many rows got it, and how many rows the
     leaderboard lacks, with the command that adds them. Raises ConfigError where no row matches."""
     found = fairness_of_rows(report)
     num_rows = set_fields(path, ("fairness",), lambda row: (found[row.key],) if row.key in found else None)

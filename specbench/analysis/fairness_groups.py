@@ -24,7 +24,15 @@ from specbench.analysis.fairness_drafters import (
     TV,
     Numbers,
 )
-from specbench.analysis.group_statistics import Array, adjusted, estimate, max_over_min, ratios, spearman, variance
+from specbench.analysis.group_statistics import (
+    Array,
+    estimate,
+    max_over_min,
+    quality_weighted,
+    ratios,
+    spearman,
+    variance,
+)
 from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
@@ -67,7 +75,7 @@ def check_bounds(where: str, links: Chain) -> None:
             shown = ", ".join(f"{name} = {value:.6f}" for name, value in values)
             raise BoundViolation(
                 f"{where}: theorem 1 is violated: {upper} < {lower} in tokens per target pass ({shown}): the numbers "
-                "are not of the same positions and distributions"
+                "come from different positions or distributions"
             )
 
 
@@ -80,7 +88,7 @@ def check_fitness(where: str, acceptance: float, target_misfit: float, draft_mis
     if gap > target_misfit + TOLERANCE:
         raise BoundViolation(
             f"{where}: theorem 2 is violated: |α_T − (1 − r_q)| = {gap:.6f} > r_p = {target_misfit:.6f} "
-            f"(α_T = {acceptance:.6f}, r_q = {draft_misfit:.6f}): the numbers are not of the same positions and "
+            f"(α_T = {acceptance:.6f}, r_q = {draft_misfit:.6f}): the numbers come from different positions or "
             "distributions"
         )
 
@@ -173,7 +181,7 @@ def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> Meas
         return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
 
     bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0]), seed, *PERCENT)
-    times_rate = adjusted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
+    times_rate = quality_weighted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
     return found.model_copy(update={"bleu": bleu, "adjusted_acceptance": times_rate})
 
 

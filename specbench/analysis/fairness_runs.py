@@ -57,7 +57,7 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     run = RecordedRun(path)
     routes = run.identity.get("routes", {})
     if not isinstance(routes, dict):
-        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is no mapping: {HOW}")
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {HOW}")
     assert run.records  # read now: damaged ones are reported before any model is loaded
     # AR drafts nothing, and external code has no draft distribution.
     names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)
@@ -93,7 +93,7 @@ def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: S
         targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
     if len(targets) > 1:
         shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
-        raise ConfigError(f"runs of several targets do not compare ({shown}): give runs of one target")
+        raise ConfigError(f"runs of several targets cannot be compared ({shown}): give runs of one target")
     shared = set.intersection(*({key[:2] for key in run.records} for run in runs))
     groups = {group: row for row in runs[0].rows_of("ar") if (group := (row.task_name, row.subset)) in shared}
     for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):

@@ -68,7 +68,7 @@ def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
             lines.append(f"{drafter} excludes {', '.join(f'{mass} in {group}' for group, mass in shown.items())}")
     meaning = (
         f"{MARK} counts tokens to which the drafter gives no probability as {TINY:.1e}, {-math.log(TINY) / 100:.2f} "
-        "nats for each % of the target's mass on them: a convention; exactly, D and KL are infinite"
+        "nats for each % of the target's mass on them: a convention: the exact D and KL are infinite"
     )
     return [meaning, *lines] if lines else []
 
@@ -193,7 +193,7 @@ def measured_caption(drafter: DrafterReport) -> list[str]:
     if found is not None:
         lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
-        texts = f"{drafter.num_texts_represented} texts behind {drafter.prompt_represented!r}, language by lingua"
+        texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, language by lingua"
         lines.append(f"rank: of {texts}; 1 is the best represented")
     if drafter.problem is not None:
         lines.append(f"no teacher-forced numbers: {drafter.problem}")
@@ -218,8 +218,8 @@ def overview_caption(report: FairnessReport) -> list[str]:
     lines = ["α · D · speed-up: α and speed-up as a run measured them; D teacher-forced"]
     if any(drafter.method is None for drafter in report.drafters):
         lines.append(
-            f"{FORCED}: no run measured this drafter: its teacher-forced α_T, which compares with the α_T of the "
-            "tables above and not with a measured α; no speed-up"
+            f"{FORCED}: no run measured this drafter: the cell shows its teacher-forced α_T, which is comparable with "
+            "the α_T of the tables above, not with a measured α; it has no speed-up"
         )
     return [*lines, *exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})]
 
@@ -241,7 +241,7 @@ def overview_cell(group: GroupNumbers) -> str:
 
 
 def draw_fairness(report: FairnessReport, path: Path) -> None:
-    """Draw rates by group, acceptance over fitness, and acceptance over divergence.
+    """Draws rates by group, acceptance over fitness, and acceptance over divergence.
 
     plots.check_plot checks the name of the file. Raises ConfigError where it cannot be written.
     """
@@ -253,7 +253,7 @@ def draw_fairness(report: FairnessReport, path: Path) -> None:
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draw acceptance rates by group, a bar for each drafter, with 95 % intervals; α_T is hatched."""
+    """Draws acceptance rates by group, a bar for each drafter, with 95 % intervals; α_T is hatched."""
     labels = list(drafters[0].groups)
     width = 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
@@ -282,7 +282,7 @@ def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
 
 
 def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draw α_T over the drafter's fitness 1 − r_q (figure 2)."""
+    """Draws α_T over the drafter's fitness 1 − r_q (figure 2)."""
     for drafter in drafters:
         found = {
             label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
@@ -299,7 +299,7 @@ def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draw α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
+    """Draws α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
     largest = 2.0
     for place, drafter in enumerate(drafters):
         found = [group.forced for group in drafter.groups.values() if group.forced]

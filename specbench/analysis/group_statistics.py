@@ -74,7 +74,7 @@ def estimate(
     return Metric(value=value, low=min(value, float(low)), high=max(value, float(high)))
 
 
-def adjusted(
+def quality_weighted(
     rates: Array, statistics: Array, score: Callable[[Array], Array], seed: int, bounds: tuple[float, float]
 ) -> Metric:
     """Returns the mean acceptance rate times a score, with its interval. The rates and the statistics of a prompt are

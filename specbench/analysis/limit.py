@@ -31,7 +31,7 @@ from specbench.analysis.limit_rounds import (
     measure,
     points_for,
 )
-from specbench.analysis.limit_work import Gauge, Work, work_of
+from specbench.analysis.limit_work import RateBenchmark, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
@@ -132,7 +132,7 @@ def conclude(
         ),
         step=StepLimit(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=spread(main.steps.per_step),
-            outside_passes=spread(main.steps.outside_passes),
+            overhead=spread(main.steps.overhead),
         ),
         cost_ratio=draws.ratio(costs.cost_ratio),
         verification_cost={length: draws.ratio(cost) for length, cost in costs.verifying.items()},
@@ -150,7 +150,7 @@ def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, d
         bytes_per_second=spread([each.bytes_per_second for each in rates]),
         read_bytes_per_second=spread([each.read_bytes_per_second for each in rates]),
         operations_per_second=spread([each.operations_per_second for each in rates]),
-        per_token=spread(main.per_token), outside_passes=spread(main.outside_passes),
+        per_token=spread(main.per_token), overhead=spread(main.overhead),
         share_of_bound=draws.ratio(draws.ratios(bounds(work, main, context), main.per_token)),
         points=sorted(
             (point for timings in parts for point in points_of(timings, work)),
@@ -241,15 +241,15 @@ def limits_of(
     models = (target, drafter)
     points = points_for(models, options.context)
     works = [work_of(model) for model in models]
-    gauges = [
-        Gauge(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+    benchmarks = [
+        RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
         for model, work in zip(models, works, strict=True)
     ]
     is_static = any(model.static is not None for model in models)
     parts: list[PairTimings] = []
     subjects: list[Subject] = []
     for part in points.parts() if is_static else [points]:
-        parts.append(measure_part(models, gauges, part, options, progress))
+        parts.append(measure_part(models, benchmarks, part, options, progress))
         subjects += [(conditions_of(model), work) for model, work in zip(models, works, strict=True)]
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
     # The first part is that of the context, with the buffers that a run has.
@@ -259,8 +259,9 @@ def limits_of(
 
 
 def measure_part(
-    models: tuple[CausalLM, CausalLM], gauges: Sequence[Gauge], part: Points, options: LimitOptions, progress: Progress
-) -> PairTimings:
+    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: LimitOptions,
+    progress: Progress,
+) -> PairTimings:  # fmt: skip
     """Returns the timings of rounds whose passes were made before."""
     for model in models:
         if model.static is not None:
@@ -268,11 +269,11 @@ def measure_part(
     if part.decodes:
         models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     before = num_compilations()
-    found = measure(*models, gauges, part, repeats=options.repeats, seed=options.seed, progress=progress)
+    found = measure(*models, benchmarks, part, repeats=options.repeats, seed=options.seed, progress=progress)
     if number := num_compilations() - before:
         raise ConfigError(
-            f"--engine {models[0].engine}: {number} passes were made while others were measured, so their seconds say "
-            "nothing: take --engine eager"
+            f"--engine {models[0].engine}: {number} passes were made while others were measured, so their times do not "
+            "count: take --engine eager"
         )
     return found
 

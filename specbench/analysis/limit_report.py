@@ -86,7 +86,7 @@ class Ratio(Metric):
         """Returns the end of the interval ÷ its start; 1 where there is none."""
         return self.high / self.low if self.low and self.high else 1.0
 
-    def tells_from(self, value: float) -> bool:
+    def excludes(self, value: float) -> bool:
         """Returns whether the value lies outside of the interval; True where there is none."""
         return self.low is None or self.high is None or not self.low <= value <= self.high
 
@@ -103,7 +103,7 @@ class ModelConditions(BaseModel):
 
 
 class PassPoint(BaseModel):
-    """Passes over `query_length` tokens behind `context` cached ones: measured, the means of rounds, and the bounds:
+    """Passes over `query_length` tokens after `context` cached ones: measured, the means of rounds, and the bounds:
     as many bytes copied, as many operations of matrix products."""
 
     query_length: int
@@ -122,13 +122,13 @@ class PassPoint(BaseModel):
 
     @property
     def bound_name(self) -> str:
-        return "bandwidth bound (of copies)" if self.is_by_memory else "arithmetic bound"
+        return "memory bound" if self.is_by_memory else "compute bound"
 
 
 class ModelLimit(BaseModel):
-    """One model. `bytes_read` and `operations`: of a pass over one token behind the context, whose bound the shares
+    """One model. `bytes_read` and `operations`: of a pass over one token after the context, whose bound the shares
     are parts of. `bytes_per_second`: of copies, read and written; `read_bytes_per_second`: of sums. `per_token`: of
-    autoregressive decoding through the loop; `outside_passes`: what of it is no pass."""
+    autoregressive decoding through the loop; `outside_passes`: the part outside of passes."""
 
     model: ModelConditions
     bytes_read: float
@@ -137,7 +137,7 @@ class ModelLimit(BaseModel):
     read_bytes_per_second: Quartiles
     operations_per_second: Quartiles
     per_token: Quartiles
-    outside_passes: Quartiles
+    overhead: Quartiles
     share_of_bound: Ratio
     points: list[PassPoint]
 
@@ -153,11 +153,11 @@ class DrafterLimit(ModelLimit):
 
 
 class StepLimit(BaseModel):
-    """Steps of speculative decoding: seconds of one, and what of it is no pass."""
+    """Steps of speculative decoding: seconds of one, and the part outside of passes."""
 
     num_draft_tokens: int
     seconds: Quartiles
-    outside_passes: Quartiles
+    overhead: Quartiles
 
 
 class BestLength(BaseModel):
@@ -205,32 +205,32 @@ def tables(report: LimitReport) -> list[Table]:
 
 
 def bounds_table(report: LimitReport) -> Table:
-    """Returns the times of one token behind the context: bounds, bare pass and decode loop; a column per model."""
+    """Returns the times of one token after the context: bounds, forward pass and decode loop; a column per model."""
     models, step = (report.target, report.drafter), report.step
     points = [model.at(1, report.context) for model in models]
     rows = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
-        ("copies of as much, read and written, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
-        ("sums of as much, only read, GB/s", *(quartiles(m.read_bytes_per_second, GIGA) for m in models)),
-        ("products of matrices, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
-        ("bound by the bandwidth of copies, ms", *(ms(point.bandwidth_seconds) for point in points)),
-        ("bound by the arithmetic of products, ms", *(ms(point.arithmetic_seconds) for point in points)),
-        ("bare pass, ms", *(quartiles(point.seconds) for point in points)),
+        ("copy bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
+        ("read bandwidth, GB/s", *(quartiles(m.read_bytes_per_second, GIGA) for m in models)),
+        ("matrix products, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
+        ("memory bound, ms", *(ms(point.bandwidth_seconds) for point in points)),
+        ("compute bound, ms", *(ms(point.arithmetic_seconds) for point in points)),
+        ("forward pass, ms", *(quartiles(point.seconds) for point in points)),
         ("decoding alone, ms per token", *(quartiles(model.per_token) for model in models)),
-        ("  overhead left, outside of bare passes", *(share_of(m.outside_passes, m.per_token) for m in models)),
+        ("  overhead", *(share_of(m.overhead, m.per_token) for m in models)),
         ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
         ("drafting, ms per draft token", NULL, quartiles(report.drafter.per_draft_token)),
         ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
-        ("  overhead left, outside of bare passes", share_of(step.outside_passes, step.seconds), NULL),
+        ("  overhead", share_of(step.overhead, step.seconds), NULL),
     ]
-    title = f"one token behind {report.context} · {report.environment['engine']} · median [quartiles]"
+    title = f"one token after {report.context} · {report.environment['engine']} · median (quartiles)"
     caption = [*conditions(report), *explanations(report), report.verdict]
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
 def lengths_table(report: LimitReport) -> Table:
-    """Returns a line per query length behind the context."""
+    """Returns a line per query length after the context."""
     rows = [
         [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
          ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
@@ -238,11 +238,11 @@ def lengths_table(report: LimitReport) -> Table:
         for own in [report.drafter.at(point.query_length, point.context)]
     ]  # fmt: skip
     columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
-    return Table(f"passes behind {report.context} · ms", columns, rows)
+    return Table(f"passes over tokens after {report.context} · ms", columns, rows)
 
 
 def contexts_table(report: LimitReport) -> Table:
-    """Returns a line per context: a pass over one token behind it."""
+    """Returns a line per context: a pass over one token after it."""
     rows = [
         [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
          ms(own.bound_seconds)]
@@ -257,7 +257,7 @@ def drafts_table(report: LimitReport) -> Table:
 
     def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
         """Returns a speed-up, with a mark where its interval includes 1; without drafting it is 1."""
-        is_decided = num_draft_tokens == 0 or speedup.tells_from(1.0)
+        is_decided = num_draft_tokens == 0 or speedup.excludes(1.0)
         return [str(num_draft_tokens), speedup.text if is_decided else f"{UNDECIDED}{speedup.text}"]
 
     rows = [
@@ -291,8 +291,8 @@ def conditions(report: LimitReport) -> list[str]:
         f"drafter {_model_conditions(report.drafter.model)}",
         f"on {known['device']}",
         ", ".join(versions),
-        f"{report.repeats} rounds, all in turn, seed {report.seed}",
-        f"ratios: medians of those in each round; intervals: {intervals}",
+        f"{report.repeats} interleaved rounds, seed {report.seed}",
+        f"ratios: medians over rounds; intervals: {intervals}",
     ]
 
 
@@ -309,7 +309,7 @@ def explanations(report: LimitReport) -> list[str]:
     )  # fmt: skip
     lines = [f"warning: {warning.text}" for warning in report.warnings]
     if any(share.value > 1 and model.at(1, report.context).is_by_memory for model, share in shares):
-        lines.append("a share above 1: copies also write; a pass only reads (as sums do), or reads from a cache")
+        lines.append("a share above 1: a copy also writes, while a pass only reads, or reads from a cache")
     return lines
 
 
@@ -319,9 +319,9 @@ def ms(seconds: float) -> str:
 
 
 def quartiles(values: Quartiles, unit: float = MS) -> str:
-    """Returns the median with its quartiles, such as "1.2 [1.1, 1.4]"."""
+    """Returns the median with its quartiles, such as "1.2 (1.1–1.4)"."""
     median, low, high = (_three_digits(unit * value) for value in (values.median, values.low, values.high))
-    return f"{median} [{low}, {high}]"
+    return f"{median} ({low}–{high})"
 
 
 def _three_digits(value: float) -> str:
@@ -334,7 +334,7 @@ def share_of(part: Quartiles, whole: Quartiles) -> str:
 
 
 def draw_limit(report: LimitReport, path: Path) -> None:
-    """Draw passes and bounds by query length and by context, and speed-ups by draft length.
+    """Draws passes and bounds by query length and by context, and speed-ups by draft length.
 
     Raises ConfigError where the file cannot be written.
     """
@@ -348,7 +348,7 @@ def draw_limit(report: LimitReport, path: Path) -> None:
 
 
 def _draw_passes(panel: Any, report: LimitReport, by_context: bool) -> None:
-    """Draw the passes and bounds of both models: over one token by context, or behind the context by query length."""
+    """Draws the passes and bounds of both models: over one token by context, or after the context by query length."""
     for role, model in (("target", report.target), ("drafter", report.drafter)):
         if by_context:
             points = {point.context: point for point in model.points if point.query_length == 1}
@@ -369,7 +369,7 @@ def _draw_passes(panel: Any, report: LimitReport, by_context: bool) -> None:
     if by_context:
         panel.set_xlabel("context of a pass over one token")
     else:
-        panel.set_xlabel(f"tokens in the pass, behind {report.context}")
+        panel.set_xlabel(f"tokens in the pass, after {report.context}")
         panel.legend(frameon=False, fontsize="small")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specbench.analysis.limit_work import Gauge, Rates
+from specbench.analysis.limit_work import RateBenchmark, Rates
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
@@ -25,13 +25,13 @@ from specbench.models.timing import PassLog
 
 @dataclass
 class ModelTimings:
-    """Timings of one model, an entry per round: mean seconds of bare passes by (query length, context); seconds per
+    """Timings of one model, an entry per round: mean seconds of forward passes by (query length, context); seconds per
     token of autoregressive decoding, in all and outside of passes; the rates at which the machine copies, reads,
     multiplies."""
 
     passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)
-    outside_passes: list[float] = field(default_factory=list)
+    overhead: list[float] = field(default_factory=list)
     rates: list[Rates] = field(default_factory=list)
 
 
@@ -42,7 +42,7 @@ class StepTimings:
 
     per_draft_token: list[float] = field(default_factory=list)
     per_step: list[float] = field(default_factory=list)
-    outside_passes: list[float] = field(default_factory=list)
+    overhead: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -64,8 +64,8 @@ NUM_DRAFT_TOKENS = 5  # of each step of a speculative one
 
 @dataclass(frozen=True)
 class Points:
-    """The points of a measurement: every query length behind `context`, one token behind each of `contexts`, and, where
-    it `decodes`, whole generations behind `context`."""
+    """The points of a measurement: every query length after `context`, one token after each of `contexts`, and, where
+    it `decodes`, whole generations after `context`."""
 
     context: int
     contexts: tuple[int, ...]
@@ -78,14 +78,14 @@ class Points:
         others = [context for context in self.every_context if context != self.context]
         return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
 
-    def behind(self, context: int) -> tuple[int, ...]:
+    def lengths_after(self, context: int) -> tuple[int, ...]:
         return self.query_lengths if context == self.context else (1,)
 
     @property
     def most_tokens(self) -> int:
         """Returns the tokens of the longest sequence."""
-        behind = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
-        return max(max(self.every_context) + 1, self.context + behind)
+        num_after = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
+        return max(max(self.every_context) + 1, self.context + num_after)
 
     @property
     def every_context(self) -> list[int]:
@@ -99,7 +99,7 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
     if context + NUM_TOKENS > room:
         most = room - NUM_TOKENS
         remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with more"
-        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated behind the context"
+        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated after the context"
         raise ConfigError(f"--context {context}: {held}: {remedy}")
     fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
     lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
@@ -153,7 +153,7 @@ def time_decoding(model: CausalLM, prompt_ids: list[int], timings: ModelTimings)
     generation = generate(model, NoDrafter(), prompt_ids, 0)
     num_timed = len(generation.token_ids) - 1
     timings.per_token.append(generation.decode_seconds / num_timed)
-    timings.outside_passes.append(outside_passes(generation) / num_timed)
+    timings.overhead.append(overhead(generation) / num_timed)
 
 
 def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: StepTimings) -> None:
@@ -162,18 +162,18 @@ def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], t
     num_steps = len(generation.steps)
     timings.per_draft_token.append(drafter.seconds_per_token())
     timings.per_step.append(generation.decode_seconds / num_steps)
-    timings.outside_passes.append(outside_passes(generation) / num_steps)
+    timings.overhead.append(overhead(generation) / num_steps)
 
 
 def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> Generation:
-    """NUM_TOKENS greedy tokens, which no end token stops."""
+    """Returns a generation of NUM_TOKENS greedy tokens, which no end token stops."""
     return decode(
         model, drafter, rejection, prompt_ids, num_draft_tokens=num_draft_tokens, sampling=GREEDY,
         stop=StopRules(NUM_TOKENS, context_limit=model.context_limit), generator=torch.Generator(device=model.device),
     )  # fmt: skip
 
 
-def outside_passes(generation: Generation) -> float:
+def overhead(generation: Generation) -> float:
     passes = (*generation.target_passes, *generation.draft_passes)
     return generation.decode_seconds - sum(seconds for _, seconds in passes)
 
@@ -183,8 +183,8 @@ TURN_SECONDS = 0.004  # of each query length, in a turn
 SINGLE_SECONDS = 0.012  # of the single token, where others are divided by it
 
 
-class Sweeps:
-    """Passes of one model behind `context` tokens of `ids`, of which the model keeps just these. `seconds`: of each
+class TimedPasses:
+    """Passes of one model after `context` tokens of `ids`, of which the model keeps just these. `seconds`: of each
     pass, by query length, 1 among them."""
 
     def __init__(self, model: CausalLM, ids: list[int], context: int, lengths: Sequence[int]) -> None:
@@ -192,8 +192,8 @@ class Sweeps:
         self.seconds: dict[int, list[float]] = {length: [] for length in lengths}
         model.score(ids[:context], 1)
 
-    def take_turn(self, number: int, *, backwards: bool) -> None:
-        """Sweep until every length has its passes of the first `number` turns. The first pass, behind a prefill or
+    def run_turn(self, number: int, *, backwards: bool) -> None:
+        """Runs passes until every length has its passes of the first `number` turns. The first pass, after a prefill or
         passes of another model, is not measured."""
         self._pass(1)
         while lacking := self._lacking(number):
@@ -201,8 +201,8 @@ class Sweeps:
             backwards = not backwards
 
     def _lacking(self, num_turns: int) -> list[int]:
-        """The query lengths that have too few passes for so many turns. By their fastest pass: if an interrupted one
-        ended a turn early, it would weigh more in the mean than it does in time."""
+        """Returns the query lengths that have too few passes for so many turns. By their fastest pass: if an
+        interrupted one ended a turn early, it would weigh more in the mean than it does in time."""
         return [
             length
             for length, seconds in self.seconds.items()
@@ -213,7 +213,7 @@ class Sweeps:
         return SINGLE_SECONDS if length == 1 < len(self.seconds) else TURN_SECONDS
 
     def _sweep(self, lengths: Sequence[int]) -> None:
-        """A pass of each length, and one of the single token in the middle, whether it lacks any or not."""
+        """Runs a pass of each length, and one of the single token in the middle, whether it lacks any or not."""
         others = [length for length in lengths if length != 1]
         half = len(others) // 2
         for length in (*others[:half], 1, *others[half:]):
@@ -223,7 +223,7 @@ class Sweeps:
         return {length: fmean(seconds) for length, seconds in self.seconds.items()}
 
     def _pass(self, length: int) -> float:
-        """Seconds of a pass that reads just its own tokens: what was cached before stays."""
+        """Returns the seconds of a pass that reads just its own tokens: what was cached before stays."""
         log = self._model.passes
         log.clear()
         self._model.score(self._ids[: self._context + length], length)
@@ -234,11 +234,12 @@ class Sweeps:
 
 
 def measure(
-    target: CausalLM, drafter: CausalLM, gauges: Sequence[Gauge], points: Points, *,
+    target: CausalLM, drafter: CausalLM, benchmarks: Sequence[RateBenchmark], points: Points, *,
     repeats: int, seed: int, progress: Callable[[str], None] = lambda line: None,
 ) -> PairTimings:  # fmt: skip
-    """After one unmeasured round, `repeats` rounds: each has every point of both models, the rates of both gauges,
-    and one generation of each model and of the pair, in an order that alternates. `progress` gets a line after each."""
+    """Returns the timings of `repeats` rounds, which follow one unmeasured round. Each has every point of both models,
+    both rate benchmarks, and one generation of each model and of the pair, in an order that alternates. `progress`
+    gets a line after each."""
     chance = random.Random(seed)
     models = (target, drafter)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
@@ -246,31 +247,31 @@ def measure(
     found = PairTimings()
     for number in range(-1, repeats):
         into = found if number >= 0 else PairTimings()
-        sides = list(zip(models, texts, gauges, (into.target, into.drafter), strict=True))
+        sides = list(zip(models, texts, benchmarks, (into.target, into.drafter), strict=True))
         in_turn = sides if number % 2 == 0 else sides[::-1]
         passing = [(model, ids, timings) for model, ids, _, timings in in_turn]
         time_passes(passing, points, backwards=number % 2 == 1)
-        for model, ids, gauge, timings in in_turn:
-            timings.rates.append(gauge.rates())
+        for model, ids, benchmark, timings in in_turn:
+            timings.rates.append(benchmark.rates())
             if points.decodes:
                 time_decoding(model, ids[: points.context], timings)
         if points.decodes:
             time_steps(target, drafting, texts[0][: points.context], into.steps)
         done = f"round {number + 1} of {repeats} is done" if number >= 0 else "warmed up"
-        progress(f"behind {points.context} tokens: {done}")
+        progress(f"after {points.context} tokens: {done}")
     return found
 
 
 def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], points: Points, *, backwards: bool) -> None:
-    """The mean seconds of every point, of models that take turns: what is divided by one another was measured side by
-    side, whatever else the machine did meanwhile."""
+    """Adds the mean seconds of every point, of models that take turns: what is divided by one another was measured side
+    by side, whatever else the machine did meanwhile."""
     for model, _, _ in sides:
         model.reset()
     for context in points.every_context:
-        sweeps = [Sweeps(model, ids, context, points.behind(context)) for model, ids, _ in sides]
+        timed = [TimedPasses(model, ids, context, points.lengths_after(context)) for model, ids, _ in sides]
         for turn in range(1, TURNS + 1):
-            for each in sweeps:
-                each.take_turn(turn, backwards=backwards == (turn % 2 == 1))
-        for each, (_, _, timings) in zip(sweeps, sides, strict=True):
+            for each in timed:
+                each.run_turn(turn, backwards=backwards == (turn % 2 == 1))
+        for each, (_, _, timings) in zip(timed, sides, strict=True):
             for length, seconds in each.means().items():
                 timings.passes.setdefault((length, context), []).append(seconds)

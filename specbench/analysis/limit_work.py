@@ -50,7 +50,7 @@ class Work:
     expert_share: float = 1.0
 
     def bytes_read(self, query_length: int, context: int) -> float:
-        """Returns the bytes of weights and cache that a pass over `query_length` tokens behind `context` cached ones
+        """Returns the bytes of weights and cache that a pass over `query_length` tokens after `context` cached ones
         must read. It counts the experts that the tokens use together, as if each token chose at random."""
         touched = 1.0 - (1.0 - self.expert_share) ** query_length
         cached = sum(layer.bytes_per_token * layer.seen(context, query_length) for layer in self.layers)
@@ -138,7 +138,7 @@ class Rates:
     operations_per_second: float
 
 
-class Gauge:
+class RateBenchmark:
     """Measures rates with one buffer of `num_bytes`, which is copied from one half into the other and summed up: caches
     help both as much as a pass that reads as many; and with the first matrices that keep the device at work."""
 
@@ -147,16 +147,16 @@ class Gauge:
         clock = Clock(device)
         whole = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device)
         source, target = whole.chunk(2)
-        self._copy = Repeated(lambda: target.copy_(source), clock)
-        self._read = Repeated(whole.sum, clock)
+        self._copy = TimedCall(lambda: target.copy_(source), clock)
+        self._read = TimedCall(whole.sum, clock)
         for self._size in SIZES:
             first, second = (torch.randn(self._size, self._size, device=device).to(dtype) for _ in range(2))
-            self._product = Repeated(lambda a=first, b=second: a @ b, clock)  # type: ignore[misc]
+            self._product = TimedCall(lambda a=first, b=second: a @ b, clock)  # type: ignore[misc]
             if self._product.num_calls == 1:
                 break
 
     def rates(self) -> Rates:
-        """One round of each."""
+        """Returns the rates of one round."""
         return Rates(
             bytes_per_second=self.num_bytes / self._copy.seconds(),
             read_bytes_per_second=self.num_bytes / self._read.seconds(),
@@ -164,8 +164,8 @@ class Gauge:
         )
 
 
-class Repeated:
-    """A call, in rounds of so many that they are long enough to be timed."""
+class TimedCall:
+    """A call that is repeated in a round until the round is long enough to be timed."""
 
     def __init__(self, call: Callable[[], object], clock: Clock) -> None:
         self._call, self._clock = call, clock

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from specbench.analysis.group_statistics import Array, adjusted, spearman
+from specbench.analysis.group_statistics import Array, quality_weighted, spearman
 from specbench.analysis.representation import LanguageShare, Representation, representation, share_of
 from specbench.analysis.sweep import KEPT, conditions, title
 from specbench.analysis.trials import (
@@ -45,8 +45,8 @@ from specbench.tasks.scoring.contract import Scorer
 
 
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Metric:
-    """α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts, drawn with
-    their acceptance and their score together. Null where nothing was judged, or a prompt has no score."""
+    """Returns α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts,
+    drawn with their acceptance and their score together. Null where nothing was judged, or a prompt has no score."""
     own = [record["methods"][method] for record in records]
     cluster = Prompts.of(records, seed).cluster
     judged = [step_sum(generation, JUDGED) for generation in own]
@@ -58,14 +58,14 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
         part = CorpusStatistics.of(quality, scorer, cluster, [own])
         if part is None or part.num_prompts != len(acceptance):
             return Metric()
-        return adjusted(
+        return quality_weighted(
             acceptance, part.sums[0], lambda sums: np.array([part.score(row) for row in sums.tolist()]), seed, bounds
         )
     scores = [generation.get("scores", {}).get(quality) for generation in own]
     if not scores or None in scores:
         return Metric()
     statistics = by_prompt(cluster, scores, [1.0] * len(scores))
-    return adjusted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)
+    return quality_weighted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)
 
 
 def by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:
@@ -78,32 +78,33 @@ TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
 @dataclass(frozen=True)
 class TemperaturePoint:
-    """One temperature and one subset (or all). `adjusted`: α times the metric that stands for quality, BLEU where the
-    task has it; null where there is none, or where subsets are put together."""
+    """One temperature and one subset (or all). `adjusted_acceptance`: α times the metric that stands for quality, BLEU
+    where the task has it; null where there is none, or where subsets are put together."""
 
     temperature: float
     run: TrialRun
     row: Row
     quality: str | None
-    adjusted: Metric
+    adjusted_acceptance: Metric
 
     def as_json(self) -> dict[str, Any]:
         names = ["acceptance_rate", "speedup", *([self.quality] if self.quality else [])]
         return {
             "temperature": self.temperature, "subset": self.row.subset, "language": self.row.language,
             "folder": str(self.run.folder), "quality": self.quality, "metrics": dumped(self.row.metrics, names),
-            "adjusted_acceptance": self.adjusted.model_dump(),
+            "adjusted_acceptance": self.adjusted_acceptance.model_dump(),
         }  # fmt: skip
 
 
 def checked_temperatures(values: str | None) -> list[float]:
-    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for what is no temperature."""
+    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for a value that is not a
+    temperature."""
     given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
     for value in given:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not (value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE):
             raise ConfigError(
-                f"--values {value}: is no temperature: give some separated by commas, 0 (greedy) or "
+                f"--values {value}: is not a temperature: give some separated by commas, 0 (greedy) or "
                 f"{MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
             )
     if not given:
@@ -111,7 +112,7 @@ def checked_temperatures(values: str | None) -> list[float]:
     return sorted({float(value) for value in given})
 
 
-def joint(spec: RunSpec) -> RunSpec:
+def joint_temperature(spec: RunSpec) -> RunSpec:
     """Returns the run with drafters that follow its temperature, whatever the method's file gives them."""
     ar, method = spec.methods
     for path in dotted.leaves(method.model_dump(exclude={"sweep"})):
@@ -129,7 +130,7 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 
 
 def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
-    """Measure every temperature with AR at the same one, each in its own folder."""
+    """Measures every temperature with AR at the same one, each in its own folder."""
     points = []
     for place, temperature in enumerate(temperatures, start=1):
         say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
@@ -157,7 +158,7 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
     """Returns a table with a line for each temperature and subset."""
     rows = [
         (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
-         score(metrics.get(each.quality or ""), each.quality), score(each.adjusted, each.quality),
+         score(metrics.get(each.quality or ""), each.quality), score(each.adjusted_acceptance, each.quality),
          with_interval(metrics["speedup"], 2))
         for each in points for metrics in [each.row.metrics]
     ]  # fmt: skip
@@ -171,14 +172,16 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
-    """Draw α, and α times quality, over the temperature: a line for each subset."""
+    """Draws α, and α times quality, over the temperature: a line for each subset."""
     unit = unit_of(next((point.quality for point in points if point.quality), None))
 
     def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
         def panel(axes: Any) -> None:
             for subset in dict.fromkeys(each.row.subset for each in points):
                 own = [each for each in points if each.row.subset == subset]
-                metrics = [each.adjusted if is_adjusted else each.row.metrics["acceptance_rate"] for each in own]
+                metrics = [
+                    each.adjusted_acceptance if is_adjusted else each.row.metrics["acceptance_rate"] for each in own
+                ]
                 pairs = [(p.temperature, factor * m.value) for p, m in zip(own, metrics, strict=True)
                          if m.value is not None]  # fmt: skip
                 if pairs:
@@ -240,7 +243,7 @@ def check_languages(spec: RunSpec) -> None:
     languages = {task.subset(subset).language for task, subset in spec.cells()} - {None}
     if len(languages) < 2:
         raise ConfigError(
-            f"--task {spec.tasks[0].name}: its chosen subsets are of {len(languages)} language: choose a task or "
+            f"--task {spec.tasks[0].name}: its subsets have {len(languages)} language: choose a task or "
             "subsets of several"
         )
 
@@ -295,11 +298,11 @@ def run_recipe(
 
 
 def run_joint_temperature(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """Target and drafter at every temperature together: α and quality-adjusted α of each language."""
+    """Runs target and drafter at every temperature together: α and quality-adjusted α of each language."""
     if samples is not None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     temperatures = checked_temperatures(values)
-    spec = joint(trial_spec(request, "sweep", console))
+    spec = joint_temperature(trial_spec(request, "sweep", console))
     for temperature in temperatures:
         at_temperature(spec, temperature)
     trials = open_trials(spec, request, console, "joint-temperature")

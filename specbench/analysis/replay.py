@@ -35,7 +35,7 @@ class KeepingRule(VerificationRule):
 
     def take(self, num_steps: int) -> dict[str, Any]:
         """The evidence of the last `num_steps` steps: draft tokens, their divergences and, where the target is greedy,
-        its own token at every drafted position and at the one behind them. Nothing is kept any longer."""
+        its own token at every drafted position and at the one after them. Nothing is kept any longer."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
         own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         return {
@@ -75,7 +75,7 @@ class EvidenceFile(RecordFile):
 class Window:
     """One recorded step: what was drafted from which place of the answer, and what was made of it.
 
-    `start`: new tokens before it. `own`: the greedy target's token at every drafted position and behind the last one,
+    `start`: new tokens before it. `own`: the greedy target's token at every drafted position and after the last one,
     None where the target samples. The step emitted `num_accepted` draft tokens and then `next_token`.
     """
 
@@ -123,7 +123,7 @@ class ReplaySetting:
 class RecordedGeneration:
     """One recorded generation. `max_tokens`: new tokens that limit or context allow; `num_draft_tokens`: the longest
     draft of the recording; `greedy_target` and `greedy_drafts`: without both, another decision moves the random
-    stream, and nothing behind it is exact."""
+    stream, and nothing after it is exact."""
 
     windows: Sequence[Window]
     num_tokens: int
@@ -149,7 +149,7 @@ def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[Replaye
     """Returns the steps of the generation at another setting. Raises ValueError for a longer draft than the recorded
     one."""
     if setting.num_draft_tokens > recorded.num_draft_tokens:
-        raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, asked {setting.num_draft_tokens}")
+        raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, not {setting.num_draft_tokens}")
     replayer = _Replayer(recorded, setting)
     steps = []
     while not replayer.ended:
@@ -159,12 +159,12 @@ def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[Replaye
 
 class _Replayer:
     """`position`: new tokens so far. `window`, `offset`: the recorded context that stands for this place, so that
-    always position = window.start + offset; behind the accepted tokens lies the rest of the draft."""
+    always position = window.start + offset; the rest of the draft follows the accepted tokens."""
 
     def __init__(self, recorded: RecordedGeneration, setting: ReplaySetting) -> None:
         self.recorded, self.setting = recorded, setting
         self.owners = [index for index, w in enumerate(recorded.windows) for _ in range(w.num_accepted + 1)]
-        # What stands for the place behind a window that was accepted whole: the drafter's next token is not recorded.
+        # Stands for the place after a window that was accepted whole: the drafter's next token is not recorded.
         self.after_accepted = [d for w in recorded.windows for d in w.divergence[1 : w.num_accepted + 1]]
         self.is_reproducible = recorded.greedy_target and recorded.greedy_drafts
         self.exact = recorded.greedy_drafts or setting.num_draft_tokens == recorded.num_draft_tokens
@@ -174,7 +174,7 @@ class _Replayer:
             self.look_up()
 
     def look_up(self) -> None:
-        """Take the recorded context at this place of the answer."""
+        """Takes the recorded context at this place of the answer."""
         if self.position < self.recorded.num_tokens:
             self.window = self.recorded.windows[self.owners[self.position - 1]]
             self.offset = self.position - self.window.start
@@ -202,7 +202,7 @@ class _Replayer:
         return ends[0] if ends else max(0, most)
 
     def accept(self, num_drafted: int) -> int:
-        """Move over the accepted draft tokens. Returns how many there are."""
+        """Moves over the accepted draft tokens. Returns how many there are."""
         for count in range(num_drafted):
             if self.ended:
                 return count
@@ -226,7 +226,7 @@ class _Replayer:
         return True
 
     def accept_unknown(self) -> bool:
-        """Judge the token after a window that was accepted whole, by the recorded divergence of a similar place."""
+        """Judges the token after a window that was accepted whole, by the recorded divergence of a similar place."""
         self.exact = False
         pool = self.after_accepted
         if pool and not self.setting.accepts(pool[self.position % len(pool)]):
@@ -235,7 +235,7 @@ class _Replayer:
         return True
 
     def emit_own(self) -> None:
-        """Move over the target's own token."""
+        """Moves over the target's own token."""
         window, offset = self.window, self.offset
         if offset == window.num_accepted:
             self.move(window.next_token, stay=False)
@@ -246,7 +246,7 @@ class _Replayer:
         self.move(own, stay=follows_draft)
 
     def move(self, token: int | None, stay: bool) -> None:
-        """Move by one token: within the drafted window, or to the next place of the recorded answer."""
+        """Moves by one token: within the drafted window, or to the next place of the recorded answer."""
         self.position += 1
         self.offset += 1
         self.ended = self.position >= self.recorded.num_tokens or token in self.recorded.eos_token_ids

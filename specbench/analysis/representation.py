@@ -16,6 +16,8 @@ from specbench.core.table import Table, numbers
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
+from specbench.results.bootstrap import Metric
+from specbench.results.units import with_interval
 from specbench.specs.languages import known
 from specbench.tasks.scoring.language import language_of
 from specbench.training.teacher import GenerationJob, Generator
@@ -26,7 +28,7 @@ CONFIDENCE = 0.95
 
 class LanguageShare(BaseModel):
     """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval. Languages of
-    as many texts have the same rank, the one behind all that have more (1, 2, 2, 4)."""
+    as many texts have the same rank, the one after all that have more (1, 2, 2, 4)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,7 +61,7 @@ def representation(
     model: CausalLM, num_texts: int, *, seed: int, max_new_tokens: int = 64, temperature: float = 1.0,
     prompt: str = "", languages: Sequence[str] = (),
 ) -> Representation:  # fmt: skip
-    """Samples texts behind `prompt`, identifies the language of each (`languages`: others than the common ones, ISO
+    """Samples texts after `prompt`, identifies the language of each (`languages`: others than the common ones, ISO
     639), and ranks the languages.
 
     Raises ConfigError for a prompt that has no token, as where a model cannot begin a text without one.
@@ -90,7 +92,7 @@ def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
 
 
 def share_of(shares: Sequence[LanguageShare], language: str | None) -> LanguageShare | None:
-    """Returns the share of a language. A language in none of the texts is behind all that are, with share 0. None for
+    """Returns the share of a language. A language in none of the texts comes after all that are, with share 0. None for
     one that lingua cannot identify."""
     code = known(language) if language else None
     if code is None:
@@ -129,13 +131,13 @@ def sample(
 def representation_table(found: Representation) -> Table:
     """Returns a table with a line per language, the best represented first."""
     caption = (
-        f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} behind "
+        f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} after "
         f"{found.prompt!r}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
         "texts are often taken for another language."
     )
     rows = [
         [str(share.rank), share.language, str(share.num_texts),
-         f"{100 * share.share:.2f} [{100 * share.low:.2f}, {100 * share.high:.2f}]"]
+         with_interval(Metric(value=share.share, low=share.low, high=share.high), 2, 100)]
         for share in found.languages
     ]  # fmt: skip
     columns = numbers("rank", "language", "texts", "share %\n95 % interval")

@@ -44,7 +44,7 @@ MIN_CHECKS = 3
 def run_sweep(
     request: Request, path: str | None, values: str | None, *, measure_all: bool, num_checks: int, console: Console
 ) -> TuningReport:
-    """Run what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    """Runs what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
     check_files(request)
     spec = trial_spec(request, "sweep", console)
     method = spec.methods[1]
@@ -106,7 +106,7 @@ def fits_one_pass(method: MethodSpec, values: Mapping[str, Sequence[Any]]) -> bo
 
 
 def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[MeasuredValue]:
-    """Measure every value with AR, each in its own folder; equal methods are measured once."""
+    """Measures every value with AR, each in its own folder; equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     measured = []
     for place, each in enumerate(settings, start=1):
@@ -119,7 +119,7 @@ def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[Measu
 
 
 def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
-    """Measure a run that keeps the divergences of all drafted positions."""
+    """Measures a run that keeps the divergences of all drafted positions."""
     method = fuzzy_at(trials.base, threshold, num_draft_tokens)
     say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
     run = trials.run(f"record-{_folder_name(threshold, num_draft_tokens)}", [method], keep=method.name)
@@ -133,7 +133,7 @@ def _folder_name(threshold: float, num_draft_tokens: int) -> str:
 def one_pass(
     trials: Trials, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
 ) -> OnePassSweep:
-    """Record once, replay every threshold × draft length, and run the `checked` thresholds for the error.
+    """Records once, replays every threshold × draft length, and runs the `checked` thresholds for the error.
 
     Recorded at the smallest threshold, whose answers are nearest to the target's own, so that the answers of all other
     thresholds begin as they do; and at the longest draft, which holds the shorter ones. A check is run at the draft
@@ -259,7 +259,7 @@ def heading(quality: str | None, method: str) -> str:
 
 
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
-    """Draw speed-up over threshold: estimates as a line for each draft length, real runs as points with their score.
+    """Draws speed-up over threshold: estimates as a line for each draft length, real runs as points with their score.
 
     plots.check_plot checks the name of the file.
     """
@@ -281,7 +281,7 @@ def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
 
 
 def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
-    """Draw a panel for each key: speed-up with its interval, and the score, at every value that was run."""
+    """Draws a panel for each key: speed-up with its interval, and the score, at every value that was run."""
 
     def panel_of(key: str) -> Panel:
         of_key = [value for value in values if value.path == key]
@@ -298,7 +298,7 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
 
 
 def _points(axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None) -> None:
-    """Draw measured speed-ups with their intervals and, where there is one, the score on a second axis."""
+    """Draws measured speed-ups with their intervals and, where there is one, the score on a second axis."""
     speedups = [each["speedup"] for each in metrics]
     axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",
                   capsize=3, label="measured speed-up, 95 %")  # fmt: skip

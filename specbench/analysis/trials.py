@@ -228,7 +228,7 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
 
 
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
-    """Load the data and the models. `kind`: the command, which names the parent folder."""
+    """Loads the data and the models. `kind`: the command, which names the parent folder."""
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)

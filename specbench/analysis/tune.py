@@ -98,7 +98,7 @@ class Tuner:
     notes: list[str] = field(default_factory=list)
 
     def decide(self, text: str) -> None:
-        """Print a decision with its numbers; the method's file repeats it."""
+        """Prints a decision with its numbers; the method's file repeats it."""
         self.notes.append(text)
         say(self.trials.console, text)
 
@@ -150,7 +150,7 @@ class Tuner:
         return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
-        """Measure the fuzzy method at several thresholds, in one interleaved run."""
+        """Measures the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
         methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
@@ -165,7 +165,7 @@ class Tuner:
             found |= self.measure(rest[:CHUNK], length)
             rest = rest[CHUNK:]
         kept = within(self.qualities(found), allowed)
-        failed = f"T_SD = {start:g} itself loses more than is allowed, speculative decoding nothing"
+        failed = f"T_SD = {start:g} loses more quality than is allowed, so the search starts below it"
         what = f"largest threshold {kept[-1]:g}" if kept else failed
         unit = unit_of(self.quality)
         seen = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in found.items())
@@ -189,7 +189,7 @@ class Tuner:
         return {threshold: found[threshold] for threshold in kept}
 
     def qualities(self, found: dict[float, MetricsByName]) -> list[tuple[float, float]]:
-        """(threshold, quality) in rising order."""
+        """Returns (threshold, quality) in rising order."""
         return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
 
     def longer(self, label: str, threshold: float, metrics: MetricsByName, length: int, allowed: float) -> TunedPreset:
@@ -255,7 +255,7 @@ def tune(tuner: Tuner) -> list[TunedPreset]:
     if med not in kept:
         kept |= tuner.measure([med], length)
     if low == high:
-        tuner.decide("low, med and high are one, in one file: no other threshold keeps the quality, or is left to try")
+        tuner.decide("low, med and high coincide (one file): no other threshold keeps the quality or is left to try")
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
     difference = kept[high][f"{quality}_difference"]
     if is_blind(difference, gap, num_prompts, unit.most):

@@ -40,7 +40,7 @@ DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # omit
 def run_tune(
     request: Request, output: Path, *, amount: str, lengths: Sequence[str], step: float, console: Console
 ) -> TuningReport:
-    """Tune and write the method files. Raises ConfigError for bad input, before anything is measured."""
+    """Tunes and writes the method files. Raises ConfigError for bad input, before anything is measured."""
     check_method_file(output)
     spec = trial_spec(request, "tune", console)
     check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
@@ -143,9 +143,9 @@ def check_method_file(output: Path) -> None:
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
     if not NAME.fullmatch(output.stem):
-        raise ConfigError(f"--output {output}: '{output.stem}' is no method name: use letters, digits, _ . and -")
+        raise ConfigError(f"--output {output}: '{output.stem}' is not a method name: use letters, digits, _ . and -")
     if output.parent.exists() and not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: {output.parent} is no folder: choose another place")
+        raise ConfigError(f"--output {output}: {output.parent} is not a folder: choose another place")
     check_output("--output", output)
 
 

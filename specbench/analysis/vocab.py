@@ -38,7 +38,7 @@ from specbench.running.plan import with_files
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.tasks.examples import load_examples
 
-LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it a method is held back by the vocabularies alone
+LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it the vocabularies alone limit a method
 MANY_PASSES = 16  # for ψ of one token: what the paper calls large (figure 1)
 
 
@@ -123,7 +123,7 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
         verdicts |= {
             "sd": ("fits", "both have the same vocabulary"),
             "slem": ("no gain", "sd runs this pair, and exact match accepts less (Theorem 3.1)"),
-            "slrs": ("no gain", "sd runs this pair, and takes no sum over texts"),
+            "slrs": ("no gain", "sd runs this pair, and needs no sum over texts"),
             "tli": ("no gain", "the intersection is the vocabulary itself: it is sd"),
         }
     known, fits = set(method_names()), []
@@ -136,12 +136,12 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
 
 def _slem_fit(report: VocabReport) -> tuple[FitVerdict, str]:
     if changed := _changed_texts(report):
-        return "weak", f"{changed}: the drafter reads and writes other texts"
-    return "fits", "texts come back from the tokens of both; the vocabularies may differ in any way"
+        return "weak", f"{changed}, so the drafter sees changed texts"
+    return "fits", "texts round-trip through both tokenizers; the vocabularies may differ in any way"
 
 
 def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
-    weak = [f"{changed}: the drafter reads and writes other texts"] if (changed := _changed_texts(report)) else []
+    weak = [f"{changed}, so the drafter sees changed texts"] if (changed := _changed_texts(report)) else []
     if report.writable_in_texts < LARGE_OVERLAP:
         share = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
         weak.insert(0, f"the drafter can write {share}: only those can be accepted")
@@ -154,9 +154,9 @@ def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
 
 
 def _changed_texts(report: VocabReport) -> str:
-    """Returns how many texts do not come back from each side's tokens; empty where all do."""
+    """Returns how many texts do not round-trip through each tokenizer; empty where all do."""
     return "; ".join(
-        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not come back from the {side}'s tokens"
+        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
         for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
         if found.num_changed_by_bridges
     )
@@ -234,7 +234,7 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     yield injectivity_table(report)
     for side, found in report.sides.items():
         if found.first is not None:
-            yield f"{side}: {found.first.text!r} comes back as {found.first.comes_back!r}\n"
+            yield f"{side}: {found.first.text!r} becomes {found.first.round_trip!r}\n"
     yield decompositions_table(report.decompositions)
     yield lengths_table(lengths[:MANY_LENGTHS])
     if longer := lengths[MANY_LENGTHS:]:
@@ -263,14 +263,14 @@ def sizes_table(report: VocabReport) -> Table:
 
 
 def injectivity_table(report: VocabReport) -> Table:
-    """Returns how many texts come back from their tokens."""
+    """Returns how many texts round-trip."""
     rows = [
         _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
                "yes, on these" if found.injective else "no")
         for side, found in report.sides.items()
     ]  # fmt: skip
     columns = words("") + numbers("texts", "changed", "by bridges", "injective", folds=True)
-    return Table("texts that come back from their tokens", columns, rows)
+    return Table("texts that round-trip", columns, rows)
 
 
 def decompositions_table(found: Decompositions) -> Table:
@@ -284,8 +284,8 @@ def decompositions_table(found: Decompositions) -> Table:
         _cells(name, of.mean, of.sd, of.min, of.quartile_1, of.median, of.quartile_3, of.max)
         for name, of in summaries.items()
     ]
-    impossible = f", {found.num_impossible:,} of them not at all" if found.num_impossible else ""
-    title = f"how D can write the {found.num_tokens:,} plain tokens of T{impossible}"
+    impossible = f", {found.num_impossible:,} impossible" if found.num_impossible else ""
+    title = f"ways to spell the {found.num_tokens:,} plain tokens of T in D{impossible}"
     columns = words("per token") + numbers("mean", "sd", "min", "25 %", "median", "75 %", "max", folds=True)
     return Table(title, columns, rows)
 

@@ -102,7 +102,7 @@ class TextChange(BaseModel):
     """The first difference between a text and what comes back, with what is around it."""
 
     text: str
-    comes_back: str
+    round_trip: str
 
 
 class Injectivity(BaseModel):
@@ -120,27 +120,27 @@ class Injectivity(BaseModel):
 
 
 def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) -> Injectivity:
-    """Test a tokenizer on texts; no special token is put in or read."""
+    """Tests a tokenizer on texts; no special token is put in or read."""
     num_changed = num_changed_by_bridges = 0
     first = None
     for text in texts:
         ids = vocabulary.encode(text)
-        comes_back = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if comes_back != text:
+        round_trip = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if round_trip != text:
             num_changed += 1
-            first = first or around_difference(text, comes_back)
+            first = first or around_difference(text, round_trip)
         num_changed_by_bridges += vocabulary.text(ids) != (text, 0)
     return Injectivity(
         num_texts=len(texts), num_changed=num_changed, num_changed_by_bridges=num_changed_by_bridges, first=first
     )
 
 
-def around_difference(text: str, comes_back: str) -> TextChange:
+def around_difference(text: str, round_trip: str) -> TextChange:
     """Excerpts that begin a little before the first difference."""
-    pairs = zip(text, comes_back, strict=False)
-    place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(comes_back)))
+    pairs = zip(text, round_trip, strict=False)
+    place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(round_trip)))
     start = max(0, place - NUM_SHOWN // 3)
-    return TextChange(text=text[start : start + NUM_SHOWN], comes_back=comes_back[start : start + NUM_SHOWN])
+    return TextChange(text=text[start : start + NUM_SHOWN], round_trip=round_trip[start : start + NUM_SHOWN])
 
 
 EXACT_FLOAT = 10**15  # above it a mean is rounded to an integer, so that it never overflows
@@ -181,7 +181,7 @@ class Decompositions(BaseModel):
 
 
 def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
-    """Over all plain tokens of the target."""
+    """Returns the counts over all plain tokens of the target."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     tokens = list(target.id_of)

@@ -157,7 +157,7 @@ def limit(
 
     Copies, sums and matrix products are timed too.
 
-    Bounds: bytes of weights and cache that a pass must read ÷ the bandwidth of copies;
+    Bounds: bytes of weights and cache that a pass must read ÷ the copy bandwidth;
 
     operations of a pass ÷ the rate of matrix products.
     """

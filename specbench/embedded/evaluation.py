@@ -18,14 +18,15 @@ from specbench.training.teacher import GenerationJob, Generator
 
 WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
+BATCH = 64
 
 
-def greedy_ids(model: Any, prompts: list[list[int]], num_new: int, batch_size: int = 64) -> list[list[int]]:
+def greedy_ids(model: Any, prompts: list[list[int]], num_new: int) -> list[list[int]]:
     """Returns the greedy continuation of each prompt, up to and including the end token."""
     ends = frozenset({model.config.eos_token_id})
     generator = Generator(model, model.config.vocab_size, ends, Sampling(), num_new)
     jobs = [GenerationJob(tuple(prompt)) for prompt in prompts]
-    return [list(ids) for ids in generator.continue_all(jobs, batch_size)]
+    return [list(ids) for ids in generator.continue_all(jobs, BATCH)]
 
 
 def predictor(model: Any) -> Predict:

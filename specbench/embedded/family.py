@@ -47,7 +47,7 @@ class TokenizerRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberIdentity:
-    """What the recipes of all members say. `role`: target, drafter or ngram."""
+    """The fields of every member's recipe. `role`: target, drafter or ngram."""
 
     name: str
     role: str = "drafter"

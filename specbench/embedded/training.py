@@ -188,7 +188,7 @@ def _identity_copy(block: nn.Module) -> nn.Module:
 
 
 def grow_model(model: LlamaForCausalLM, num_layers: int) -> None:
-    """Inserts identity blocks evenly behind the trained ones, until there are `num_layers`. In place."""
+    """Inserts identity blocks evenly after the trained ones, until there are `num_layers`. In place."""
     old = list(model.model.layers)
     blocks: list[nn.Module] = []
     for position, block in enumerate(old):

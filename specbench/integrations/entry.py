@@ -37,7 +37,7 @@ class EntryCode:
 
 
 def load(entry: str) -> EntryCode:
-    """Imports an entry. Raises ConfigError if the import fails, or if the name is no function and no class with a
+    """Imports an entry. Raises ConfigError if the import fails, or if the name is neither a function nor a class with a
     method `generate`."""
     place, _, name = entry.rpartition(":")
     try:
@@ -118,7 +118,7 @@ def keywords(
 
 
 def takes(call: Callable[..., Any], name: str, num_positional: int = 0) -> bool:
-    """Returns whether a call accepts a keyword; its first `num_positional` parameters are no keywords."""
+    """Returns whether a call accepts a keyword; its first `num_positional` parameters are not keywords."""
     parameters = list(_signature(call).parameters.values())[num_positional:]
     keywords = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     return any(p.kind is p.VAR_KEYWORD or (p.name == name and p.kind in keywords) for p in parameters)

@@ -51,7 +51,7 @@ def measurement_of(
         subsets=tuple(
             MeasuredSubset(
                 task=cell.task.name, subset=cell.subset, num_examples=len(cell.data.examples), source=cell.data.source,
-                location=str(cell.data.location), revision=cell.data.revision, worked=cell.data.worked,
+                location=str(cell.data.location), revision=cell.data.revision, worked=cell.data.fewshot,
             )
             for cell in cells
         ),

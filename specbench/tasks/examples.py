@@ -47,7 +47,7 @@ class TaskData:
     location: str
     revision: str | None
     examples: tuple[Example, ...]
-    worked: FewshotInfo = NO_SHOTS
+    fewshot: FewshotInfo = NO_SHOTS
 
 
 def load_examples(
@@ -71,13 +71,13 @@ def load_examples(
     shots.check(chosen, rows)
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
-    return TaskData(source.kind, source.location, source.revision, examples, shots.worked)
+    return TaskData(source.kind, source.location, source.revision, examples, shots.fewshot)
 
 
 def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:
-    """Returns the prompts of a row of the bundled sample, one per turn, with the worked examples before the first.
+    """Returns the prompts of a row of the bundled sample, one per turn, with the few-shot examples before the first.
 
-    `task` is merged with its subset; the row's column `subset` selects the worked examples.
+    `task` is merged with its subset; the row's column `subset` selects the few-shot examples.
     """
     turns = _turns(task, row, "row")
     prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""

@@ -65,8 +65,8 @@ def fetch_place(dataset: DatasetSpec, console: Console) -> str:
         commit, sizes = hub.listing(dataset)
         paths = []
         for name, size in sizes.items():
-            told = "" if size is None else f" ({size:,} bytes)"
-            console.print(f"fetching {dataset.path} {name}{told}", markup=False, highlight=False, soft_wrap=True)
+            size_note = "" if size is None else f" ({size:,} bytes)"
+            console.print(f"fetching {dataset.path} {name}{size_note}", markup=False, highlight=False, soft_wrap=True)
             paths.append(hub.download(dataset, commit, name))
         hub.write_note(dataset, commit, list(sizes))
     except ConfigError:

@@ -73,7 +73,7 @@ def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable
     """
     suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
     if suffix is None:
-        raise ConfigError(f"{path}: not a kind of file that can be read: use {', '.join(SUFFIXES[::2])} (also .gz)")
+        raise ConfigError(f"{path}: unsupported file type: use {', '.join(SUFFIXES[::2])} (also .gz)")
     form = suffix.removesuffix(".gz").removeprefix(".")
     try:
         if form == "parquet" and isinstance(path, Path):
@@ -164,7 +164,7 @@ def _joined(path: File, lines: Iterable[str]) -> str:
         size += len(line)
         if size > bounded.MAX_BYTES:
             raise ConfigError(
-                f"{path}: has more than {bounded.MAX_BYTES:,} characters, the most that are read as one value: write "
+                f"{path}: exceeds the limit of {bounded.MAX_BYTES:,} characters for one value: write "
                 "one row a line (.jsonl)"
             )
     return "".join(found)
@@ -261,8 +261,8 @@ def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
     columns = {column: _lines(path) for column, path in files.items()}
     counts = {str(files[column]): len(lines) for column, lines in columns.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
-        raise ConfigError(f"local.parallel: {told}: aligned files have as many: correct them")
+        lengths = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
+        raise ConfigError(f"local.parallel: {lengths}: aligned files need equal numbers of lines: correct them")
     first = next(iter(files.values()))
     for number, texts in enumerate(zip(*columns.values(), strict=True), start=1):
         if any(text.strip() for text in texts):

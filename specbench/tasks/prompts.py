@@ -20,7 +20,7 @@ from specbench.tasks.sources import open_source, rows_of
 def turns_of(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
     """Yields the row once per turn, with `turn` and `turn_index`; for a task of one turn, the row itself.
 
-    Raises ConfigError naming `place` if the column of the turns is no list of texts.
+    Raises ConfigError naming `place` if the column of the turns is not a list of texts.
     """
     if task.turns is None:
         yield row
@@ -122,8 +122,8 @@ SHOWN = 5  # places in an error message
 
 @dataclass(frozen=True)
 class FewshotInfo:
-    """What a leaderboard row says of the few-shot examples (`results.row.Shots`). `checked`: whether every measured row
-    could be compared with them."""
+    """The few-shot examples as a leaderboard row records them (`results.row.RowShots`). `checked`: whether every
+    measured row could be compared with them."""
 
     num: int = 0
     source: Literal["task", "hub", "local", "sample"] | None = None
@@ -141,7 +141,7 @@ class FewshotPrefix:
 
     prefix: str = ""
     asked: frozenset[str] = frozenset()
-    worked: FewshotInfo = NO_SHOTS
+    fewshot: FewshotInfo = NO_SHOTS
 
     def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
         """Raises ConfigError if rows repeat a question of the prefix, even with their options in another order, or have

@@ -81,7 +81,7 @@ def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overri
 
 def is_finished(spec: TrainSpec) -> bool:
     """Returns whether the output folder holds the result of these settings, data and models. Returns False for anything
-    that is no training of this kind. Raises ConfigError with the differences for another training of the same kind."""
+    that is not a training of this kind. Raises ConfigError with the differences for another training of this kind."""
     try:
         record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
         made, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]

@@ -80,14 +80,16 @@ class CorpusFiles:
             raise ConfigError(f"{place}: has no column '{self.column}' {column_hint(row)}")
         cell = row[self.column]
         if not isinstance(cell, str):
-            raise ConfigError(f"{place}: column '{self.column}' holds no text but {json.dumps(cell)[:40]}: correct it")
+            raise ConfigError(
+                f"{place}: column '{self.column}' must be a text, not {json.dumps(cell)[:40]}: correct it"
+            )
         return cell
 
 
 def column_hint(row: object) -> str:
     """Returns what a line has instead of the column, and what to do."""
     if not isinstance(row, dict):
-        return '(it is no JSON object): write {"COLUMN": "…"} on each line'
+        return '(it is not a JSON object): write {"COLUMN": "…"} on each line'
     names = list(row)
     return f"(columns: {', '.join(names)}): give --set data.column={names[0] if len(names) == 1 else 'NAME'}"
 
@@ -331,7 +333,8 @@ def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
             raise ConfigError(f"scdf.proportions.{name}: the data has no language '{name}': {nearest(name, known)}")
     if spec.scdf.weighting == "corrective" and len(known) < 2:
         raise ConfigError(
-            f"data: only the language '{known[0]}', and s-CDF gives the best of several no weight: name two or more"
+            f"data: has one language, '{known[0]}', and s-CDF gives the best language of a pass no weight: "
+            "name two or more"
         )
 
 

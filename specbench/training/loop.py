@@ -72,7 +72,7 @@ class RateProgress:
         """Returns what training.json says of a learning rate. `validation`: losses by number of finished steps."""
         return {
             "learning_rate": rate,
-            "held_back_loss": self.last_validation,
+            "validation_loss": self.last_validation,
             "lost": self.lost,
             "validation": {str(num_done): loss for num_done, loss in self.validation.items()},
             "steps": [asdict(point) for point in self.curve],
@@ -104,7 +104,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     """Loads the checkpoint in a folder into model and optimizer. Returns its progress, or that of a new training if
     there is none.
 
-    Raises ConfigError for a file that is no complete checkpoint of this model.
+    Raises ConfigError for a file that is not a complete checkpoint of this model.
     """
     if not (folder / CHECKPOINT).exists():
         return RateProgress()
@@ -136,7 +136,7 @@ def naming_checkpoint(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         raise ConfigError(
-            f"{folder / CHECKPOINT}: is no checkpoint of this training ({type(error).__name__}): delete {folder} to "
+            f"{folder / CHECKPOINT}: is not a checkpoint of this training ({type(error).__name__}): delete {folder} to "
             "start again"
         ) from error
 
@@ -201,7 +201,7 @@ class LossPart:
 
 
 class Objective(Protocol):
-    """What a drafter is trained on, in passes that are counted from 0; a step of the training has one or several.
+    """The loss that trains a drafter, in passes that are counted from 0; a step of the training has one or several.
 
     Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. In the log,
     `columns` follow the columns timestamp, step and pass.
@@ -365,10 +365,10 @@ class Loop:
 
     def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
         with self._evaluating():
-            held_back = self.objective.validation(self.model)
-        if held_back is not None:
-            check_finite(held_back, "the validation loss", done.num_done)
-            done.validation[done.num_done] = float(held_back)
+            held_out = self.objective.validation(self.model)
+        if held_out is not None:
+            check_finite(held_out, "the validation loss", done.num_done)
+            done.validation[done.num_done] = float(held_out)
         done.cost = meter.cost()
         if self.accelerator.is_main_process:
             with output.writing():

@@ -49,7 +49,7 @@ class SampleObjective:
         self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses
     ) -> None:
         self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
-        self.samples, self.held_back = split_held_back(samples, share, seed)
+        self.samples, self.held_out = split_held_out(samples, share, seed)
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
@@ -87,9 +87,9 @@ class SampleObjective:
     @torch.no_grad()
     def validation(self, drafter: nn.Module) -> float | None:
         """Returns the mean loss over the held-out tokens, None if there are none."""
-        if not self.held_back:
+        if not self.held_out:
             return None
-        batches = batches_of(self.held_back, MINI_BATCH)
+        batches = batches_of(self.held_out, MINI_BATCH)
         total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
         return total / sum(batch.num_learnt for batch in batches)
 
@@ -100,7 +100,7 @@ class SampleObjective:
         return loss
 
 
-def split_held_back(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
+def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
     """Returns the learnt and the held-out samples of every group. Samples of one prompt stay together, across groups
     too. Raises ConfigError for a group that is too small for both."""
     if not share:
@@ -112,16 +112,16 @@ def split_held_back(samples: Sequence[Sample], share: float, seed: int) -> tuple
     orders = {
         group: [found[i] for i in shuffled(len(found), seed, "held back", group)] for group, found in prompts.items()
     }
-    chosen = held_back_prompts(orders, share)
+    chosen = held_out_prompts(orders, share)
     learnt: list[Sample] = []
-    held_back: list[Sample] = []
+    held_out: list[Sample] = []
     for group, by_prompt in groups.items():
         for prompt in orders[group]:
-            (held_back if prompt in chosen else learnt).extend(by_prompt[prompt])
-    return learnt, held_back
+            (held_out if prompt in chosen else learnt).extend(by_prompt[prompt])
+    return learnt, held_out
 
 
-def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
+def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
     """Returns the held-out prompts of all groups, given each group's different prompts in random order: the first ones,
     as many as the share and at least one.
 
@@ -134,8 +134,8 @@ def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[
         rest = "give more texts, or validation_share=0 and one learning rate"
         if len(prompts) < 2:
             raise ConfigError(
-                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds one "
-                f"back: {rest}"
+                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds that "
+                f"one out: {rest}"
             )
         number = max(1, round(share * len(prompts)))
         missing = number - sum(decided.get(prompt, False) for prompt in prompts)
@@ -143,10 +143,10 @@ def held_back_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[
         decided |= {prompt: place < missing for place, prompt in enumerate(free)}
         if all(decided[prompt] for prompt in prompts):
             raise ConfigError(
-                f"data: validation_share = {share:g} holds back every text of '{group}', with those of other languages "
+                f"data: validation_share = {share:g} holds out every text of '{group}', with those of other languages "
                 f"that are equal: {rest}"
             )
-    return {prompt for prompt, is_held_back in decided.items() if is_held_back}
+    return {prompt for prompt, is_held_out in decided.items() if is_held_out}
 
 
 def prompt_of(sample: Sample) -> Ids:
@@ -295,7 +295,7 @@ def fitting_prompts(
     """Returns the prompts with their languages; too long prompts lose their middle, as in a run.
 
     context: the tokens that both models can read, None without a limit. Raises ConfigError for a prompt without tokens,
-    and if the context has no room behind a prompt for the target's answer or s-CDF's drafts.
+    and if the context has no room after a prompt for the target's answer or s-CDF's drafts.
     """
     follows = {"max_new_tokens": spec.max_new_tokens}
     if spec.scdf is not None:

@@ -54,7 +54,7 @@ class OutputFolder(ResumableFolder):
                 others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
                 if others and not self.work.is_dir():
                     raise ConfigError(
-                        f"--output {self.path}: is no unfinished training (it holds {others[0]}): choose another "
+                        f"--output {self.path}: is not an unfinished training (it holds {others[0]}): choose another "
                         "--output"
                     )
             elif self.path.exists() or self.path.is_symlink():
@@ -150,13 +150,13 @@ def remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-FORMAT = 2
+FORMAT = 1
 MOST_LISTED = 100_000  # 1.6 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterRecord:
-    """What training.json says of every drafter. `cost`: see `cost.CostMeter`; of several processes, some values are
+    """The contents of training.json. `cost`: see `cost.CostMeter`; of several processes, some values are
     those of the main one alone. `finished`: UTC."""
 
     settings: dict[str, Any]
@@ -193,9 +193,9 @@ class TrainingRecord(DrafterRecord):
         curve = self.curves[self.chosen]
         last = curve["steps"][-1]
         losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
-        held_back = f" · validation loss {curve['held_back_loss']:.4f}" if curve["held_back_loss"] is not None else ""
+        held_out = f" · validation loss {curve['validation_loss']:.4f}" if curve["validation_loss"] is not None else ""
         rates = f" · learning rate {curve['learning_rate']:g}" if len(self.curves) > 1 else ""
-        return f"{last['step']} steps · loss {losses}{held_back}{rates} · {self.cost['wall_seconds']:.0f} s"
+        return f"{last['step']} steps · loss {losses}{held_out}{rates} · {self.cost['wall_seconds']:.0f} s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,8 +262,8 @@ def draw_curves(record: TrainingRecord, path: Path) -> bool:
     for language, (steps, losses) in lines.items():
         panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
     if curve["validation"]:
-        held_back = {int(num_done): loss for num_done, loss in curve["validation"].items()}
-        panel.plot(*zip(*held_back.items(), strict=True), "ko--", label="held out")
+        held_out = {int(num_done): loss for num_done, loss in curve["validation"].items()}
+        panel.plot(*zip(*held_out.items(), strict=True), "ko--", label="validation")
     panel.set_xlabel("step (update)")
     panel.set_ylabel("loss (nats per token)")
     panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")

@@ -34,7 +34,7 @@ class ProgressLine:
         self._bar.stop()
 
     def update(self, description: str, completed: float, ending: str = "", is_last: bool = False) -> None:
-        """Shows the description. `ending`: what a plain line says behind it."""
+        """Shows the description. `ending`: the text that a plain line adds after it."""
         self._bar.update(self._task, description=description, completed=completed)
         self._lines.say(description + ending, is_last)
 

@@ -39,7 +39,7 @@ class ScdfSpec(DescribedSpec):
     weighting: Literal["corrective", "equal", "balanced"] = "corrective"
     """corrective is s-CDF; equal gives every language the same weight; balanced draws languages by proportions."""
     proportions: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """How often each language is drawn if the weighting is balanced: {en: 1, sw: 3}."""
+    """Draws of each language if the weighting is balanced: {en: 1, sw: 3}."""
 
     @model_validator(mode="after")
     def _several_languages(self) -> "ScdfSpec":
@@ -130,7 +130,7 @@ class ParallelSpec(DescribedSpec):
         try:
             fields = [field for _, field, _, _ in Formatter().parse(prompt) if field is not None]
         except ValueError as error:
-            raise ValueError("write braces that are no field twice: {{ and }}") from error
+            raise ValueError("write braces that are not a field twice: {{ and }}") from error
         if fields != ["source"]:
             raise ValueError("it holds {source} once and no other field: correct it")
         return prompt

@@ -50,7 +50,7 @@ ATTACKS = {  # file's name, what makes it → what the error tells
     "a cell without an end": ("x.csv", lambda: b'q\n"' + (b"x" * 99 + b"\n") * 800_000, "field larger than"),
     "a tab-separated line without an end": ("x.tsv", lambda: b"q\n" + b"x" * 68_000_000, "more than 67,108,864"),
     "columns without an end": ("x.csv", lambda: b"," * 68_000_000, "more than 67,108,864 characters"),
-    "one value of 80 MB": ("x.json", lambda: b"[\n" + (b'{"q":\n' + b"1" * 99) * 700_000, "read as one value"),
+    "one value of 80 MB": ("x.json", lambda: b"[\n" + (b'{"q":\n' + b"1" * 99) * 700_000, "characters for one value"),
     "deep rows": ("x.jsonl", lambda: b"[" * 1_000_000, "nested deeper than 64 levels"),
     "a deep value": ("x.json", lambda: b'{"data":' * 1_000_000, "nested deeper than 64 levels"),
     "a key twice": ("x.jsonl", lambda: b'{"q": 1, "q": 2}', "the key 'q' is there twice"),

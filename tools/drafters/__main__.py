@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def findings(place: Workplace) -> Findings:
-    """Train and measure everything."""
+    """Trains and measures everything."""
     trained = train_all(place)
     methods = {f"{w}-seed{seed}": place.method(f"{w}-seed{seed}", checkpoint(trained.folders[w][seed]))
                for w in WEIGHTINGS for seed in SEEDS}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What papers claim of drafters, and what the paired comparisons say to it."""
+"""The claims of papers on drafters, compared with the paired measurements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def section(claim: Claim) -> str:
 
 
 def verdict(claim: Claim) -> str:
-    """How many of the claimed changes were found."""
+    """Returns the number of claimed changes that were found."""
     words = [
         judged(family_of(claim.reports[name])[key], sign)
         for name, signs in claim.expected.items() for key, sign in signs.items()
@@ -45,13 +45,13 @@ def verdict(claim: Claim) -> str:
 
 
 def judged(found: NumberChange, sign: str) -> str:
-    """Whether the interval of the difference is on the claimed side."""
+    """Returns whether the interval of the difference is on the claimed side."""
     way = direction(found)
     return "shown" if way == sign else way if way == "not separable" else "reversed"
 
 
 def direction(found: NumberChange) -> str:
-    """What the interval of the difference says."""
+    """Returns the direction that the interval of the difference shows."""
     if found.difference.low is not None and found.difference.low > 0:
         return RISES
     if found.difference.high is not None and found.difference.high < 0:

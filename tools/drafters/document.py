@@ -193,7 +193,7 @@ def tokens(found: Scaling) -> str:
 German to English, greedy, {NUM_ROWS} held-out rows, all drafters in one run. `F`: fine-tuned from random weights, 5
 epochs; `P-F`: pretrained on the pair's texts before it, 3 epochs; `drafter-F`: from the plain drafter, 3 epochs. Tokens
 are those of the target's answers at four temperatures, as the paper counts them: some answers are the same at several.
-A tenth of the prompts is held back to choose one of five learning rates.
+A tenth of the prompts is held out to choose one of five learning rates.
 
 {table(head, rows)}
 Slopes per factor e of the tokens, by least squares over the points of both seeds, prompts drawn anew for all at once:
@@ -207,14 +207,14 @@ start, a slope is in part the way back.
 
 
 def beside_start(points: Sequence[Point]) -> str:
-    """How many points have a higher and a lower α than where they began."""
+    """Returns how many points have a higher and a lower α than where they began."""
     above = sum(point.gain.low is not None and point.gain.low > 0 for point in points)
     below = sum(point.gain.high is not None and point.gain.high < 0 for point in points)
     return f"{above} of {len(points)} above, {below} below"
 
 
 def grows(slope: Metric) -> str:
-    """What the interval of a slope says."""
+    """Returns the direction that the interval of a slope shows."""
     if slope.low is None or slope.high is None:
         return "not known"
     return "grows" if slope.low > 0 else "falls" if slope.high < 0 else "not separable from constant"

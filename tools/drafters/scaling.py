@@ -61,7 +61,7 @@ class Scaling:
 
 
 def scaling(place: Workplace) -> Scaling:
-    """Fine-tune from every start on ever more prompts, and measure all drafters in one run."""
+    """Fine-tunes from every start on ever more prompts, and measures all drafters in one run."""
     starts = {"F": random_start(place), "P-F": pretrained(place), "drafter-F": "embedded:drafter"}
     place.write_yaml("configs/finetune.yaml", finetuning())
     made = {
@@ -105,7 +105,7 @@ def pretrained(place: Workplace) -> str:
 
 
 def finetuning() -> dict[str, object]:
-    """The fine-tuning of the shipped member, but for the number of prompts, with a tenth held back to choose a rate."""
+    """The fine-tuning of the shipped member, but for the number of prompts, with a tenth held out to choose a rate."""
     settings = stage("drafter-pretrain-finetune", 1)
     del settings["data"]["limit"], settings["learning_rate"]
     return {**settings, "finetune": {"validation_share": 0.1}}
@@ -132,8 +132,8 @@ def told_of(place: Workplace, folder: str) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Columns:
-    """Of every method per prompt: tokens and seconds of its decoding and of AR's [4, num_prompts], its acceptance rate
-    and whether it has one [2, num_prompts]; and α and speed-up of its row."""
+    """The columns of every method per prompt: tokens and seconds of its decoding and of AR's [4, num_prompts], its
+    acceptance rate and whether it has one [2, num_prompts]; and α and speed-up of its row."""
 
     speeds: Mapping[str, Array]
     rates: Mapping[str, Array]
@@ -144,8 +144,8 @@ class Columns:
         return combined([self.rates[method], self.rates[start]], np.array([1.0, -1.0]))
 
     def slopes(self, points: Sequence[Point]) -> tuple[Metric, Metric]:
-        """Of speed-up and of α, per factor e of the tokens: least squares over the points, prompts drawn anew for all
-        of them at once."""
+        """Returns the slopes of speed-up and of α per factor e of the tokens: least squares over the points, prompts
+        drawn anew for all of them at once."""
         logs = np.log([point.num_tokens for point in points])
         weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
         speeds, rates = ([each[point.method] for point in points] for each in (self.speeds, self.rates))
@@ -166,7 +166,7 @@ def combined(columns: Sequence[Array], weights: Array) -> Metric:
 
 
 def columns_of(folder: Path) -> Columns:
-    """What a run on one subset has measured."""
+    """Returns the columns of a run on one subset."""
     run, methods = read_run(str(folder))
     speeds: dict[str, list[list[float]]] = {}
     rates: dict[str, list[list[float]]] = {}

@@ -35,7 +35,7 @@ def stage(name: str, number: int = 0) -> dict[str, Any]:
 
 
 def train_all(place: Workplace) -> Trained:
-    """Train what is not there yet; the learning rate is chosen on seed 0, for both weightings in the same way."""
+    """Trains what is not there yet; the learning rate is chosen on seed 0, for both weightings in the same way."""
     for weighting in WEIGHTINGS:
         settings = stage("drafter-scdf")
         settings["scdf"]["weighting"] = weighting
@@ -48,7 +48,7 @@ def train_all(place: Workplace) -> Trained:
 
 
 def train(place: Workplace, weighting: str, rate: str, seed: int) -> str:
-    """Train one drafter; returns its folder."""
+    """Trains one drafter; returns its folder."""
     folder = f"trained/{weighting}-{rate}-seed{seed}"
     place.specbench(
         f"{folder}/training.json", "train", "scdf", "--config", f"configs/{weighting}.yaml", "--learning-rate", rate,

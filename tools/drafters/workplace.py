@@ -29,11 +29,11 @@ class Workplace:
         return self.folder.joinpath(*names)
 
     def specbench(self, made: str, *words: str) -> None:
-        """Run `specbench` with these words unless `made`, the file that tells that it has ended, is there."""
+        """Runs `specbench` with these words unless `made`, the file that tells that it has ended, is there."""
         self._make(made, shlex.join(["specbench", *words]), words, keeps_output=False)
 
     def report(self, made: str, *words: str) -> str:
-        """What `specbench … --json` prints, kept in a file."""
+        """Returns the output of `specbench … --json`, kept in a file."""
         self._make(made, f"{shlex.join(['specbench', *words])} > {made}", words, keeps_output=True)
         return self.path(made).read_text(encoding="utf-8")
 

@@ -24,7 +24,7 @@ HEAD = """# The two engines, and what the hardware allows
 
 `python -m tools.engines --write` wrote this page on {device}, in float32, with torch {torch} and transformers
 {transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds
-of the hardware (wanted: AR at 0.75 of the bandwidth bound, drafting at 0.5 of its own).
+of the hardware (wanted: AR at 0.75 of the memory bound, drafting at 0.5 of its own).
 
 ## Engines and methods
 
@@ -86,7 +86,7 @@ def speedups(lines: Sequence[methods.Line]) -> list[list[str]]:
 
 
 def said(module: str, *words: str) -> str:
-    """What a command prints."""
+    """Returns the output of a command."""
     surroundings = {**os.environ, "COLUMNS": "120"}
     done = subprocess.run(
         [sys.executable, "-m", module, *words], env=surroundings, check=True, stdout=subprocess.PIPE, text=True

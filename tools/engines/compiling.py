@@ -1,4 +1,4 @@
-"""What compiling takes at a first start and at a second one, when torch has its compiled code on disk.
+"""The time of compiling at a first start and at a second one, when torch has its compiled code on disk.
 
 `python -m tools.engines.compiling` compiles what speculative decoding needs of the embedded pair and prints the
 seconds: the whole of it in a process of its own, as a run begins.

@@ -40,7 +40,7 @@ OTHERS = {"pld": "hf-pld", "slem": "hf-slem", "tli": "hf-tli"}  # transformers' 
 @dataclass(frozen=True)
 class Line:
     """One method: what each side made of each prompt in how long, transformers' None where it has no such method; how
-    many prompts had the same tokens on all sides; the share of the decode time that is no forward pass, by engine."""
+    many prompts had the same tokens on all sides; the share of the decode time outside of forward passes, by engine."""
 
     method: str
     eager: list[Timed]
@@ -80,7 +80,7 @@ def load(methods: Sequence[MethodSpec], engine: Engine) -> Models:
 
 
 def reserve(need: CompileRequirements, num_tokens: int) -> None:
-    """Compile all passes that methods need of a model, for conversations of `num_tokens` tokens of the target."""
+    """Compiles all passes that methods need of a model, for conversations of `num_tokens` tokens of the target."""
     model = need.model
     num_own = num_tokens * (6 if need.packs else 2 if need.has_own_tokens else 1)  # slrs drafts with bytes
     assert model.static is not None

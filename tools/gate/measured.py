@@ -61,7 +61,7 @@ class Machine:
         make_worse(folder / "drafter", folder / "worse")
 
     def run(self, name: str, target: str = "target", drafter: str = "drafter", overrides: Sequence[str] = ()) -> Path:
-        """Measure AR and METHODS on 16 prompts into a folder; what is there is kept."""
+        """Measures AR and METHODS on 16 prompts into a folder; what is there is kept."""
         if (self.folder / name / "leaderboard.json").exists():
             return self.folder / name
         request = Request(

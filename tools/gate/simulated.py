@@ -1,4 +1,4 @@
-"""What `specbench check` says, by simulation: measurements are drawn, and the gate's own functions judge them.
+"""The verdicts of `specbench check`, by simulation: measurements are drawn, and the gate's own functions judge them.
 
 Both runs measure the same prompts, AR and every method one after the other, the order reversed from prompt to prompt.
 Lengths are log-normal with sigma 1, speed-ups of single prompts with sigma 0.3 around 2. Every generation's seconds
@@ -66,7 +66,7 @@ def measured(tokens: Array, seconds: Array, clock: Clock, generator: np.random.G
 def exit_code(
     generator: np.random.Generator, num_prompts: int, fall: float, clock: Clock, num_methods: int, max_regression: float
 ) -> int:
-    """Of one check; the first method has lost the share `fall` of its speed."""
+    """Returns the exit code of one check; the first method has lost the share `fall` of its speed."""
     tokens = np.exp(4 + generator.normal(size=num_prompts))
     gained = np.exp(np.log(2) + 0.3 * generator.normal(size=(num_methods, num_prompts)))
     seconds = 0.02 * tokens / np.vstack([np.ones(num_prompts), gained])
@@ -98,7 +98,7 @@ def shares(
 
 
 def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
-    """Of each of PLACES, number of prompts and of methods: the shares, in %, by the true fall."""
+    """Returns, for each of PLACES, number of prompts and of methods, the shares, in %, by the true fall."""
     for name, max_regression in PLACES:
         for num_prompts in sizes:
             for num_methods in NUM_METHODS:

@@ -51,7 +51,7 @@ def article(noun: str) -> str:
 
 
 def place(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Where a thing is found."""
+    """Returns a question: the place where a thing is found."""
     noun, where = random.choice([item for things in tables("questions")["kinds"].values() for item in things.items()])
     wrong = random.sample([other for other in tables("questions")["places"] if other != where], num_wrong)
     why = f"You find {article(noun)} {tables('questions')['places'][where]}."
@@ -59,7 +59,7 @@ def place(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def kind(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Which thing is of a kind."""
+    """Returns a question: the thing of a kind among others."""
     name = random.choice(list(tables("questions")["kinds"]))
     noun = random.choice(list(tables("questions")["kinds"][name]))
     wrong = random.sample(_of_others(name), num_wrong)
@@ -68,7 +68,7 @@ def kind(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def odd(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Which thing is not of a kind."""
+    """Returns a question: the one thing that is not of a kind."""
     name = random.choice([name for name, things in tables("questions")["kinds"].items() if len(things) >= num_wrong])
     noun = random.choice(_of_others(name))
     wrong = random.sample(list(tables("questions")["kinds"][name]), num_wrong)
@@ -81,7 +81,7 @@ def _of_others(name: str) -> list[str]:
 
 
 def use(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Which thing is used for something."""
+    """Returns a question: the thing that is used for something."""
     uses = tables("questions")["uses"]
     noun = random.choice(list(uses))
     wrong = random.sample([other for other in uses if other != noun], num_wrong)
@@ -91,7 +91,7 @@ def use(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def opposite(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """The opposite of a word."""
+    """Returns a question: the opposite of a word."""
     pair = random.choice(tables("questions")["opposites"])
     word, right = random.sample(pair, 2)
     others = [other for opposites in tables("questions")["opposites"] if opposites != pair for other in opposites]
@@ -100,7 +100,7 @@ def opposite(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def capital(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """The capital of a country."""
+    """Returns a question: the capital of a country."""
     countries = tables("questions")["countries"]
     country = random.choice(list(countries))
     wrong = random.sample([city for other, (city, _) in countries.items() if other != country], num_wrong)
@@ -110,7 +110,7 @@ def capital(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def country(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Which country is on a continent."""
+    """Returns a question: the country on a continent."""
     countries = tables("questions")["countries"]
     right = random.choice(list(countries))
     continent = countries[right][1]
@@ -120,7 +120,7 @@ def country(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def odd_country(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Which country is not on a continent."""
+    """Returns a question: the country that is not on a continent."""
     there: dict[str, list[str]] = {}
     for name, (_, continent) in tables("questions")["countries"].items():
         there.setdefault(continent, []).append(name)

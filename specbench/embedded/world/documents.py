@@ -31,7 +31,7 @@ def event(random: Random, held_out: bool) -> Facts:
 
 
 def mix(facts: list[str], asides: list[str], num_asides: int, random: Random, **values: Any) -> list[str]:
-    """Returns the facts in order, with some asides at random positions between and behind them, all filled in."""
+    """Returns the facts in order, with some asides at random positions between and after them, all filled in."""
     lines = list(facts)
     for aside in random.sample(asides, num_asides):
         lines.insert(random.randint(1, len(lines)), aside)

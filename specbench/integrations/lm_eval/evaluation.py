@@ -91,14 +91,14 @@ def main(line: Sequence[str]) -> None:
 
 def parse_line(line: list[str]) -> Any:
     """Returns lm-eval's parsed arguments. Raises ConfigError with its error message, and SystemExit for --help."""
-    said = io.StringIO()
+    printed = io.StringIO()
     try:
-        with patch.object(sys, "argv", ["specbench lm-eval", *line]), redirect_stderr(said):
+        with patch.object(sys, "argv", ["specbench lm-eval", *line]), redirect_stderr(printed):
             return HarnessCLI().parse_args()
     except SystemExit as stop:
         if not stop.code:
             raise
-        message = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        message = printed.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(f"lm-eval: {message}: `specbench lm-eval run --help` shows its options") from stop
 
 

@@ -290,8 +290,10 @@ def _read_lines(path: Path) -> list[JudgementLine]:
             lines.append(JudgementLine.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
-            said = first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
-            raise ConfigError(f"{path}: cannot read the ratings (line {number}: {said}): {REMEDY}") from error
+            reason = (
+                first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
+            )
+            raise ConfigError(f"{path}: cannot read the ratings (line {number}: {reason}): {REMEDY}") from error
     return lines
 
 
@@ -340,7 +342,7 @@ class Judging:
         found = judge_records(records, questions_of(cells), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
             raise ConfigError(
-                f"--judge {self.settings.model} at {self.settings.url}: has rated none of {len(found)} answers: check "
+                f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(found)} answers: check "
                 "--judge-base-url and the server, and repeat the command: what was measured is kept"
             )
         write_judgements(folder / FILE, found, self.settings)
@@ -363,5 +365,5 @@ def judging_of(model: str | None, base_url: str | None, prices: str | None, is_d
     try:
         of_prompt, of_reply = map(float, prices.split(","))
     except ValueError as error:
-        raise ConfigError(f"--judge-prices {prices}: no two numbers: write them as 2.5,10") from error
+        raise ConfigError(f"--judge-prices {prices}: not two numbers: write them as 2.5,10") from error
     return Judging(JudgeSettings(model, base_url, (of_prompt, of_reply)), is_dry_run)

@@ -64,7 +64,7 @@ class Scrolls:
             if not isinstance(row.get(column), str):
                 raise ConfigError(f"column '{column}' must be a text: SCROLLS rows have id, pid, input and output")
         if row["id"] in self._seen:
-            raise ConfigError(f"column 'id' = '{row['id']}' has been before: put rows of one id one behind the other")
+            raise ConfigError(f"column 'id' = '{row['id']}' appeared before: put the rows of one id next to each other")
         self._seen.add(row["id"])
         outputs = list(dict.fromkeys(_outputs(row)))
         return {"id": row.get("pid") or row["id"], "references": outputs} | self._split({**row, "output": outputs})
@@ -93,14 +93,14 @@ def _with_options(row: Row) -> Row:
     answers = {" ".join(output.split()) for output in row["output"]}
     right = [letter for letter, option in zip(LETTERS, options, strict=True) if option in answers]
     if answers and len(right) != 1:
-        told = " / ".join(sorted(answers))[:60]
-        raise ConfigError(f"column 'output': '{told}' is {len(right) or 'none'} of the four answers: correct it")
+        shown = " / ".join(sorted(answers))[:60]
+        raise ConfigError(f"column 'output': '{shown}' is {len(right) or 'none'} of the four answers: correct it")
     letter = right[0] if right else ""
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
 
 
 def _answer_options(text: str) -> list[str]:
-    """Returns the texts behind "(A)" to "(D)" at the beginning of a line; if these are not four, behind any of them."""
+    """Returns the texts after "(A)" to "(D)" at the beginning of a line; if these are not four, after any of them."""
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
     return [" ".join(option.split()) for option in found]

@@ -150,7 +150,7 @@ def conversations(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
     if templates.is_empty(row.get("category")):
         raise ConfigError("no column 'category', which names the group of the row: add it")
     if row["category"] not in KNOWN:
-        raise ConfigError(f"column 'category' = '{row['category']}' is none: {nearest(str(row['category']), KNOWN)}")
+        raise ConfigError(f"column 'category' = '{row['category']}' is unknown: {nearest(str(row['category']), KNOWN)}")
     if row["category"] not in categories:
         return []
     if "references" in row:
@@ -177,7 +177,7 @@ def _each_turn(row: Row, column: str) -> list[Any]:
 
 
 def _final(text: str) -> str | None:
-    """Returns the number behind #### of a worked sum (GSM8K), else the text."""
+    """Returns the number after #### of a worked sum (GSM8K), else the text."""
     number = FINAL_NUMBER.search(text)
     return number[1] if number else text or None
 

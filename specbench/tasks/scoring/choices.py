@@ -34,13 +34,13 @@ SENTENCE_END = rf"(?=[^\S\n]*(?:[.。;!।]|\n|$|,\s*{CAPITAL}))"  # "A: no", bu
 
 
 class WordPatterns(NamedTuple):
-    """Patterns of the words around a letter. Those `before` end where it begins, those `behind` begin at its end."""
+    """Patterns of the words around a letter. Those `before` end where it begins, those `after` begin at its end."""
 
     chosen_before: re.Pattern[str]
-    chosen_behind: re.Pattern[str]
+    chosen_after: re.Pattern[str]
     named_before: re.Pattern[str]
     denied_before: re.Pattern[str]
-    denied_behind: re.Pattern[str]
+    denied_after: re.Pattern[str]
     noun_before: re.Pattern[str]
     together: re.Pattern[str]  # two letters or more, and the words between them
 
@@ -72,14 +72,14 @@ def _patterns(words: dict[str, str]) -> tuple[str, ...]:
         """Up to eight words that may stand between two others, and what separates them."""
         return rf"{separator}*(?:(?:{linking}){separator}*){{0,8}}"
 
-    near, far, behind = links(r"[^\S\n]"), links(r"[\s:=*_—–>-]"), links(r"(?:[^\S\n]|[—–-])")
+    near, far, after = links(r"[^\S\n]"), links(r"[\s:=*_—–>-]"), links(r"(?:[^\S\n]|[—–-])")
     either, both = (rf",?\s*{words[kind]}{near}" for kind in ("or", "and"))
     return (
         rf"(?:{words['answer']}|{CAPITAL},?\s*{words['but']}){far}\Z",
-        rf"{behind}{words['right']}",
+        rf"{after}{words['right']}",
         rf"{words['option']}{far}\Z",
         rf"(?:{words['not']}{near}|{words['wrong']}{near}(?:{words['answer']}|{words['option']}){far})\Z",
-        rf"{behind}(?:{words['wrong']}|{words['is_not']})|\s*(?:\?\s*{words['no']}|:\s*{words['no']}{SENTENCE_END})",
+        rf"{after}(?:{words['wrong']}|{words['is_not']})|\s*(?:\?\s*{words['no']}|:\s*{words['no']}{SENTENCE_END})",
         rf"{words['name']}[\s-]*\Z",
         rf"{CAPITAL}(?:[,、]\s*{CAPITAL})*"
         rf"(?:(?:{either}|\s*/\s*){CAPITAL}|(?:{both}|\s*&\s*){CAPITAL}(?!\s+(?:is|ist|es|est)\b))+",
@@ -103,7 +103,7 @@ LATIN = str.maketrans("АВСЕН", "ABCEH")
 
 
 class Strength(IntEnum):
-    """How strongly a letter is chosen."""
+    """The strength with which an answer chooses a letter."""
 
     FREE = 1  # a capital that stands alone
     MARKED = 2  # in brackets, quotes or bold
@@ -150,7 +150,7 @@ def plain_text(text: str) -> str:
 
 def is_denied(plain: str, start: int, end: int) -> bool:
     """Returns whether the words around plain[start:end], a letter or an option's text, rule it out."""
-    return _ends(word_patterns().denied_before, plain, start) or bool(word_patterns().denied_behind.match(plain, end))
+    return _ends(word_patterns().denied_before, plain, start) or bool(word_patterns().denied_after.match(plain, end))
 
 
 def _strength(plain: str, match: re.Match[str]) -> Strength | None:
@@ -158,7 +158,7 @@ def _strength(plain: str, match: re.Match[str]) -> Strength | None:
     words, start, end = word_patterns(), match.start(), match.end()
     if not plain[:start].strip() and ALONE.match(plain, end):
         return Strength.ALONE
-    if words.chosen_behind.match(plain, end):
+    if words.chosen_after.match(plain, end):
         return Strength.CHOSEN
     if _is_english(plain, match):
         return None

@@ -88,7 +88,7 @@ def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extra
 
     "raw": the answer continues the prompt. "fenced": the answer is the Markdown block that defines the entry point,
     else the longest one of Python, if there is one. "auto": as "fenced", and an answer that defines the entry point
-    itself is no continuation; sentences around it are dropped.
+    itself is not a continuation; sentences around it are dropped.
     """
     if extract == "raw":
         return prefix + answer
@@ -141,7 +141,7 @@ class CodeScorer:
 
     def _job(self, text: str, reference: Reference) -> ProgramTest:
         if not isinstance(reference, dict):
-            raise ConfigError(f"scorer code: the reference is no mapping: give it the keys {', '.join(KEYS)}")
+            raise ConfigError(f"scorer code: the reference is not a mapping: give it the keys {', '.join(KEYS)}")
         for key in reference:
             if key not in KEYS:
                 raise ConfigError(f"scorer code: the reference has an unknown key '{key}': {nearest(key, KEYS)}")

@@ -144,7 +144,7 @@ ASIDE = re.compile(
 def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:
     """Returns the number that an answer gives, None if it holds no number.
 
-    It is the number behind one of the phrases ("The answer is", in any case), in the last sentence that begins with one
+    It is the number after one of the phrases ("The answer is", in any case), in the last sentence that begins with one
     and holds a number; without such a sentence it is the last number of the text.
     """
     begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases))}){NEGATED}{SENTENCE}", re.IGNORECASE)
@@ -157,7 +157,7 @@ def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool 
 
 
 def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
-    """Returns the first number; if it begins an equation ("9 * 2 = 18"), the number behind its last equals sign."""
+    """Returns the first number; if it begins an equation ("9 * 2 = 18"), the number after its last equals sign."""
     result = numbers[0].value
     for number in numbers[1:]:
         gap = number.gap.replace("**", "").strip()
@@ -175,7 +175,7 @@ def number(
     """Accuracy: 1 if the number of the answer equals the reference's (or one of them), else 0 (also without a
     number).
 
-    answer_phrases: the phrases that an answer begins with ("The answer is"); the number behind one counts, else the
+    answer_phrases: the phrases that an answer begins with ("The answer is"); the number after one counts, else the
     last number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option,
     which is for tasks of other languages. Answers and references are read alike. docs/scoring.md says what is read as
     a number. Raises ConfigError if a reference holds no number.

@@ -108,8 +108,8 @@ def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
             )
         if not normalized(reference):
             return float(text.strip() == reference.strip())
-        said = first_label(text, labels) if labels else normalized(text)
-        return float(said == normalized(reference))
+        answer = first_label(text, labels) if labels else normalized(text)
+        return float(answer == normalized(reference))
 
     return PerAnswer(("exact_match",), _best("exact_match", same), in_sentences=False)
 
@@ -117,8 +117,8 @@ def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
 def first_label(text: str, labels: Sequence[str]) -> str | None:
     """Returns the normalised label that comes first in a text, of two at one position the longer; None if there is
     none."""
-    said = f" {normalized(text)} "
-    places = [(said.find(f" {label} "), -len(label), label) for label in map(normalized, labels)]
+    padded = f" {normalized(text)} "
+    places = [(padded.find(f" {label} "), -len(label), label) for label in map(normalized, labels)]
     return min((place for place in places if place[0] >= 0), default=(0, 0, None))[2]
 
 
@@ -129,9 +129,11 @@ def contained() -> PerAnswer:
     short references (arXiv:2307.03172); English articles are ignored."""
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
-        said = _joined_words(text)
+        answer = _joined_words(text)
         found = [
-            _joined_words(each) in said for each in alternatives(reference, "contained") if _joined_words(each).strip()
+            _joined_words(each) in answer
+            for each in alternatives(reference, "contained")
+            if _joined_words(each).strip()
         ]
         return {"contained": float(any(found)), "share_contained": sum(found) / max(1, len(found))}
 

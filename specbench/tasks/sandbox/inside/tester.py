@@ -142,9 +142,9 @@ class Tester:
         except EOFError:
             self.end("failed", f"the program ended before its tests did{self._exit_code()}")
         except (ValueError, RecursionError):
-            self.end("failed", "the program wrote something that is no answer")
+            self.end("failed", "the program wrote something that is not an answer")
         if not isinstance(reply, dict):
-            self.end("failed", "the program wrote something that is no answer")
+            self.end("failed", "the program wrote something that is not an answer")
         return reply
 
     def _exit_code(self) -> str:
@@ -183,7 +183,7 @@ class Tester:
             try:
                 return decode(reply["value"])
             except (KeyError, ValueError, TypeError, ArithmeticError, RecursionError):
-                self.end("failed", "the program wrote something that is no answer")
+                self.end("failed", "the program wrote something that is not an answer")
 
         call.__name__ = name
         return call

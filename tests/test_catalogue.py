@@ -91,8 +91,8 @@ def test_unknown_names(load, name, expected):
     [
         (METHOD + "bridge: [shared\n", "mine.yaml, line 8: not valid YAML: "),
         (METHOD + "  x: 1\n", "mine.yaml, line 7: not valid YAML: "),
-        (METHOD + "version: 2\n", "mine.yaml, line 7: not valid YAML: the key 'version' is there twice"),
-        ("drafter: {type: model, type: none}\n", "mine.yaml, line 1: not valid YAML: the key 'type' is there twice"),
+        (METHOD + "version: 2\n", "mine.yaml, line 7: not valid YAML: the key 'version' occurs twice"),
+        ("drafter: {type: model, type: none}\n", "mine.yaml, line 1: not valid YAML: the key 'type' occurs twice"),
         (METHOD + "bridge: \0\n", "mine.yaml: not valid YAML: "),
         (METHOD.encode("utf-16"), "mine.yaml: cannot be read: it is not UTF-8 text"),
         (

@@ -328,13 +328,13 @@ def test_a_model_that_is_no_single_graph_stays_eager(monkeypatch: pytest.MonkeyP
     from transformers import LlamaForCausalLM
 
     monkeypatch.setattr(LlamaForCausalLM, "_can_compile_fullgraph", False)
-    stays_eager("LlamaForCausalLM are no single graph")
+    stays_eager("LlamaForCausalLM are not a single graph")
 
 
 def test_a_model_that_looks_at_its_positions_stays_eager() -> None:
     """Transformers' flag vouches for it, yet how its positions turn depends on the longest that it has read."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    stays_eager("a pass is no single graph: Data-dependent branching$", rope_parameters=rope)
+    stays_eager("a pass is not a single graph: Data-dependent branching$", rope_parameters=rope)
 
 
 def test_a_model_whose_logits_change_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,9 @@ def test_a_moved_meaning_needs_a_new_version(copy, file, old, new):
     before, version = path.read_text(), lock.read(path)[file].version
     change(copy / file, old, new)
     (problem,) = lock.check(path)
-    assert problem.startswith(f"{file}: its meaning moved (digest ")
+    assert problem.startswith(f"{file}: its content changed (digest ")
     assert f"write version: {version + 1}" in problem
-    with pytest.raises(ConfigError, match="its meaning moved"):
+    with pytest.raises(ConfigError, match="its content changed"):
         lock.write(path)
     assert path.read_text() == before
     change(copy / file, f"version: {version}", f"version: {version + 1}")
@@ -92,7 +92,7 @@ def test_a_changed_sample_needs_a_new_version_of_its_task(copy):
     sample = copy / "tasks" / "samples" / "mgsm.jsonl"
     change(sample, "\n", " \n")
     (problem,) = lock.check(copy / "versions.lock")
-    assert problem.startswith("tasks/samples/mgsm.jsonl: its meaning moved")
+    assert problem.startswith("tasks/samples/mgsm.jsonl: its content changed")
     version = lock.read(copy / "versions.lock")["tasks/samples/mgsm.jsonl"].version
     assert f"write version: {version + 1} in its task" in problem
 
@@ -109,7 +109,7 @@ def test_a_version_cannot_go_back(copy):
     lock.write(copy / "versions.lock")
     change(copy / "methods" / "sd.yaml", "version: 3", "version: 2")
     change(copy / "methods" / "sd.yaml", "num_draft_tokens: 5", "num_draft_tokens: 6")
-    assert "its meaning moved" in lock.check(copy / "versions.lock")[0]
+    assert "its content changed" in lock.check(copy / "versions.lock")[0]
 
 
 def test_a_broken_lock_names_its_line(tmp_path):

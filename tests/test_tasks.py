@@ -285,8 +285,8 @@ def test_rows_that_do_not_fit(tmp_path, row, changes, expected):
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("{{ row }}", "UndefinedError: `row` and `vars` are no texts: name one of their values, such as row.question"),
-        ("{{ vars ~ '' }}", "UndefinedError: `row` and `vars` are no texts"),
+        ("{{ row }}", "UndefinedError: `row` and `vars` are not texts: name one of their values, such as row.question"),
+        ("{{ vars ~ '' }}", "UndefinedError: `row` and `vars` are not texts"),
         ("{{ row.question.upper }}", "UndefinedError: builtin_function_or_method is no text: write a value"),
         ("{{ row.question | map('upper') }}", "UndefinedError: a list is no text"),
         ("{{ [row.question] }}", "UndefinedError: a list is no text: write one of its values"),

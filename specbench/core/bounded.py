@@ -173,7 +173,7 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise OutOfBounds(f"the key {twice[:60]!r} is there twice")
+        raise OutOfBounds(f"the key {twice[:60]!r} occurs twice")
     return made
 
 

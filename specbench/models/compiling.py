@@ -131,7 +131,7 @@ def check_traced(run: Callable[[], Any], name: str) -> None:
         if is_out_of_memory(error):
             raise
         reason = one_line(error).partition(" Explanation: ")[0]
-        raise CannotCompile(name, f"a pass is no single graph: {reason}") from error
+        raise CannotCompile(name, f"a pass is not a single graph: {reason}") from error
 
 
 def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[PreallocatedLayer]:
@@ -140,10 +140,12 @@ def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[Preal
     kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})
     parameters = inspect.signature(model.forward).parameters
     if kinds:
-        reason = f"layers of kind {kinds[0]} keep a state that is no buffer of keys and values"
+        reason = f"layers of kind {kinds[0]} keep a state that is not a buffer of keys and values"
         raise CannotCompile(name, reason, engine)
     if engine == "compiled" and not model._can_compile_fullgraph:
-        raise CannotCompile(name, f"transformers says that the passes of a {type(model).__name__} are no single graph")
+        raise CannotCompile(
+            name, f"transformers says that the passes of a {type(model).__name__} are not a single graph"
+        )
     if missing := [key for key in ("logits_to_keep", "position_ids", "past_key_values") if key not in parameters]:
         raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}", engine)
     return cast(list[PreallocatedLayer], layers)

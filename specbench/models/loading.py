@@ -165,8 +165,8 @@ def check_causal(model: CausalLM) -> None:
         )
     if not same_logits(whole, pieces):
         raise ConfigError(
-            f"model '{model.name}' is no causal language model that can use a cache: what follows a position, or what "
-            "was cached before it, changes its output; choose another model"
+            f"model '{model.name}' is not a causal language model that can use a cache: its output depends on what "
+            "follows a position, or on what was cached before; choose another model"
         )
 
 

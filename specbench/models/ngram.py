@@ -128,7 +128,7 @@ def check_replaceable(output: Path) -> None:
         )
         if foreign or (names and MANIFEST not in names):
             example = (foreign or sorted(names))[0]
-            raise ConfigError(f"{output}: is no n-gram model (it holds {example}): give a new folder")
+            raise ConfigError(f"{output}: is not an n-gram model (it holds {example}): give a new folder")
     elif output.exists() or output.is_symlink():
         raise ConfigError(f"{output}: is a file: give a new folder")
 

@@ -148,7 +148,7 @@ PLURALS = {"pair": "pairs", "task": "tasks", "temperature": "temperatures", "see
 class TaskEntry(Spec):
     """A task of a suite, written as its name or as a mapping.
 
-    `name`: its name in the suite, needed where a task is there twice. `methods`, `repeats`: in place of the suite's.
+    `name`: its name in the suite, needed where a task occurs twice. `methods`, `repeats`: in place of the suite's.
     `fairness`: whether the rows also get the numbers of `specbench fairness`.
     """
 

@@ -109,14 +109,13 @@ def truncated(data: TaskData, target: TextModel, budgets: Sequence[Budget], chat
 
 def record_prompts(
     examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[Budget]],
-    records: Sequence[Record], target: TextModel, chat: str, method: str = "ar",
+    records: Sequence[Record], target: TextModel, chat: str,
 ) -> Callable[[Record], list[int]]:  # fmt: skip
-    """Returns a function that gives the target's prompt ids of a record, including a method's answers in the earlier
-    turns.
+    """Returns a function that gives the target's prompt ids of a record, including AR's answers in the earlier turns.
 
     `examples`: by subset and index; `budgets`: by subset.
     """
-    texts = {record_key(record): record["methods"][method]["text"] for record in records}
+    texts = {record_key(record): record["methods"]["ar"]["text"] for record in records}
 
     def ids(record: Record) -> list[int]:
         *place, turn = record_key(record)

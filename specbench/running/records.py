@@ -54,12 +54,12 @@ def records_of(
     return [records[key] for key in sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))]
 
 
-def with_the_same_history(records: Sequence[Record], method: str, other: str = "ar") -> list[Record]:
-    """Returns the records in which two methods have the same conversation so far: their answers in all earlier turns
+def with_the_same_history(records: Sequence[Record], method: str) -> list[Record]:
+    """Returns the records in which a method has the same conversation as AR so far: their answers in all earlier turns
     are equal."""
     differs = {
         record_key(record) for record in records
-        if record["methods"][method]["text"] != record["methods"][other]["text"]
+        if record["methods"][method]["text"] != record["methods"]["ar"]["text"]
     }  # fmt: skip
     return [
         record for record in records

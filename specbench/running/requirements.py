@@ -119,7 +119,7 @@ def check_nothing_compiled(since: int, block: Block) -> None:
     if number := num_compilations() - since:
         where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
         raise ConfigError(
-            f"{where}: {number} passes were compiled or recorded while it was measured, so its seconds are none of "
+            f"{where}: {number} passes were compiled or recorded while it was measured, so its time is not that of "
             "decoding and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
         )
 

@@ -62,8 +62,8 @@ def moved(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
         if entry.digest != old.digest and entry.version <= old.version:
             where = " in its task" if "samples/" in path else ""
             problems.append(
-                f"{path}: its meaning moved (digest {old.digest} → {entry.digest}) but its version is {entry.version}: "
-                f"write version: {old.version + 1}{where}, then run python -m specbench.specs.lock"
+                f"{path}: its content changed (digest {old.digest} → {entry.digest}) but its version is "
+                f"{entry.version}: write version: {old.version + 1}{where}, then run python -m specbench.specs.lock"
             )
     return problems
 

@@ -261,7 +261,7 @@ class TaskSpec(Spec):
     def _is_language_code(cls, language: str | None) -> str | None:
         if language is not None and not LANGUAGE_CODE.fullmatch(language):
             raise ConfigError(
-                f"language: {language!r} is no language code: write one like en, de-CH or amh (of two letters where "
+                f"language: {language!r} is not a language code: write one like en, de-CH or amh (of two letters where "
                 "there is one)"
             )
         return language

@@ -25,7 +25,7 @@ class Values:
         return self._data[key]
 
     def __repr__(self) -> str:
-        raise UndefinedError("`row` and `vars` are no texts: name one of their values, such as row.question")
+        raise UndefinedError("`row` and `vars` are not texts: name one of their values, such as row.question")
 
 
 class NullValue(UndefinedError):
@@ -45,9 +45,9 @@ def _refuse_nothing(value: Any) -> Any:
     if _is_null(value):
         raise NullValue("a value is null or NaN")
     if not isinstance(value, Undefined) and (callable(value) or isinstance(value, Iterator)):
-        raise UndefinedError(f"{type(value).__name__} is no text: write a value")
+        raise UndefinedError(f"{type(value).__name__} is not a text: write a value")
     if isinstance(value, (list, tuple, dict, set, bytes)):
-        raise UndefinedError(f"a {type(value).__name__} is no text: write one of its values")
+        raise UndefinedError(f"a {type(value).__name__} is not a text: write one of its values")
     charge(len(value) if isinstance(value, str) else 1)
     return value
 

@@ -84,7 +84,7 @@ class Loader(yaml.SafeLoader):
                 problem = 'a key must be a word, and a template stands in quotes: "{{ … }}"'
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             if key.value in seen:
-                problem = f"the key '{key.value}' is there twice"
+                problem = f"the key '{key.value}' occurs twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)

@@ -64,7 +64,7 @@ def kill_after(seconds: float, output: Path) -> bool:
 
 
 def recorded(output: Path) -> dict[tuple[Any, ...], bytes]:
-    """The whole lines of the records by their keys; a key that is there twice fails."""
+    """The whole lines of the records by their keys; a key that occurs twice fails."""
     found: dict[tuple[Any, ...], bytes] = {}
     path = output / "records.jsonl"
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:

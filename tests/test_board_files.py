@@ -231,7 +231,7 @@ def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
     first, path = tmp_path / "a.json", tmp_path / "b.json"
     write(first, [row()])
     strangers = {
-        "device = GPU, .*has Some CPU, 1 thread.*hardware": {"device": "GPU"},
+        "device = GPU, .*has Some CPU, 1 thread.*one device": {"device": "GPU"},
         r"versions\.torch = 2\.12.*has 2\.13.*versions": {"versions": {"torch": "2.12.0", "transformers": "5.23.0"}},
         "task mgsm: version = 2.*has 1": {"task": "mgsm@2:0123456789ab", "subset": "en"},
         "method fsd: version = 2.*has 1": {"method": "fsd@2:ba9876543210", "subset": "en"},
@@ -249,7 +249,7 @@ def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
 
 
 APART = {
-    "intervals = .*methods of intervals": (
+    "intervals = .*one method of intervals": (
         {}, {"subset": "en", "intervals": INTERVALS.model_copy(update={"resamples": 9})}
     ),
     r"versions\.transformers = 5\.22": ({}, {"versions": {"torch": "2.13.0", "transformers": "5.22.0"}}),

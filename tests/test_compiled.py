@@ -535,6 +535,6 @@ def test_what_a_command_line_gets_wrong_is_one_line(
     specbench: Callable[..., Outcome], tiny_pair: tuple[str, str]
 ) -> None:
     code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
-    assert code == 2 and "error: engine = 'fast': " in said and "auto, compiled, eager, graphs" in said
+    assert code == 2 and "error: --engine fast: " in said and "auto, compiled, eager, graphs" in said
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "hf-pld", "--engine", "compiled")
     assert code == 2 and "method 'hf-pld': its code has passes of its own" in " ".join(said.split())

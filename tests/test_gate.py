@@ -258,7 +258,7 @@ def test_counts_have_noise_where_rounding_may_differ(base, tmp_path):
     report = check(str(base), str(other), 0.03, ignore=["device"])
     sd = next(each for each in report.compared if each.method == "sd")
     assert report.verdict == "fine" and LENGTH in {finding.what for finding in sd.findings}
-    assert any("device not the same, whose rounding may change drafts" in note for note in sd.notes)
+    assert any("device differs, and rounding may change drafts" in note for note in sd.notes)
 
 
 def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path):
@@ -353,7 +353,7 @@ def test_too_few_prompts_are_a_problem(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("fall", "exit_code", "told"),
-    [(0.9, 2, "no more than other work on the machine may take: measure both"), (0.8, 1, "")],
+    [(0.9, 2, "other work on the machine may explain this: measure both"), (0.8, 1, "")],
 )
 def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path, fall, exit_code, told):
     """AR took a fifth longer in the second run; the method longer still, as where a machine has other work. Then 10 %

@@ -1,8 +1,8 @@
 """Measures the engines on a GPU, part by part, and prints every figure as soon as it is there.
 
-    python tools/bench_gpu.py                      # all parts, with the shapes of Qwen2.5-7B and 0.5B
-    python tools/bench_gpu.py --parts passes,formula --limit-seconds 240
-    python tools/bench_gpu.py --shapes tiny --device cpu
+    python -m tools.bench_gpu                      # all parts, with the shapes of Qwen2.5-7B and 0.5B
+    python -m tools.bench_gpu --parts passes,formula --limit-seconds 240
+    python -m tools.bench_gpu --shapes tiny --device cpu
 
 Weights are random: a pass costs what it costs with any. Every part runs in a process of its own, which ends after its
 limit of seconds; what was printed until then stays. A copy from device memory to device memory gives the bandwidth

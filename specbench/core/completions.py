@@ -181,7 +181,7 @@ class Completions:
         try:
             return _reply(_Completion.model_validate(json.loads(answer.body), context=self._key))
         except (ValueError, RecursionError):
-            raise RequestFailed("what came is no completion: check the URL", answer.status, False) from None
+            raise RequestFailed("the answer is not a completion: check the URL", answer.status, False) from None
 
     async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
         """Sends a request and reads its whole reply. Raises the client's errors if there is no reply."""

@@ -177,7 +177,7 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
 
 def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
     """Runs a job. Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot
-    after an error that is no mistake of the user, nor when memory ran out: the state of the accelerator is then
+    after an error that is not a mistake of the user, nor when memory ran out: the state of the accelerator is then
     unknown."""
     from specbench.core.threads import share_machine
     from specbench.models.devices import is_out_of_memory

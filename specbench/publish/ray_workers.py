@@ -171,7 +171,7 @@ def connect(ray: Any, address: str) -> None:
     advice = "give `local`, or the address of a cluster's head, such as 10.0.0.1:6379"
     host, _, port = address.rpartition(":")
     if address != LOCAL and (not host or "/" in address or not port.isdecimal()):
-        raise ConfigError(f"--ray {address}: is no HOST:PORT (and a ray:// client carries no records): {advice}")
+        raise ConfigError(f"--ray {address}: is not a HOST:PORT (and a ray:// client carries no records): {advice}")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == LOCAL:

@@ -82,7 +82,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> Verdict:
-        """A regression outweighs problems."""
+        """Returns the result of the check; a regression outweighs problems."""
         if self.identical:
             return "identical"
         verdicts = {each.verdict for each in self.compared}

@@ -164,7 +164,7 @@ class SpeedControl:
     loads: dict[str, float] = field(default_factory=dict)
 
     def add(self, task: str, ratio: Metric) -> None:
-        """Add a task. `ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
+        """Adds a task. `ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
         if ratio.value is None:
             self.notes.append(f"{task}: {BASELINE} has no speed")
             return
@@ -200,7 +200,7 @@ class Pending:
         return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
 
     def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
-        """Put the finding into the method's comparison, with the interval widened. A ratio without a reliable
+        """Puts the finding into the method's comparison, with the interval widened. A ratio without a reliable
         interval is a problem, or the gate would pass anything. A typical prompt without an interval is not compared.
         `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall has no verdict."""
         if self.measured.values[0].value is None:
@@ -220,7 +220,7 @@ class Pending:
             before, now = (number(each, 3) for each in self.measured.values)
             found = Finding(self.what, self.subset, before, now, regressed, detail, ratio)
             if regressed and ratio.high * load >= 1 - max_regression:
-                self.of.problems.append(f"{found}: no more than other work on the machine may take: {REMEDY}")
+                self.of.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
             else:
                 self.of.findings.append(found)
         elif self.what == TYPICAL:
@@ -232,8 +232,10 @@ class Pending:
 def judge_all(
     pending: Sequence[Pending], control: SpeedControl, max_regression: float, paired: bool = True
 ) -> tuple[int, float]:
-    """Judge all ratios of a check; returns how many have an interval, and the factor that widens these. Where AR has
-    drifted, the speed-ups of the task are a problem of their methods."""
+    """Judges all ratios of a check. Where AR has drifted, the speed-ups of the task are a problem of their methods.
+
+    Returns the number of ratios with an interval, and the factor that widens these.
+    """
     kept = []
     for waiting in pending:
         drifted = control.drifted.get(waiting.of.task)

@@ -61,7 +61,7 @@ class GroupNumbers(FilePart):
     num_prompts: int
     measured: MeasuredNumbers | None = None
     forced: ForcedNumbers | None = None
-    representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
+    representation_rank: int | None = None  # as representation.LanguageShare; languages that it never wrote are last
     representation_share: float | None = None
 
 
@@ -92,7 +92,9 @@ class Family(FilePart):
     groups: tuple[str, ...]
     unfairness: Metric | None = None
     lowest: str | None = None
-    excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
+    excluded: dict[str, float] = Field(
+        default_factory=dict
+    )  # of every group that is teacher-forced, as in ForcedNumbers
     spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
     correlations: Correlations
 
@@ -159,16 +161,16 @@ class Evidence(FilePart):
 
 
 class RowShots(FilePart):
-    """The worked examples before each prompt, and the check that none of them is measured.
+    """The few-shot examples before each prompt, and the check that none of them is measured.
 
     `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
     digits; of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, none of
-    which repeats the question of a worked example before it, or has an answer of 80 characters or more that stands
+    which repeats the question of a few-shot example before it, or has an answer of 80 characters or more that stands
     there (else the run is refused); null where questions could not be compared.
     """
 
     num: int = Field(ge=0)
-    source: Literal["task", "hub", "local", "sample"] | None = None  # null without worked examples
+    source: Literal["task", "hub", "local", "sample"] | None = None  # null without few-shot examples
     location: str | None = None
     digest: str | None = None
     num_checked: int | None = Field(default=None, ge=0)
@@ -215,7 +217,7 @@ class Row(FilePart):
     created: str
     run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
-    verdict: str = "not audited"  # what the outputs say: specbench.results.greedy
+    verdict: str = "not audited"  # what the outputs say: specbench.results.verdict
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
@@ -274,7 +276,7 @@ class Row(FilePart):
     @property
     def key(self) -> str:
         """The identity of the result: every field but the metrics, the date and the command line; and the judge, and
-        the worked examples before the prompts."""
+        the few-shot examples before the prompts."""
         own = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         fields = self.model_dump(mode="json", exclude=set(RESULT_FIELDS))
         return json.dumps(fields | {name: value for name, value in own.items() if value is not None}, sort_keys=True)

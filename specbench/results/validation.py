@@ -49,7 +49,7 @@ class RowCheck:
 
 
 def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> RowCheck:
-    """Compare a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
+    """Compares a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
     values, own_values = (flattened(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))

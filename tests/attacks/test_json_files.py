@@ -29,7 +29,7 @@ TEXTS = {  # JSON, or what makes it → what the error tells
     "20 million lists": (lambda: "[" + "[]," * 20_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
     "6 million mappings": (lambda: "[" + "{}," * 6_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
     "10 million texts": (lambda: "[" + '"",' * 10_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
-    "a key twice": ('{"format": 4, "rows": [], "format": 3}', "the key 'format' is there twice"),
+    "a key twice": ('{"format": 4, "rows": [], "format": 3}', "duplicate key 'format'"),
     "NaN": ('{"format": NaN, "rows": []}', "NaN is not a JSON number"),
     "Infinity": ('{"format": -Infinity, "rows": []}', "-Infinity is not a JSON number"),
     "beyond floats": ('{"format": 1e999, "rows": []}', "1e999 is beyond the range of numbers"),

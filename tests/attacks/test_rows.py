@@ -19,8 +19,8 @@ from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
 FILES = {
-    "a key twice": ('"rows":', '"format": 1, "rows":', "is there twice"),
-    "a key of a row twice": ('"seed": 0', '"seed": 1, "seed": 0', "is there twice"),
+    "a key twice": ('"rows":', '"format": 1, "rows":', "duplicate key 'format'"),
+    "a key of a row twice": ('"seed": 0', '"seed": 1, "seed": 0', "duplicate key 'seed'"),
     "another format": ('"format": 1,\n  "rows"', '"format": 4,\n  "rows"', "reads format 1 only"),
     "a row of another format": ('"format": 1,\n      "task"', '"format": 3,\n      "task"', "rows.0.format = 3"),
     "no format": ('"format": 1,\n  "rows"', '"rows"', "not a leaderboard"),

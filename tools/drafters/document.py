@@ -193,7 +193,7 @@ def tokens(found: Scaling) -> str:
 German to English, greedy, {NUM_ROWS} held-out rows, all drafters in one run. `F`: fine-tuned from random weights, 5
 epochs; `P-F`: pretrained on the pair's texts before it, 3 epochs; `drafter-F`: from the plain drafter, 3 epochs. Tokens
 are those of the target's answers at four temperatures, as the paper counts them: some answers are the same at several.
-A tenth of the prompts is held back to choose one of five learning rates.
+A tenth of the prompts is held out to choose one of five learning rates.
 
 {table(head, rows)}
 Slopes per factor e of the tokens, by least squares over the points of both seeds, prompts drawn anew for all at once:

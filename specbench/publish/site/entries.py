@@ -30,7 +30,7 @@ class ConditionGroup:
 @dataclass(frozen=True)
 class IndexCell:
     """A cell of the table of all rows. `key`: the sort key, the text when None; empty: no value. `more`: small text
-    behind it."""
+    after it."""
 
     text: str
     key: str | None = None

@@ -193,9 +193,9 @@ def row_page(
 
 
 def fewshot_line(row: Row) -> str:
-    """Returns the number of worked examples before each prompt, and whether one of them could be a measured example."""
+    """Returns the number of few-shot examples before each prompt, and whether one of them may be a measured example."""
     if not row.shots.num:
-        return "none: no worked example stands before a prompt"
+        return "none"
     source = " ".join(filter(None, (row.shots.source, row.shots.location)))
     checked = (
         "whether one of them is measured could not be checked"

@@ -222,7 +222,7 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
 
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(ray_workers, "MeasuringProcess", Process)
-    there = ray_workers.Host(WorkerSettings("cpu", 1))
+    there = ray_workers.ActorHost(WorkerSettings("cpu", 1))
     said, planned, finished = there.measure(job(), {"run.json": b"{}"})
     assert not there._scratch.exists()
     monkeypatch.undo()

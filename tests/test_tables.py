@@ -103,7 +103,7 @@ def test_what_does_not_exist_is_a_dash():
 def test_few_examples_are_flagged():
     few = [row(subset="ja", metrics=METRICS, n=29), row(subset="sw", metrics=METRICS, n=30)]
     assert "fewer than 30 prompts in ja\n" in re.sub(" *\n", "\n", rendered(few))
-    assert "sw" not in rendered(few).split("less than 30")[1]
+    assert "sw" not in rendered(few).split("fewer than 30")[1]
 
 
 def test_prompts_without_a_speed_are_none_that_an_interval_rests_on():
@@ -151,7 +151,7 @@ def test_a_drafter_without_a_model_is_named_by_its_kind():
 @pytest.mark.parametrize(
     ("verdict", "temperature", "said"),
     [
-        ("greedy equal", 0.0, "verdict: greedy equal, greedy outputs equal AR's in this run"),
+        ("greedy equal", 0.0, "verdict: greedy equal, as this run's outputs equal AR's"),
         ("lossless", 0.0, "verdict: lossless, stated without evidence"),
         ("lossless", 1.0, "verdict: lossless, stated without evidence"),
         ("near-tie only", 0.0, "verdict: near-tie only, by comparing this run's outputs with AR's"),
@@ -169,7 +169,7 @@ def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
 
 def test_verdicts_that_differ_are_distinct_names():
     mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
-    assert "verdict: greedy equal, greedy outputs equal AR's in this run in en; not audited in ja" in rendered(mixed)
+    assert "verdict: greedy equal, as this run's outputs equal AR's in en; not audited in ja" in rendered(mixed)
 
 
 TRANSLATED = {

@@ -143,7 +143,7 @@ def main() -> None:
         pickle.dump(event, events)
         events.flush()
 
-    console.stderr.file = Lines(send)  # type: ignore[assignment]
+    console.stderr.file = LineWriter(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
     settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
@@ -225,7 +225,7 @@ class SendingReports:
         self._send(BlockRecorded(record, measured))
 
 
-class Lines(io.TextIOBase):
+class LineWriter(io.TextIOBase):
     """A text stream that sends an event for every line."""
 
     def __init__(self, send: Send) -> None:

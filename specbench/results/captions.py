@@ -78,7 +78,7 @@ FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit is reported
 OWN_OUTPUTS = "by comparing this run's outputs with AR's"
 SOURCES = {
-    "greedy equal": "greedy outputs equal AR's in this run",
+    "greedy equal": "as this run's outputs equal AR's",
     "lossy by design": "as its rule declares",
 }
 
@@ -165,8 +165,8 @@ def verdict_of(row: Row) -> str:
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
     """Returns a line with the verdicts that nothing measured: those that an external decoder states of itself, and
     those that a file states without evidence."""
-    told = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
-    stated = sorted(text for text in told if text.endswith((": not measured", "stated without evidence")))
+    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
+    stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
     return [f"verdict of {'; '.join(stated)}"] if stated else []
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
-from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
+from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, with_digest
 
 
 def load(path: Path | str) -> list[Row]:
@@ -33,7 +33,7 @@ def load(path: Path | str) -> list[Row]:
 def write(path: Path | str, rows: Sequence[Row]) -> None:
     """Replaces the rows of the file in one step: a reader or a crash sees the old file or the new one."""
     path = Path(path).resolve()  # through a link to the file itself
-    content = {"format": FORMAT, "rows": [sealed(row.model_dump(mode="json")) for row in rows]}
+    content = {"format": FORMAT, "rows": [with_digest(row.model_dump(mode="json")) for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         write_atomically(path, text)

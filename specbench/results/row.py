@@ -12,7 +12,7 @@ from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
 
-class Chain(FilePart):
+class BoundChain(FilePart):
     """The links of theorem 1, each at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with
     D_T, all in emitted tokens per target pass, or all divided by 1 + γc."""
 
@@ -21,9 +21,9 @@ class Chain(FilePart):
     of_kl: FiniteFloat
     of_cross_entropy: FiniteFloat
 
-    def divided_by(self, cost: float) -> "Chain":
+    def divided_by(self, cost: float) -> "BoundChain":
         """Returns tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
-        return Chain(**{name: value / cost for name, value in self.model_dump().items()})
+        return BoundChain(**{name: value / cost for name, value in self.model_dump().items()})
 
 
 class MeasuredNumbers(FilePart):
@@ -47,9 +47,9 @@ class ForcedNumbers(FilePart):
     target_misfit: Metric  # r_p; the fitness is 1 − r_p
     draft_misfit: Metric  # r_q
     excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
-    tokens_per_pass: Chain
+    tokens_per_pass: BoundChain
     speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
-    speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
+    speedup: BoundChain | None = None  # tokens_per_pass ÷ (1 + γc)
 
 
 class GroupNumbers(FilePart):
@@ -86,7 +86,7 @@ class Correlations(FilePart):
     fitness_and_acceptance_over_prompts: float | None = None
 
 
-class Family(FilePart):
+class FairnessSummary(FilePart):
     """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
 
     groups: tuple[str, ...]
@@ -114,7 +114,7 @@ def digest_of(row: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def sealed(row: dict[str, Any]) -> dict[str, Any]:
+def with_digest(row: dict[str, Any]) -> dict[str, Any]:
     """Returns a row as it is written: with its digest."""
     return {**row, DIGEST: digest_of(row)}
 
@@ -222,7 +222,7 @@ class Row(FilePart):
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
-    fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
+    fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known

@@ -321,4 +321,4 @@ def _measured_at(records: Sequence[Record]) -> str:
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise ConfigError(f"records.jsonl: measured_at: not the time of every record ({error})") from error
+        raise ConfigError(f"records.jsonl: measured_at must be the time of each record ({error})") from error

@@ -155,7 +155,7 @@ def _problem(found: RowCheck) -> str | None:
     if not wrong:
         return None
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-    return f"{'; '.join(map(mismatch_text, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
+    return f"{'; '.join(map(mismatch_text, wrong[:NAMED]))}{more}: the row differs from its run: add the run again"
 
 
 def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:

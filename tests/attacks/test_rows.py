@@ -12,7 +12,7 @@ import yaml
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
 from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
-from specbench.results.row import DIGEST, STATED, Row, sealed
+from specbench.results.row import DIGEST, STATED, Row, with_digest
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
 from specbench.results.verdict import Greedy, Noise
 from tests.test_fairness import run_into
@@ -56,7 +56,7 @@ def forge(board: Path, attack: dict[str, Any]) -> None:
         part = part[parent]
     part[name] = attack.get("value")
     row |= attack.get("also", {})
-    content["rows"] = [sealed(row)]
+    content["rows"] = [with_digest(row)]
     board.write_text(json.dumps(content, indent=2), encoding="utf-8")
     if "nested" in attack:  # json.dumps cannot write it
         depth = attack["nested"]

@@ -105,15 +105,9 @@ def _quality_cell(row: Row) -> IndexCell:
     if row.quality is None:
         return IndexCell(NULL, "")
     unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
-    change = row.metrics.get(f"{row.quality}_difference", Metric()).value
-    difference = "" if change is None else f"Δ {signed(change * unit.factor, unit.digits)} "
+    change = row.value(f"{row.quality}_difference")
+    difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
-
-
-def signed(value: float, digits: int) -> str:
-    """Returns a number with its sign; a number that rounds to zero has none."""
-    text = f"{abs(value):.{digits}f}"
-    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
 
 
 def _sort_key(metric: Metric | None) -> str:

@@ -12,10 +12,10 @@ import pytest
 
 from specbench.analysis.audit_report import verdict_in_report
 from specbench.core.errors import ConfigError
-from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.comparable import FieldDifference, conditions, conditions_that_differ
+from specbench.results.conditions import FieldDifference, conditions, conditions_that_differ
 from specbench.results.leaderboard import BoardFile, load, schema, set_verdicts, write
+from specbench.results.leaderboard_merge import add_runs, merge_files
 from specbench.results.row import (
     FORMAT,
     Correlations,

@@ -229,7 +229,7 @@ def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> 
     assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
     speed = Metric(value=2, low=1, high=3)
     found = pair_rows(cell.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
-    assert any("less than 30 in good" in line for line in pair_table(found).caption)
+    assert any("fewer than 30 prompts in good" in line for line in pair_table(found).caption)
     assert "not measured: bad" in pair_table(found).caption
 
 

@@ -26,7 +26,7 @@ from specbench.models.loading import load_model, make_passes
 from specbench.models.scoring import Output
 from specbench.models.static_passes import Kind, StaticPasses
 from specbench.models.static_sequence import StaticSequence, capacity_for
-from specbench.results.comparable import conditions_that_differ
+from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
 from specbench.running import runner

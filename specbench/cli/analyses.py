@@ -243,8 +243,8 @@ def audit(
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
     from specbench.core.files import check_output, write_output
-    from specbench.results.adding import relative
     from specbench.results.leaderboard import check_writable, load, set_verdicts
+    from specbench.results.leaderboard_merge import relative
     from specbench.running.request import Request
 
     tasks = split(task)

@@ -30,7 +30,7 @@ def add(
 
     All rows of a file are from one machine and one set of versions; other rows are rejected, showing both values.
     """
-    from specbench.results.adding import add_runs
+    from specbench.results.leaderboard_merge import add_runs
 
     file = path("--to", to)
     assert file is not None
@@ -45,7 +45,7 @@ def merge(
 
     An audit verdict that only one of the files has is kept.
     """
-    from specbench.results.adding import merge_files
+    from specbench.results.leaderboard_merge import merge_files
 
     file = path("--to", to)
     assert file is not None

@@ -38,8 +38,8 @@ from specbench.results.check_speed import (
     ratio_of_speeds,
     speedups,
 )
-from specbench.results.comparable import BASELINE, RowPair, check_ignored, pair_rows
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
+from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
 from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
@@ -58,7 +58,7 @@ def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
 ) -> CheckReport:
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
-    that may differ (`comparable.IGNORABLE`). `say`: is called with the progress.
+    that may differ (`conditions.IGNORABLE`). `say`: is called with the progress.
 
     Raises ConfigError for bad input.
     """
@@ -155,7 +155,7 @@ class ByRecords:
         return Target(self.runs[0])
 
     def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
-        """Puts findings into `compared`; returns the ratios that wait for their verdict."""
+        """Puts findings into `compared`; returns the ratios that are not judged yet."""
         parts = [part for pair in pairs if pair.subset != ALL for part in self._part(compared, pair)]
         for part in parts:
             self._compare_part(compared, part)
@@ -253,7 +253,7 @@ NOT_DRAWN_AGAIN = "outputs are sampled, so counts are compared by intervals"
 def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
     """Compares rows with the rows of a leaderboard file, which has no records.
 
-    Puts findings into `compared`; returns the ratios that wait for their verdict.
+    Puts findings into `compared`; returns the ratios that are not judged yet.
     """
     whole = [pair for pair in pairs if pair.subset == ALL]
     parts = [pair for pair in pairs if pair.subset != ALL] or whole

@@ -8,7 +8,7 @@ had nothing in common, which gives a wide interval.
 
 Many such intervals at once would often fail. They are widened on the log scale, so that about one of 100 checks without
 a regression fails at most, whatever max_regression is, on a quiet machine. `SpeedControl` and a max_regression of some
-percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts have no verdict: they are too few to widen.
+percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts are not judged: they are too few to widen.
 """
 
 import math
@@ -21,7 +21,7 @@ from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
 from specbench.results.check_findings import Finding, MethodFindings
-from specbench.results.comparable import BASELINE
+from specbench.results.conditions import BASELINE
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
 from specbench.results.metrics import length_columns
 from specbench.results.paired import Pairs, widened_ratio
@@ -202,7 +202,7 @@ class Pending:
     def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
         """Puts the finding into the method's comparison, with the interval widened. A ratio without a reliable
         interval is a problem, or the gate would pass anything. A typical prompt without an interval is not compared.
-        `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall has no verdict."""
+        `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall is not judged."""
         if self.measured.values[0].value is None:
             self.of.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
             return

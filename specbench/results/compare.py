@@ -9,8 +9,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
-from specbench.results.comparable import FieldDifference, conditions_that_differ, differences, leaves
 from specbench.results.comparison_input import ComparisonInput
+from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, leaves
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns

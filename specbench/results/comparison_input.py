@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.comparable import BASELINE, leaves
+from specbench.results.conditions import BASELINE, leaves
 from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row
 from specbench.results.runs import ROWS, RecordedRun, finished_run, split_detail

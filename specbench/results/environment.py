@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
 from specbench.models.loading import choose_device
-from specbench.results.comparable import VERSIONS, conditions
+from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
 PACKAGES = ("torch", "transformers", "datasets", "specbench")

@@ -166,7 +166,7 @@ def execute(
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
-        from specbench.results.adding import add_rows
+        from specbench.results.leaderboard_merge import add_rows
 
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)

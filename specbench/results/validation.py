@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.results.comparable import FieldDifference, check_together, differences, flattened
+from specbench.results.conditions import FieldDifference, check_together, differences, flattened
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of

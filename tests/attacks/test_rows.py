@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
-from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
+from specbench.results.leaderboard_merge import add_runs, merge_files
 from specbench.results.row import DIGEST, STATED, Row, with_digest
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
 from specbench.results.verdict import Greedy, Noise

@@ -9,8 +9,8 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed, verdict_word
-from specbench.results.comparable import conditions
 from specbench.results.comparison_input import of_subsets
+from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked

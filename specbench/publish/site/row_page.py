@@ -13,7 +13,7 @@ from specbench.publish.site.entries import IndexCell, SiteRow
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
-from specbench.results.comparable import leaves
+from specbench.results.conditions import leaves
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
-from specbench.results.comparable import Sourced, check_together
+from specbench.results.conditions import Sourced, check_together
 from specbench.results.leaderboard import edited, load, merged
 from specbench.results.row import Row
 from specbench.results.runs import ROWS, finished_run, place_of

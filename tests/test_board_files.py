@@ -12,11 +12,20 @@ import pytest
 
 from specbench.analysis.audit_report import verdict_in_report
 from specbench.core.errors import ConfigError
-from specbench.results.adding import add_runs, merge_files
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.comparable import FieldDifference, conditions, conditions_that_differ
+from specbench.results.conditions import FieldDifference, conditions, conditions_that_differ
 from specbench.results.leaderboard import BoardFile, load, schema, set_verdicts, write
-from specbench.results.row import FORMAT, Correlations, Evidence, Family, Row, RowSampling, RowShots, sealed
+from specbench.results.leaderboard_merge import add_runs, merge_files
+from specbench.results.row import (
+    FORMAT,
+    Correlations,
+    Evidence,
+    FairnessSummary,
+    Row,
+    RowSampling,
+    RowShots,
+    with_digest,
+)
 from specbench.results.runs import RecordedRun
 from specbench.results.validation import compare_with_run, validate
 from tests.test_fairness import run_into
@@ -49,7 +58,7 @@ def edited(path, change, seal=True):
     for each in content["rows"]:
         change(each)
     if seal:
-        content["rows"] = [sealed(each) for each in content["rows"]]
+        content["rows"] = [with_digest(each) for each in content["rows"]]
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -136,7 +145,7 @@ def test_a_folder_whose_name_is_not_utf_8_is_one_clear_error(folder, tmp_path):
 
 
 def test_merging_keeps_what_an_audit_found_and_refuses_contradictions(tmp_path):
-    numbers = Family(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
+    numbers = FairnessSummary(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
     plain, audited = row(), row(verdict="lossless", evidence=EVIDENCE)
     files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
     for file, each in zip(files, (plain, audited, row(fairness=numbers)), strict=True):
@@ -231,7 +240,7 @@ def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
     first, path = tmp_path / "a.json", tmp_path / "b.json"
     write(first, [row()])
     strangers = {
-        "device = GPU, .*has Some CPU, 1 thread.*hardware": {"device": "GPU"},
+        "device = GPU, .*has Some CPU, 1 thread.*one device": {"device": "GPU"},
         r"versions\.torch = 2\.12.*has 2\.13.*versions": {"versions": {"torch": "2.12.0", "transformers": "5.23.0"}},
         "task mgsm: version = 2.*has 1": {"task": "mgsm@2:0123456789ab", "subset": "en"},
         "method fsd: version = 2.*has 1": {"method": "fsd@2:ba9876543210", "subset": "en"},
@@ -249,7 +258,7 @@ def test_rows_that_do_not_go_together_are_refused_with_both_values(tmp_path):
 
 
 APART = {
-    "intervals = .*methods of intervals": (
+    "intervals = .*one method of intervals": (
         {}, {"subset": "en", "intervals": INTERVALS.model_copy(update={"resamples": 9})}
     ),
     r"versions\.transformers = 5\.22": ({}, {"versions": {"torch": "2.13.0", "transformers": "5.22.0"}}),

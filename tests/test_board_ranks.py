@@ -9,11 +9,11 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
-from specbench.results.adding import add_runs
 from specbench.results.bootstrap import Metric, interval
 from specbench.results.compare import compare, subsets_table
 from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
+from specbench.results.leaderboard_merge import add_runs
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
 from specbench.results.ranking import less_is_better, ranked, show, tables, widening
 from specbench.results.runs import RecordedRun
@@ -160,7 +160,8 @@ def test_readers_do_not_keep_each_other_out_and_a_writer_is_told_of_once(folder,
 
 def test_subsets_of_few_prompts_are_said(folder):
     found = compare(read_input(f"{folder}:sd"), read_input(f"{folder}:ngram"))
-    assert "less than 30 in en, sw" in text_of([subsets_table([c for c in found.compared if c.subset != "all"])])
+    parts = [each for each in found.compared if each.subset != "all"]
+    assert "fewer than 30 prompts in en, sw" in text_of([subsets_table(parts)])
 
 
 def rows_of(*intervals):

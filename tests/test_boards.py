@@ -19,7 +19,7 @@ from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Correlations, Family, Row
+from specbench.results.row import Correlations, FairnessSummary, Row
 from specbench.specs.run_options import RunOptions
 from tests.test_leaderboard import FIELDS
 
@@ -151,7 +151,7 @@ def row(method: str, subset: str = "en", **metrics: float) -> Row:
 
 def test_ours_stands_beside_figures_of_its_own_pair_in_their_unit(tmp_path: Path) -> None:
     board = load_suite(str(written(tmp_path)))
-    family = Family(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
+    family = FairnessSummary(groups=("en",), unfairness=Metric(value=0.3), spreads={}, correlations=Correlations())
     rows = [
         row("sd", "all", acceptance_rate=0.5, tokens_per_second=12, accuracy=0.75),
         row("sd", "en", acceptance_rate=0.7),
@@ -229,7 +229,7 @@ def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> 
     assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
     speed = Metric(value=2, low=1, high=3)
     found = pair_rows(cell.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
-    assert any("less than 30 in good" in line for line in pair_table(found).caption)
+    assert any("fewer than 30 prompts in good" in line for line in pair_table(found).caption)
     assert "not measured: bad" in pair_table(found).caption
 
 

@@ -26,7 +26,7 @@ from specbench.models.loading import load_model, make_passes
 from specbench.models.scoring import Output
 from specbench.models.static_passes import Kind, StaticPasses
 from specbench.models.static_sequence import StaticSequence, capacity_for
-from specbench.results.comparable import conditions_that_differ
+from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
 from specbench.running import runner
@@ -535,6 +535,6 @@ def test_what_a_command_line_gets_wrong_is_one_line(
     specbench: Callable[..., Outcome], tiny_pair: tuple[str, str]
 ) -> None:
     code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
-    assert code == 2 and "error: engine = 'fast': " in said and "auto, compiled, eager, graphs" in said
+    assert code == 2 and "error: --engine fast: " in said and "auto, compiled, eager, graphs" in said
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "hf-pld", "--engine", "compiled")
     assert code == 2 and "method 'hf-pld': its code has passes of its own" in " ".join(said.split())

@@ -29,7 +29,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load
-from specbench.results.row import DIGEST, Family, GroupNumbers, digest_of
+from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.running.request import Request as RunRequest
 from specbench.specs.run_options import RunOptions
@@ -183,7 +183,7 @@ def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, 
     assert report["drafters"][0]["prompt_represented"].endswith(" ")
     by_place = {(row.method_name, row.subset): row.fairness for row in load(board)}
     assert by_place["ngram", "all"].excluded["en"] == by_place["ngram", "en"].forced.excluded > 0
-    assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], Family)
+    assert isinstance(by_place["sd", "sw"], GroupNumbers) and isinstance(by_place["ngram", "all"], FairnessSummary)
     assert by_place["ar", "sw"] is None
     assert by_place["sd", "all"].unfairness.value == report["drafters"][0]["family"]["unfairness"]["value"]
     assert by_place["sd", "en"].representation_rank is not None

@@ -43,7 +43,7 @@ from specbench.analysis.representation import Representation
 from specbench.analysis.representation import ranked_languages as shares_of
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.log_ratios import NUM_RESAMPLES
-from specbench.results.row import Chain, GroupNumbers
+from specbench.results.row import BoundChain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
 from specbench.training.passes import Batch, Sample, unfairness
@@ -168,7 +168,7 @@ def test_a_rate_of_another_family_breaks_the_bounds():
     with pytest.raises(BoundViolation, match=r"toy: theorem 2 .* = 0\.4000.* > r_p = 0\.0000"):
         check_fitness("toy", 1.0, certain[4], certain[5])
     with pytest.raises(BoundViolation, match="of_kl < of_cross_entropy"):
-        check_bounds("toy", Chain(expected=3, of_acceptance=2, of_kl=1, of_cross_entropy=1.1))
+        check_bounds("toy", BoundChain(expected=3, of_acceptance=2, of_kl=1, of_cross_entropy=1.1))
 
 
 def test_the_interval_of_unfairness_covers_it_and_plain_percentiles_do_not():

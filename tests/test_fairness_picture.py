@@ -8,7 +8,14 @@ import pytest
 from specbench.analysis.fairness_report import DrafterReport
 from specbench.analysis.fairness_tables import draw_bars, draw_fitness
 from specbench.results.bootstrap import Metric
-from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, MeasuredNumbers
+from specbench.results.row import (
+    BoundChain,
+    Correlations,
+    FairnessSummary,
+    ForcedNumbers,
+    GroupNumbers,
+    MeasuredNumbers,
+)
 
 
 @pytest.fixture
@@ -33,12 +40,12 @@ def group(measured: float | str | None, forced: float | None, misfit: float | No
     return GroupNumbers(
         task="mgsm", subset="x", language="x", num_prompts=3, measured=found,
         forced=ForcedNumbers(num_positions=5, acceptance_rate=metric(forced), draft_misfit=metric(misfit), excluded=0.0,
-                      tokens_per_pass=Chain.model_construct(), **rates),
+                      tokens_per_pass=BoundChain.model_construct(), **rates),
     )  # fmt: skip
 
 
 def drafter(label: str, groups: dict[str, GroupNumbers]) -> DrafterReport:
-    family = Family(groups=tuple(groups), spreads={}, correlations=Correlations())
+    family = FairnessSummary(groups=tuple(groups), spreads={}, correlations=Correlations())
     return DrafterReport(
         label=label, drafter=label, revision=None, run=None, method=None, num_draft_tokens=5, cost_ratio=None,
         problem=None, groups=groups, family=family,

@@ -36,7 +36,7 @@ from specbench.results.check_speed import (
     typical,
     widening,
 )
-from specbench.results.comparable import pair_rows
+from specbench.results.conditions import pair_rows
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import unpaired_ratio, widened_ratio
@@ -184,7 +184,7 @@ def test_ten_repetitions_raise_no_alarm(base, again, tmp_path):
     folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(9)]
     for folder in [again, *folders]:
         report = check(str(base), str(folder), 0.03)
-        assert report.verdict == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
+        assert report.result == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
     assert all(finding.candidate.startswith("10 equal") for each in report.compared for finding in each.findings
                if finding.what == "outputs")  # fmt: skip
 
@@ -257,8 +257,8 @@ def test_counts_have_noise_where_rounding_may_differ(base, tmp_path):
     other = edited(copy, tmp_path / "other", device="A faster CPU")
     report = check(str(base), str(other), 0.03, ignore=["device"])
     sd = next(each for each in report.compared if each.method == "sd")
-    assert report.verdict == "fine" and LENGTH in {finding.what for finding in sd.findings}
-    assert any("device not the same, whose rounding may change drafts" in note for note in sd.notes)
+    assert report.result == "fine" and LENGTH in {finding.what for finding in sd.findings}
+    assert any("device differs, and rounding may change drafts" in note for note in sd.notes)
 
 
 def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path):
@@ -267,9 +267,7 @@ def test_of_rows_too_counts_have_noise_where_rounding_may_differ(base, tmp_path)
     assert ("sd", "τ") in regressions(check(board, str(same), 0.03))
     other = scaled(base, tmp_path / "other", "mean_acceptance_length", 0.999, device="A faster CPU")
     report = check(board, str(other), 0.03, ignore=["device"])
-    assert report.verdict == "fine" and any(
-        f.what == "τ" and f.ratio for each in report.compared for f in each.findings
-    )
+    assert report.result == "fine" and any(f.what == "τ" and f.ratio for each in report.compared for f in each.findings)
     worse = scaled(base, tmp_path / "worse", "mean_acceptance_length", 0.1, device="A faster CPU")
     assert ("sd", "τ") in regressions(check(board, str(worse), 0.03, ignore=["device"]))
 
@@ -353,7 +351,7 @@ def test_too_few_prompts_are_a_problem(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("fall", "exit_code", "told"),
-    [(0.9, 2, "no more than other work on the machine may take: measure both"), (0.8, 1, "")],
+    [(0.9, 2, "other work on the machine may explain this: measure both"), (0.8, 1, "")],
 )
 def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path, fall, exit_code, told):
     """AR took a fifth longer in the second run; the method longer still, as where a machine has other work. Then 10 %
@@ -386,7 +384,7 @@ def test_what_has_no_interval_never_passes(num_prompts, ratio, what, verdict):
     compared = MethodFindings("mgsm", "sd")
     values = (Metric(value=2.0), Metric(value=2.0))
     Pending(compared, what, "all", joined(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
-    assert compared.verdict == verdict
+    assert compared.result == verdict
     assert len([*compared.findings, *compared.problems, *compared.not_compared]) == 1
 
 
@@ -541,7 +539,7 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     none = lengths(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
     compared = MethodFindings("mgsm", "sd")
     Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
-    assert none.num_prompts == 0 and compared.verdict == "cannot compare"
+    assert none.num_prompts == 0 and compared.result == "cannot compare"
 
 
 def test_the_workflow_of_the_guide(specbench, base, tmp_path):

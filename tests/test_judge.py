@@ -320,7 +320,7 @@ def test_a_page_is_no_reply(server, settings):
     server.plan = {"Question 0": [(200, "html")], "Question 1": [(200, "half")]}
     found, _ = judged([record({"ar": "x"}), record({"ar": "x"}, 1)], settings)
     for each in found.values():
-        assert each.score is None and "the reply is not a completion: check the URL" in each.problem
+        assert each.score is None and "not a completion: check the URL" in each.problem
     assert not list(settings.cache.rglob("*.json"))
 
 

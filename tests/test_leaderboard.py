@@ -8,7 +8,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import check_writable, load, merge, write
-from specbench.results.row import Row, sealed
+from specbench.results.row import Row, with_digest
 
 FIELDS = {
     "task": "mgsm@1:0123456789ab",
@@ -95,7 +95,7 @@ def test_a_row_says_how_its_intervals_were_computed(tmp_path):
     assert (said["level"], said["resamples"]) == (0.95, 2000) and "bootstrap-t" in said["method"]["ratios of sums"]
 
 
-WHOLE = json.dumps({"format": 1, "rows": [sealed(row().model_dump(mode="json"))]})
+WHOLE = json.dumps({"format": 1, "rows": [with_digest(row().model_dump(mode="json"))]})
 BROKEN = {
     "empty": "",
     "half-written": WHOLE[: len(WHOLE) // 2],
@@ -105,7 +105,9 @@ BROKEN = {
     "a row of another format": WHOLE.replace('{"format": 1, "task"', '{"format": 4, "task"'),
     "a format that is no number": WHOLE.replace('"format": 1, "rows"', '"format": true, "rows"'),
     "a row without a key": WHOLE.replace('"run": null, ', ""),
-    "no intervals": json.dumps({"format": 1, "rows": [sealed({**row().model_dump(mode="json"), "intervals": None})]}),
+    "no intervals": json.dumps(
+        {"format": 1, "rows": [with_digest({**row().model_dump(mode="json"), "intervals": None})]}
+    ),
     "unknown field": WHOLE.replace('"subset"', '"subsett"'),
     "wrong type": WHOLE.replace('"n": 16', '"n": "many"'),
     "not a number": WHOLE.replace("1.25", "NaN"),

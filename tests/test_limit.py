@@ -400,8 +400,8 @@ def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: py
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine", "fast"], "error: engine = 'fast': did you mean 'auto'? (choices: auto, compiled, eager, graphs)"),
-        (["--dtype", "float99"], "error: dtype = 'float99': did you mean 'float32'?"),
+        (["--engine", "fast"], "error: --engine fast: did you mean 'auto'? (choices: auto, compiled, eager, graphs)"),
+        (["--dtype", "float99"], "error: --dtype float99: did you mean 'float32'?"),
         (["--context", "1"], "error: context = 1: input should be greater than or equal to 8"),
         (["--repeats", "0"], "error: repeats = 0: input should be greater than or equal to 1"),
         (["--device", "abacus"], "error: --device abacus: not available on this machine"),

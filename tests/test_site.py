@@ -30,7 +30,7 @@ from specbench.publish.site.charts import (
     quality_speed_plots,
     scale,
 )
-from specbench.publish.site.entries import COLUMNS, read, signed
+from specbench.publish.site.entries import COLUMNS, read
 from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
@@ -39,6 +39,7 @@ from specbench.results.leaderboard import load, write
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import ranked
 from specbench.results.row import Evidence, Row, digest_of
+from specbench.results.units import number
 from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
@@ -392,7 +393,7 @@ def test_names_of_points_cover_neither_points_nor_each_other():
 
 
 def test_numbers_have_signs_as_they_are_read():
-    assert [signed(value, 1) for value in (1.25, -0.31, 0.04, -0.04)] == ["+1.2", "−0.3", "0.0", "0.0"]
+    assert [number(value, 1, sign="+") for value in (1.25, -0.31, 0.04, -0.04)] == ["+1.2", "-0.3", "+0.0", "+0.0"]
 
 
 def test_parts_of_the_overhead_take_its_place():

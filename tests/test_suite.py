@@ -279,7 +279,7 @@ def test_where_no_worker_is_left_nothing_waits() -> None:
 
 
 def test_any_error_is_the_failure_of_its_cell_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error that is no mistake of the user, the process is started anew."""
+    """After an error that is not a mistake of the user, the process is started anew."""
 
     def broken(*_: Any) -> None:
         raise RuntimeError("the model\nbroke")

@@ -118,7 +118,8 @@ def test_without_ray_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = specbench("suite", "shared.yaml", "--ray", "local")
     assert code == 2 and "pip install 'specbench[ray]'" in err
-    for address, problem in {"127.0.0.1:1": "cannot be reached", "auto": "is no HOST:PORT", "head": "is no HOST:PORT",
+    for address, problem in {"127.0.0.1:1": "cannot be reached", "auto": "is not a HOST:PORT",
+                             "head": "is not a HOST:PORT",
                              "ray://10.0.0.1:10001": "and a ray:// client"}.items():  # fmt: skip
         with pytest.raises(ConfigError, match=f"--ray {address}: .*{problem}"):
             ray_workers.connect(None, address)
@@ -221,7 +222,7 @@ def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) 
 
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(ray_workers, "MeasuringProcess", Process)
-    there = ray_workers.Host(WorkerSettings("cpu", 1))
+    there = ray_workers.ActorHost(WorkerSettings("cpu", 1))
     said, planned, finished = there.measure(job(), {"run.json": b"{}"})
     assert not there._scratch.exists()
     monkeypatch.undo()

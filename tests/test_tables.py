@@ -52,7 +52,7 @@ def test_the_head_and_caption_say_what_was_run():
     for part in ("mgsm@1 · fsd@1", "target org/target (ffffffffffff)", "drafter org/drafter, 5 draft tokens", "greedy",
                  "float32 on Some CPU, 1 thread", "data: sample (tasks/samples/mgsm.jsonl)", "lossy"):  # fmt: skip
         assert part in text
-    assert "few prompts" not in text
+    assert "fewer than" not in text
 
 
 def test_other_conditions_are_said():
@@ -102,15 +102,15 @@ def test_what_does_not_exist_is_a_dash():
 
 def test_few_examples_are_flagged():
     few = [row(subset="ja", metrics=METRICS, n=29), row(subset="sw", metrics=METRICS, n=30)]
-    assert "numbers rest on few prompts: less than 30 in ja\n" in re.sub(" *\n", "\n", rendered(few))
-    assert "sw" not in rendered(few).split("less than 30")[1]
+    assert "fewer than 30 prompts in ja\n" in re.sub(" *\n", "\n", rendered(few))
+    assert "sw" not in rendered(few).split("fewer than 30")[1]
 
 
 def test_prompts_without_a_speed_are_none_that_an_interval_rests_on():
     timed = {**METRICS, "num_prompts_timed": Metric(value=12)}
     rows = [row(subset="ja", metrics=timed, n=40), row(subset="sw", metrics=METRICS, n=40)]
     text = " ".join(rendered(rows).split())
-    assert "numbers rest on few prompts: less than 30 in ja (12 of 40 with a speed)" in text
+    assert "fewer than 30 prompts in ja (12 of 40 with a speed)" in text
 
 
 def test_long_names_fold_and_numbers_stay_whole():
@@ -151,11 +151,11 @@ def test_a_drafter_without_a_model_is_named_by_its_kind():
 @pytest.mark.parametrize(
     ("verdict", "temperature", "said"),
     [
-        ("greedy equal", 0.0, "verdict: greedy equal, this run's outputs are AR's"),
+        ("greedy equal", 0.0, "verdict: greedy equal, as this run's outputs equal AR's"),
         ("lossless", 0.0, "verdict: lossless, stated without evidence"),
         ("lossless", 1.0, "verdict: lossless, stated without evidence"),
-        ("near-tie only", 0.0, "verdict: near-tie only, by this run's outputs compared with AR's"),
-        ("diverged", 0.0, "verdict: diverged, by this run's outputs compared with AR's"),
+        ("near-tie only", 0.0, "verdict: near-tie only, by comparing this run's outputs with AR's"),
+        ("diverged", 0.0, "verdict: diverged, by comparing this run's outputs with AR's"),
         ("diverged", 1.0, "verdict: diverged, stated without evidence"),
         ("lossy by design", 1.0, "verdict: lossy by design, as its rule declares"),
         ("not audited", 1.0, "verdict: not audited"),
@@ -169,7 +169,7 @@ def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
 
 def test_verdicts_that_differ_are_distinct_names():
     mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
-    assert "verdict: greedy equal, this run's outputs are AR's in en; not audited in ja" in rendered(mixed)
+    assert "verdict: greedy equal, as this run's outputs equal AR's in en; not audited in ja" in rendered(mixed)
 
 
 TRANSLATED = {
@@ -279,9 +279,9 @@ def test_few_prompts_are_said_with_and_without_an_interval(num_prompts):
     """Below 5 prompts there is none, and the number is the weaker for it; the baseline's own is exact."""
     without = {**METRICS, "speedup": Metric(value=1.2)}
     for metrics in (METRICS, without):
-        assert "rest on few prompts" in rendered([row(subset="en", metrics=metrics, n=num_prompts)])
-        assert "few prompts" not in rendered([row(subset="en", metrics=metrics, n=num_prompts, method="ar@1:0")])
-    assert "few prompts" not in rendered([row(subset="en", metrics={**METRICS, "speedup": Metric()}, n=num_prompts)])
+        assert "fewer than 30 prompts" in rendered([row(subset="en", metrics=metrics, n=num_prompts)])
+        assert "fewer than" not in rendered([row(subset="en", metrics=metrics, n=num_prompts, method="ar@1:0")])
+    assert "fewer than" not in rendered([row(subset="en", metrics={**METRICS, "speedup": Metric()}, n=num_prompts)])
 
 
 def test_names_of_methods_do_not_break():
@@ -312,7 +312,7 @@ def test_few_prompts_are_said_of_methods_beside_each_other(num_prompts, is_said)
     console = Console(width=120, force_terminal=False, no_color=True)
     with console.capture() as capture:
         console.print(comparison_table([row(subset="en", metrics=METRICS, n=num_prompts)] * 2))
-    assert capture.get().count("numbers rest on few prompts: less than 30") == is_said
+    assert capture.get().count("fewer than 30 prompts") == is_said
 
 
 def test_long_names_leave_the_verdict_readable():

@@ -245,13 +245,6 @@ def escaped(text: str) -> str:
     return "".join(part if part.startswith("`") else re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts)
 
 
-def on_config(config: Any) -> Any:
-    """Adds docs/gpu.md to the measurements where it is there."""
-    if (Path(config.docs_dir) / "gpu.md").exists():
-        next(each for each in config.nav if "Measurements" in each)["Measurements"].append({"On a GPU": "gpu.md"})
-    return config
-
-
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages to a build of mkdocs (a hook of .mkdocs.yml)."""
     from mkdocs.structure.files import File

@@ -30,7 +30,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import shortest_context
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
-from specbench.results.row import Family, GroupNumbers
+from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
 from specbench.specs.languages import known
 
@@ -164,10 +164,10 @@ def represented(
     return found
 
 
-def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | Family]:
+def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | FairnessSummary]:
     """Returns the numbers of each row, by the row's key. `all` gets the numbers of the family only where the groups are
     exactly its subsets."""
-    found: dict[str, GroupNumbers | Family] = {}
+    found: dict[str, GroupNumbers | FairnessSummary] = {}
     for drafter in report.drafters:
         if drafter.run is None or drafter.method is None:
             continue

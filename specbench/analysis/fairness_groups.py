@@ -37,7 +37,15 @@ from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.metrics import timed_tokens
-from specbench.results.row import Chain, Correlations, Family, ForcedNumbers, GroupNumbers, GroupSpread, MeasuredNumbers
+from specbench.results.row import (
+    BoundChain,
+    Correlations,
+    FairnessSummary,
+    ForcedNumbers,
+    GroupNumbers,
+    GroupSpread,
+    MeasuredNumbers,
+)
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.tasks.scoring.contract import Scorer
@@ -55,11 +63,13 @@ def tokens_per_pass(rate: Array, num_draft_tokens: int) -> Array:
     return np.asarray(np.sum([rate**k for k in range(num_draft_tokens + 1)], axis=0))
 
 
-def bound_chain(expected: float, acceptance: float, kl: float, cross_entropy: float, num_draft_tokens: int) -> Chain:
+def bound_chain(
+    expected: float, acceptance: float, kl: float, cross_entropy: float, num_draft_tokens: int
+) -> BoundChain:
     """Returns the links of theorem 1 from the means over positions: E[F(α(s))], α_T, KL_T and D_T (nats)."""
     rates = np.array([acceptance, pinsker(kl), pinsker(cross_entropy)])
     of_acceptance, of_kl, of_cross_entropy = tokens_per_pass(rates, num_draft_tokens).tolist()
-    return Chain(expected=expected, of_acceptance=of_acceptance, of_kl=of_kl, of_cross_entropy=of_cross_entropy)
+    return BoundChain(expected=expected, of_acceptance=of_acceptance, of_kl=of_kl, of_cross_entropy=of_cross_entropy)
 
 
 def pinsker(divergence: float) -> float:
@@ -67,7 +77,7 @@ def pinsker(divergence: float) -> float:
     return max(0.0, 1.0 - math.sqrt(divergence / 2))
 
 
-def check_bounds(where: str, links: Chain) -> None:
+def check_bounds(where: str, links: BoundChain) -> None:
     """Raises BoundViolation, with the numbers, where theorem 1 does not hold."""
     values = list(links.model_dump().items())
     for (upper, high), (lower, low) in pairwise(values):
@@ -269,13 +279,13 @@ def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
     return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
 
 
-def family_of(groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int) -> Family:
+def family_of(groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int) -> FairnessSummary:
     """Returns 𝒰, spreads and correlations; a number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     is_forced = all(group[:, POSITIONS].sum() > 0 for group in sums)
     values = values_by_name(step_costs(groups.values()))
     spreads = {name: spread(names, sums, function, bounds_of(name), seed) for name, function in values.items()}
-    return Family(
+    return FairnessSummary(
         groups=names,
         unfairness=estimate(sums, lambda s: unfairness(divergence(s)), seed, least=0.0) if is_forced else None,
         excluded=excluded_masses(groups),

@@ -29,7 +29,7 @@ from specbench.analysis.representation import Representation
 from specbench.results.bootstrap import Bounds, FilePart, Metric, Prompts
 from specbench.results.captions import draft_length
 from specbench.results.metrics import times
-from specbench.results.row import Family, GroupNumbers
+from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.running.records import Key, Record
 from specbench.specs.task import TaskSpec
 from specbench.tasks.scoring.contract import make_scorer
@@ -52,7 +52,7 @@ class DrafterReport(FilePart):
     num_texts_represented: int | None = None
     prompt_represented: str | None = None  # the beginning of these texts, as representation.Representation
     groups: dict[str, GroupNumbers]
-    family: Family
+    family: FairnessSummary
 
 
 class NumberChange(FilePart):

@@ -14,7 +14,7 @@ from specbench.analysis.fairness_report import DrafterComparison, DrafterReport,
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import reach, save_picture
-from specbench.results.row import Family, ForcedNumbers, GroupNumbers
+from specbench.results.row import FairnessSummary, ForcedNumbers, GroupNumbers
 from specbench.results.units import NULL, number, with_interval
 
 COLUMNS = {
@@ -224,7 +224,7 @@ def overview_caption(report: FairnessReport) -> list[str]:
     return [*lines, *exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})]
 
 
-def unfairness_cell(family: Family) -> str:
+def unfairness_cell(family: FairnessSummary) -> str:
     if family.unfairness is None:
         return NULL
     return marked(with_interval(family.unfairness, 3), *family.excluded.values())

@@ -17,10 +17,10 @@ from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
-from specbench.results.adding import add_rows
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import check_takes, environment
 from specbench.results.execute import measure_into
+from specbench.results.leaderboard_merge import add_rows
 from specbench.results.metrics import metrics_of
 from specbench.results.plots import check_plot
 from specbench.results.quality import ScoringSpec, main_metric

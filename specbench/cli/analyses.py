@@ -143,7 +143,9 @@ def languages(
 def limit(
     *,
     options: RunOptions,
-    context: Annotated[int, typer.Option(help="Cached tokens behind which passes of every length are timed.")] = 256,
+    context: Annotated[
+        int, typer.Option(help="Context, in cached tokens, at which passes of every length are timed.")
+    ] = 256,
     repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models.")] = 9,
     plot: Annotated[
         str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")
@@ -194,7 +196,7 @@ def limit(
     only=(*PAIR, "subsets", "limit", "data", "seed", "dtype", "device"),
     defaults={"target": "embedded:target", "drafter": "embedded:drafter-bpe"},
     limit="Prompts per subset; 50 over all subsets when absent.",
-    seed="Seed of the drafts and continuations behind --acceptance.",
+    seed="Seed of the drafts and continuations of --acceptance.",
     dtype="For --acceptance: auto, float32, bfloat16 or float16.",
     device="For --acceptance: auto, cuda, mps or cpu.",
     **PAIR_HELP,
@@ -241,8 +243,8 @@ def audit(
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
     from specbench.core.files import check_output, write_output
-    from specbench.results.adding import relative
     from specbench.results.leaderboard import check_writable, load, set_verdicts
+    from specbench.results.leaderboard_merge import relative
     from specbench.running.request import Request
 
     tasks = split(task)

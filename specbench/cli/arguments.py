@@ -15,7 +15,10 @@ from pydantic import BaseModel
 from typer.core import TyperCommand
 
 from specbench.core.console import stdout
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
+from specbench.specs.components import Chat as ChatChoice
+from specbench.specs.components import Dtype as DtypeChoice
+from specbench.specs.components import Engine as EngineChoice
 from specbench.specs.run_options import RunOptions
 
 Subset = Annotated[
@@ -33,9 +36,7 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a k
 Seed = Annotated[int, typer.Option(help="Seed of every random stream.")]
 SamplePrompt = Annotated[
     str,
-    typer.Option(
-        "--prompt", help="Text that sampled texts go on from; empty: the token that begins a text; the paper: ' '."
-    ),
+    typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
@@ -110,7 +111,13 @@ def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parame
     )
 
 
+CHOICES = {"dtype": get_args(DtypeChoice), "engine": get_args(EngineChoice), "chat": get_args(ChatChoice)}
+
+
 def _run_options(values: dict[str, Any]) -> RunOptions:
+    for name, known in CHOICES.items():
+        if values.get(name, "auto") not in known:
+            raise ConfigError(f"--{name} {values[name]}: {nearest(values[name], known)}")
     subsets, overrides = values.get("subsets"), values.get("overrides")
     changed = {
         "subsets": None if subsets is None else tuple(split(subsets)),

@@ -10,7 +10,7 @@ from specbench.cli import arguments
 from specbench.cli.arguments import flag
 from specbench.cli.arguments import split as parts
 from specbench.cli.help.method import MethodHelp, verdict
-from specbench.cli.help.text import find_help, method_text, task_text
+from specbench.cli.help.text import find_help, method_text, shown, task_text
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
@@ -51,7 +51,10 @@ def components_table() -> Table:
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
             fields = registry.options_model(name).model_fields.items()
-            options = ", ".join(key if field.is_required() else f"{key}: {field.default}" for key, field in fields)
+            options = ", ".join(
+                key if field.is_required() else f"{key}: {shown(field.get_default(call_default_factory=True))}"
+                for key, field in fields
+            )
             rows.append([registry.kind, name, options or "–"])
     return Table("components of methods and tasks", columns("component", "name", "options and their defaults"), rows)
 

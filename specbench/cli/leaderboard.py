@@ -30,7 +30,7 @@ def add(
 
     All rows of a file are from one machine and one set of versions; other rows are rejected, showing both values.
     """
-    from specbench.results.adding import add_runs
+    from specbench.results.leaderboard_merge import add_runs
 
     file = path("--to", to)
     assert file is not None
@@ -45,7 +45,7 @@ def merge(
 
     An audit verdict that only one of the files has is kept.
     """
-    from specbench.results.adding import merge_files
+    from specbench.results.leaderboard_merge import merge_files
 
     file = path("--to", to)
     assert file is not None
@@ -64,7 +64,7 @@ def validate(
 
     Each row has a digest, which detects accidental changes but not forgery.
 
-    --records recomputes every row from the folder of its run and compares all fields, metrics to the last digit.
+    --records recomputes every row from the folder of its run and compares all fields, numbers to twelve digits.
     Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
     from specbench.analysis.audit_report import verdict_in_report
@@ -118,7 +118,7 @@ def schema() -> None:
     stdout.out(json.dumps(made(), indent=2, ensure_ascii=False))
 
 
-SIDE = "A run or a board file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
+SIDE = "A run or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
 
 
 def compare(

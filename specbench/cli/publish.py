@@ -118,7 +118,7 @@ def show_board(
 
 
 def site(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Board files: leaderboard JSON.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")],
     out: Annotated[str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")],
     title: Annotated[str, typer.Option(help="Title of its pages.")] = "specbench leaderboard",
 ) -> None:

@@ -33,14 +33,14 @@ def run(
     judge_dry_run: Annotated[
         bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
-    output: Annotated[str | None, typer.Option(help="Folder of the run; a run that is there is continued.")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the run; an existing run is resumed.")] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
         str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
-    """Measure methods and autoregressive decoding on tasks; the same command continues an interrupted run."""
+    """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
     from specbench.tasks.judge.judgements import judging_of

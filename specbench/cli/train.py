@@ -25,7 +25,7 @@ def about() -> None:
     """Train a drafter for a target model."""
 
 
-Config = Annotated[str | None, typer.Option(help="YAML file; options and --set win over it.")]
+Config = Annotated[str | None, typer.Option(help="YAML file; options and --set override it.")]
 Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME is the embedded world's.")]
 Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
@@ -94,7 +94,7 @@ def ngram(
     column: Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")] = None,
     order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")] = None,
     output: Annotated[
-        str | None, typer.Option(help="Folder of the model; an n-gram model that is there is replaced.")
+        str | None, typer.Option(help="Folder of the model; an existing n-gram model is replaced.")
     ] = None,
     seed: Seed = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['ngram']}")] = None,
@@ -139,7 +139,9 @@ def trainer(kind: str) -> Callable[..., None]:
         limit: arguments.Limit = None,
         data: arguments.Data = None,
         text: Texts = None,
-        output: Annotated[str | None, typer.Option(help="Folder of the trained drafter; the same one resumes.")] = None,
+        output: Annotated[
+            str | None, typer.Option(help="Folder of the trained drafter; an unfinished training is resumed.")
+        ] = None,
         num_steps: Annotated[
             int | None,
             typer.Option(help=f"Updates, of gradient_accumulation passes each; {NUM_STEPS[kind]} when absent."),

@@ -30,7 +30,7 @@ def sweep(
     checks: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
     *,
     options: RunOptions,
-    output: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
+    output: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
@@ -75,7 +75,7 @@ def tune(
     output: Annotated[
         str | None, typer.Option(help="Method file to write; of fuzzy methods three: NAME-low.yaml, ….")
     ] = None,
-    runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; the same one resumes.")] = None,
+    runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
     """Tune a method's draft length and thresholds on a held-out slice, and write them as method files.

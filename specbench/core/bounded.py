@@ -41,7 +41,7 @@ def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: {remedy}") from error
     if len(content) > max_bytes:
-        raise ConfigError(f"{path}: has more than {max_bytes:,} bytes, the most that are read: {remedy}")
+        raise ConfigError(f"{path}: has more than {max_bytes:,} bytes, which is the limit: {remedy}")
     return content
 
 
@@ -85,9 +85,9 @@ def parse_json(text: str, place: object, remedy: str, line: int | None = None, s
 def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) -> Any:
     """Returns the value of a JSON text as `parse_json` does. Raises OutOfBounds or JSONDecodeError."""
     if len(text) > max_characters:
-        raise OutOfBounds(f"has more than {max_characters:,} characters, the most that are read")
+        raise OutOfBounds(f"has more than {max_characters:,} characters, which is the limit")
     if _memory(text) > MAX_MEMORY and _memory(STRING.sub('""', text)) > MAX_MEMORY:
-        raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, the most that is read")
+        raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, which is the limit")
     try:
         value = json.loads(
             text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
@@ -100,12 +100,12 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
     except RecursionError as error:
         raise OutOfBounds(TOO_DEEP) from error
     except UnicodeEncodeError as error:
-        raise OutOfBounds("has half of a surrogate pair, which is no character") from error
+        raise OutOfBounds("has half of a surrogate pair, which is not a character") from error
     check_depth(value)
     return value
 
 
-TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, the most that are read"
+TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, which is the limit"
 
 
 def check_depth(value: Any) -> None:
@@ -141,7 +141,7 @@ def lines(
         if len(line) > MAX_BYTES:
             raise ConfigError(f"{place}, line {number}: has more than {MAX_BYTES:,} characters: {SPLIT}")
         if number > max_lines:
-            raise ConfigError(f"{place}: has more than {max_lines:,} lines, the most that are read: {SPLIT}")
+            raise ConfigError(f"{place}: has more than {max_lines:,} lines, which is the limit: {SPLIT}")
         if left < 0:
             raise too_large(place)
         yield line
@@ -157,8 +157,8 @@ def expanded_bound(num_packed_bytes: int) -> int:
 
 def too_large(place: object) -> ConfigError:
     return ConfigError(
-        f"{place}: expands to more than {MAX_EXPANSION} times its size (and {MAX_BYTES:,} bytes), the most that is "
-        "read: unpack it, and give the file that is in it"
+        f"{place}: expands to more than {MAX_EXPANSION} times its size (and {MAX_BYTES:,} bytes), which is "
+        "the limit: unpack it, and give the file that is in it"
     )
 
 
@@ -173,7 +173,7 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise OutOfBounds(f"the key {twice[:60]!r} occurs twice")
+        raise OutOfBounds(f"duplicate key {twice[:60]!r}")
     return made
 
 

@@ -132,7 +132,7 @@ class Completions:
     ) -> None:
         self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
-        self._told_of_no_reply = threading.Lock()  # held once the user has been told
+        self._warned = threading.Lock()  # held once the user was warned
         self.stopped = threading.Event()
         for name in (
             "openai",
@@ -154,7 +154,7 @@ class Completions:
             except RequestFailed as error:
                 if not error.may_pass or attempt == self._num_retries:
                     raise
-                if error.status is None and self._told_of_no_reply.acquire(blocking=False):
+                if error.status is None and self._warned.acquire(blocking=False):
                     seconds = self._backoff_seconds * (2**self._num_retries - 1)
                     say(
                         stderr,
@@ -181,7 +181,7 @@ class Completions:
         try:
             return _reply(_Completion.model_validate(json.loads(answer.body), context=self._key))
         except (ValueError, RecursionError):
-            raise RequestFailed("the reply is not a completion: check the URL", answer.status, False) from None
+            raise RequestFailed("the answer is not a completion: check the URL", answer.status, False) from None
 
     async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
         """Sends a request and reads its whole reply. Raises the client's errors if there is no reply."""

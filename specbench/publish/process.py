@@ -143,7 +143,7 @@ def main() -> None:
         pickle.dump(event, events)
         events.flush()
 
-    console.stderr.file = Lines(send)  # type: ignore[assignment]
+    console.stderr.file = LineWriter(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
     settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
@@ -177,7 +177,7 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
 
 def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
     """Runs a job. Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot
-    after an error that is no mistake of the user, nor when memory ran out: the state of the accelerator is then
+    after an error that is not a mistake of the user, nor when memory ran out: the state of the accelerator is then
     unknown."""
     from specbench.core.threads import share_machine
     from specbench.models.devices import is_out_of_memory
@@ -225,7 +225,7 @@ class SendingReports:
         self._send(BlockRecorded(record, measured))
 
 
-class Lines(io.TextIOBase):
+class LineWriter(io.TextIOBase):
     """A text stream that sends an event for every line."""
 
     def __init__(self, send: Send) -> None:

@@ -30,7 +30,7 @@ Files = dict[str, bytes]
 RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")
 
 
-class Host:
+class ActorHost:
     """A ray actor in the cluster: a process that measures, and the folder that it measures into."""
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -95,7 +95,7 @@ class RayWorker:
         """Makes an actor unless there is one, and starts a new process in it."""
         try:
             if self.actor is None:
-                self.actor = self.ray.remote(Host).options(max_restarts=0, **self.needs).remote(self.settings)
+                self.actor = self.ray.remote(ActorHost).options(max_restarts=0, **self.needs).remote(self.settings)
             found: WorkerReady | WorkerLost = self.ray.get(self.actor.open.remote(), timeout=START_SECONDS)
         except self.ray.exceptions.GetTimeoutError:
             self.close()
@@ -171,7 +171,7 @@ def connect(ray: Any, address: str) -> None:
     advice = "give `local`, or the address of a cluster's head, such as 10.0.0.1:6379"
     host, _, port = address.rpartition(":")
     if address != LOCAL and (not host or "/" in address or not port.isdecimal()):
-        raise ConfigError(f"--ray {address}: is no HOST:PORT (and a ray:// client carries no records): {advice}")
+        raise ConfigError(f"--ray {address}: is not a HOST:PORT (and a ray:// client carries no records): {advice}")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == LOCAL:

@@ -27,9 +27,9 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
-from specbench.results.adding import add_rows
-from specbench.results.comparable import check_together
+from specbench.results.conditions import check_together
 from specbench.results.leaderboard import check_writable, load
+from specbench.results.leaderboard_merge import add_rows
 from specbench.results.row import Row
 from specbench.running.progress import saying_what_is_kept
 from specbench.specs.run_options import RunOptions

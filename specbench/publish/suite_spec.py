@@ -19,7 +19,7 @@ FAIRNESS = "fairness."  # begins the path of a number of `specbench fairness`
 
 
 class Figure(Spec):
-    """One published number, in the unit of its column, and the ± printed behind it. In YAML: a number, or a text like
+    """One published number, in the unit of its column, and the ± printed after it. In YAML: a number, or a text like
     1.19±0.06."""
 
     value: float
@@ -250,7 +250,7 @@ class SuiteSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _pairs_without_keys(cls, data: Any) -> Any:
-        """`embedded:` with nothing behind it means the embedded models."""
+        """Expands `embedded:` without a name to the embedded models."""
         if not isinstance(data, Mapping) or not isinstance(data.get("pairs"), Mapping):
             return data
         return {**data, "pairs": {name: {} if pair is None else pair for name, pair in data["pairs"].items()}}
@@ -315,7 +315,7 @@ class SuiteSpec(Spec):
                     check_known(f"exclude.{number}", axis, value, self.axes()[axis])
 
     def _check_published(self) -> None:
-        """A figure may lack a task or a method of ours; the names that it has must be those of the suite."""
+        """Raises ConfigError for a figure that names a pair, task or method which the suite lacks; it may name none."""
         if self.published and len(self.temperatures or ()) + len(self.seeds) > 1:
             raise ConfigError(
                 "published: a figure is of one temperature and one seed: give tasks of their own, with `set`, in place "

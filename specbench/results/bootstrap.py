@@ -63,8 +63,8 @@ class Metric(FilePart):
 
 
 class Intervals(FilePart):
-    """How the intervals of a row were computed: the method for each kind of number, the level and the number of
-    resamples."""
+    """The way in which the intervals of a row were computed: the method for each kind of number, the level and the
+    number of resamples."""
 
     method: dict[str, str]
     level: FiniteFloat

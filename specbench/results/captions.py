@@ -73,12 +73,12 @@ def prescribed(row: Row) -> str | None:
     return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's"
 
 
-FEW = f"numbers rest on few prompts: less than {SMALL_SAMPLE}"
+FEW = f"fewer than {SMALL_SAMPLE} prompts"
 FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers that ended at the limit is reported
-OWN_OUTPUTS = "by this run's outputs compared with AR's"
+OWN_OUTPUTS = "by comparing this run's outputs with AR's"
 SOURCES = {
-    "greedy equal": "this run's outputs are AR's",
+    "greedy equal": "as this run's outputs equal AR's",
     "lossy by design": "as its rule declares",
 }
 
@@ -130,7 +130,7 @@ def no_forecast(row: Row) -> str | None:
         return None
     if cost is None:
         return "its formula needs one cost ratio c, and these records have none"
-    return "its formula assumes one draft pass per judged token, which drafted text and copies do not have"
+    return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
 
 
 def is_baseline(row: Row) -> bool:
@@ -165,8 +165,8 @@ def verdict_of(row: Row) -> str:
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
     """Returns a line with the verdicts that nothing measured: those that an external decoder states of itself, and
     those that a file states without evidence."""
-    told = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
-    stated = sorted(text for text in told if text.endswith((": not measured", "stated without evidence")))
+    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
+    stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
     return [f"verdict of {'; '.join(stated)}"] if stated else []
 
 

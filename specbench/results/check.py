@@ -1,7 +1,7 @@
 """`specbench check`: a baseline and a candidate → what has become worse, and what could not be compared.
 
 Counts have no noise: the same outputs must not take more passes than before. Ratios have noise, and are judged together
-(`gate.speed`).
+(`check_speed`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -38,8 +38,8 @@ from specbench.results.check_speed import (
     ratio_of_speeds,
     speedups,
 )
-from specbench.results.comparable import BASELINE, RowPair, check_ignored, pair_rows
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
+from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
 from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
@@ -58,7 +58,7 @@ def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
 ) -> CheckReport:
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
-    that may differ (`comparable.IGNORABLE`). `say`: is called with the progress.
+    that may differ (`conditions.IGNORABLE`). `say`: is called with the progress.
 
     Raises ConfigError for bad input.
     """
@@ -101,8 +101,7 @@ def _noise(pairs: Sequence[RowPair]) -> list[str]:
     if not names:
         return []
     return [
-        f"{', '.join(names)} not the same, whose rounding may change drafts: of the counts only τ is compared, "
-        "with its interval"
+        f"{', '.join(names)} differs, and rounding may change drafts: of the counts only τ is compared, by its interval"
     ]
 
 
@@ -156,7 +155,7 @@ class ByRecords:
         return Target(self.runs[0])
 
     def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
-        """Put findings into `compared`; returns the ratios that wait for their verdict."""
+        """Puts findings into `compared`; returns the ratios that are not judged yet."""
         parts = [part for pair in pairs if pair.subset != ALL for part in self._part(compared, pair)]
         for part in parts:
             self._compare_part(compared, part)
@@ -193,7 +192,7 @@ class ByRecords:
         return [RecordsOfSubset.of(pair, Pairs(sides[0], sides[1], (list(before.values()), [now[k] for k in before])))]
 
     def _compare_part(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
-        """Put the findings on the outputs of a subset and on their counts into `compared`."""
+        """Puts the findings on the outputs of a subset and on their counts into `compared`."""
         equal, subset, num_different = part.equal_records(), part.rows.subset, len(part.different)
         compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal)]
         found = None
@@ -247,14 +246,14 @@ def _ratios(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubs
     return found
 
 
-NOT_HELD = "outputs and draft passes, and prompts in pairs: a leaderboard file does not hold them"
-NOT_DRAWN_AGAIN = "counts are those of draws: compared with their intervals"
+NOT_HELD = "outputs, draft passes and paired prompts: a leaderboard file does not hold them"
+NOT_DRAWN_AGAIN = "outputs are sampled, so counts are compared by intervals"
 
 
 def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
-    """Compare rows with the rows of a leaderboard file, which has no records.
+    """Compares rows with the rows of a leaderboard file, which has no records.
 
-    Puts findings into `compared`; returns the ratios that wait for their verdict.
+    Puts findings into `compared`; returns the ratios that are not judged yet.
     """
     whole = [pair for pair in pairs if pair.subset == ALL]
     parts = [pair for pair in pairs if pair.subset != ALL] or whole

@@ -6,14 +6,14 @@ from typing import Literal, Self
 
 from specbench.core.records import Generation, Key, record_key
 from specbench.results.bootstrap import Metric
-from specbench.results.comparable import RowPair
+from specbench.results.conditions import RowPair
 from specbench.results.metrics import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.paired import Pairs
 from specbench.results.row import Row
 from specbench.results.verdict import TokenDifference
 
-Verdict = Literal["identical", "fine", "regressed", "cannot compare"]
-EXIT_CODES: dict[Verdict, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
+CheckResult = Literal["identical", "fine", "regressed", "cannot compare"]
+EXIT_CODES: dict[CheckResult, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class MethodFindings:
         return [finding for finding in self.findings if finding.regressed]
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> CheckResult:
         if self.regressions:
             return "regressed"
         return "cannot compare" if self.problems else "fine"
@@ -81,18 +81,18 @@ class CheckReport:
     identical: bool = False
 
     @property
-    def verdict(self) -> Verdict:
-        """A regression outweighs problems."""
+    def result(self) -> CheckResult:
+        """Returns the result of the check; a regression outweighs problems."""
         if self.identical:
             return "identical"
-        verdicts = {each.verdict for each in self.compared}
-        if "regressed" in verdicts:
+        results = {each.result for each in self.compared}
+        if "regressed" in results:
             return "regressed"
-        return "cannot compare" if self.problems or "cannot compare" in verdicts else "fine"
+        return "cannot compare" if self.problems or "cannot compare" in results else "fine"
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.verdict]
+        return EXIT_CODES[self.result]
 
 
 OUTPUTS = "outputs"

@@ -15,14 +15,14 @@ MOST = 8  # lines of a kind: the rest is counted
 
 
 def headline(report: CheckReport) -> str:
-    """Returns the verdict with its counts."""
+    """Returns the result with its counts."""
     num_regressions = sum(len(each.regressions) for each in report.compared)
     num_findings = sum(len(each.findings) for each in report.compared)
-    if report.verdict == "regressed":
+    if report.result == "regressed":
         return f"regressed: {num_regressions} of {num_findings} comparisons"
-    if report.verdict == "cannot compare":
+    if report.result == "cannot compare":
         return "cannot compare: the reasons are listed below"
-    if report.verdict == "identical":
+    if report.result == "identical":
         return "identical: both sides hold the same rows and the same records"
     return f"fine: {num_findings} comparisons, nothing is worse"
 
@@ -36,7 +36,7 @@ def cells(compared: MethodFindings) -> list[str]:
         speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
         ratio = with_interval(lowest.ratio, 3)
     shown = [compared.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
-    return [compared.method, *shown, speed, ratio, compared.verdict]
+    return [compared.method, *shown, speed, ratio, compared.result]
 
 
 def sections(report: CheckReport) -> list[tuple[str, list[str]]]:

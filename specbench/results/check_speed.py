@@ -8,7 +8,7 @@ had nothing in common, which gives a wide interval.
 
 Many such intervals at once would often fail. They are widened on the log scale, so that about one of 100 checks without
 a regression fails at most, whatever max_regression is, on a quiet machine. `SpeedControl` and a max_regression of some
-percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts have no verdict: they are too few to widen.
+percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts are not judged: they are too few to widen.
 """
 
 import math
@@ -21,7 +21,7 @@ from scipy import special
 
 from specbench.results.bootstrap import Metric, Prompts, ratio
 from specbench.results.check_findings import Finding, MethodFindings
-from specbench.results.comparable import BASELINE
+from specbench.results.conditions import BASELINE
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
 from specbench.results.metrics import length_columns
 from specbench.results.paired import Pairs, widened_ratio
@@ -164,7 +164,7 @@ class SpeedControl:
     loads: dict[str, float] = field(default_factory=dict)
 
     def add(self, task: str, ratio: Metric) -> None:
-        """Add a task. `ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
+        """Adds a task. `ratio`: AR's tokens/s in the candidate ÷ in the baseline."""
         if ratio.value is None:
             self.notes.append(f"{task}: {BASELINE} has no speed")
             return
@@ -200,9 +200,9 @@ class Pending:
         return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
 
     def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
-        """Put the finding into the method's comparison, with the interval widened. A ratio without a reliable
+        """Puts the finding into the method's comparison, with the interval widened. A ratio without a reliable
         interval is a problem, or the gate would pass anything. A typical prompt without an interval is not compared.
-        `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall has no verdict."""
+        `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall is not judged."""
         if self.measured.values[0].value is None:
             self.of.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
             return
@@ -220,7 +220,7 @@ class Pending:
             before, now = (number(each, 3) for each in self.measured.values)
             found = Finding(self.what, self.subset, before, now, regressed, detail, ratio)
             if regressed and ratio.high * load >= 1 - max_regression:
-                self.of.problems.append(f"{found}: no more than other work on the machine may take: {REMEDY}")
+                self.of.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
             else:
                 self.of.findings.append(found)
         elif self.what == TYPICAL:
@@ -232,8 +232,10 @@ class Pending:
 def judge_all(
     pending: Sequence[Pending], control: SpeedControl, max_regression: float, paired: bool = True
 ) -> tuple[int, float]:
-    """Judge all ratios of a check; returns how many have an interval, and the factor that widens these. Where AR has
-    drifted, the speed-ups of the task are a problem of their methods."""
+    """Judges all ratios of a check. Where AR has drifted, the speed-ups of the task are a problem of their methods.
+
+    Returns the number of ratios with an interval, and the factor that widens these.
+    """
     kept = []
     for waiting in pending:
         drifted = control.drifted.get(waiting.of.task)

@@ -9,15 +9,15 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
-from specbench.results.comparable import FieldDifference, conditions_that_differ, differences, leaves
 from specbench.results.comparison_input import ComparisonInput
+from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, leaves
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, interval, number, unit_of
 
-OUTCOMES = RESULT_FIELDS - {"command"}  # what is no part of a configuration
+OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ class Comparison:
 
 
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
-    """Compare the rows of the tasks and subsets that both have. Raises ConfigError where there are none, and where both
-    are the same row."""
+    """Compares the rows of the tasks and subsets that both have.
+
+    Raises ConfigError where there are none, and where both are the same row.
+    """
     runs, own, others = RecordedRuns(), first.by_group(), second.by_group()
     places = [place for place in own if place in others]
     if not places:
@@ -121,7 +123,7 @@ LABELS = {
     "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3),
 }  # fmt: skip
 IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
-HINDERED = "what must match does not: a change below is that of the conditions as well"
+HINDERED = "conditions differ, so changes below may come from them"
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -138,7 +140,7 @@ def tables(comparison: Comparison) -> list[Table]:
 
 
 def configuration_table(comparison: Comparison) -> Table:
-    """A line for each field that differs."""
+    """Returns a table with a line for each field that differs."""
     rows = [
         (mark, each.field, str(each.first), str(each.second))
         for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)) for each in found
@@ -153,7 +155,7 @@ def configuration_table(comparison: Comparison) -> Table:
 
 
 def changes_table(each: ComparedSubset) -> Table:
-    """A line for each metric of a task and subset."""
+    """Returns a table with a line for each metric of a task and subset."""
     figures = numbers("first", "second", "change", "95 % interval")
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
     rows = []
@@ -168,7 +170,7 @@ def changes_table(each: ComparedSubset) -> Table:
 
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
-    """A line for each subset."""
+    """Returns a table with a line for each subset."""
     several = len({each.task for each in parts}) > 1
     figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
     columns = (*words("subset", folds=False), *numbers("n", "speed-up\nfirst → second", *figures))

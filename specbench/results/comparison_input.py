@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.comparable import BASELINE, leaves
+from specbench.results.conditions import BASELINE, leaves
 from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row
 from specbench.results.runs import ROWS, RecordedRun, finished_run, split_detail
@@ -56,7 +56,7 @@ def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
 
 
 NUMBER = re.compile(r"(?:rows\.)?(\d+)")
-HOW = "give a run or a board file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
+HOW = "give a run or a leaderboard file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _only_method(found: ComparisonInput) -> str:
 
 
 def _check_one_each(found: ComparisonInput) -> None:
-    """Raise ConfigError where a task and subset has several rows."""
+    """Raises ConfigError where a task and subset has several rows."""
     seen: dict[tuple[str, str], Row] = {}
     for row in found.rows:
         if seen.setdefault((row.task_name, row.subset), row) is not row:

@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
 from specbench.models.loading import choose_device
-from specbench.results.comparable import VERSIONS, conditions
+from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
 PACKAGES = ("torch", "transformers", "datasets", "specbench")
@@ -23,7 +23,7 @@ MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else lea
 
 
 def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
-    """Device name, dtype, attention, engine, threads, platform, python, versions and commit; what is unknown is null.
+    """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
 
     device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads and on the workers that share
     it, so its name holds their numbers, and rows with others do not compare. Never raises.
@@ -42,8 +42,8 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a checkout, null when it is none; where what is measured differs from it, with "-dirty-" and 8 hex
-    digits over the files that differ, so that two states are not taken for one."""
+    """Returns the commit of a checkout, None for another folder. Where measured files differ from it, "-dirty-" and 8
+    hex digits over these files follow, so that two states are not taken for one."""
     return _or_null(lambda: _commit(checkout))
 
 
@@ -60,7 +60,7 @@ def _commit(checkout: Path) -> str | None:
 
 
 def _digest(checkout: Path, names: list[str]) -> str:
-    """8 hex digits over the names and contents of files; one that is gone counts as its name alone."""
+    """Returns 8 hex digits over the names and contents of files; one that is gone counts as its name alone."""
     state = hashlib.sha256()
     for name in names:
         path = checkout / name
@@ -105,7 +105,7 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
 
 
 def check_takes(file: Path, device: str) -> None:
-    """Raise ConfigError for a file that cannot be written, is broken, or has rows of another machine or other versions.
+    """Raises ConfigError for a file that cannot be written, is broken, or has rows of another machine or version.
 
     `device`: as --device names it. The name of a machine includes its threads, so they are set before.
     """
@@ -117,13 +117,13 @@ def check_takes(file: Path, device: str) -> None:
 
 
 def check_rows(file: Path, device: str, versions: Mapping[str, str | None]) -> None:
-    """Raise ConfigError for a file with rows of another machine or other versions; `device`: as rows name it."""
+    """Raises ConfigError for a file with rows of another machine or other versions; `device`: as rows name it."""
     now = {"device": device, **{f"versions.{name}": versions.get(name) for name in VERSIONS}}
     for number, row in enumerate(load(file)):
         known = conditions(row)
         for field, value in now.items():
             if known[field] != value:
                 raise ConfigError(
-                    f"--leaderboard {file}: rows.{number} has {field} = {known[field]}, and this is {value}: such rows "
-                    "do not go into one file; nothing was measured: name another file"
+                    f"--leaderboard {file}: rows.{number} has {field} = {known[field]}, and this is {value}: a file "
+                    "holds rows of one machine and one set of versions; nothing was measured: name another file"
                 )

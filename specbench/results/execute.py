@@ -139,7 +139,7 @@ def execute(
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = RunProgress,
 ) -> RunOutcome:
-    """Measure the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
+    """Measures the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
     models, some of which may be loaded already."""
     spec = run_spec(request)
     print_request_notes(request, spec, console)
@@ -166,7 +166,7 @@ def execute(
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
-        from specbench.results.adding import add_rows
+        from specbench.results.leaderboard_merge import add_rows
 
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
@@ -180,7 +180,7 @@ def measure_into(
     judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
-    """Measure what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
+    """Measures what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
     this run alone. `settings`: those of the request."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
-from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, sealed
+from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, with_digest
 
 
 def load(path: Path | str) -> list[Row]:
@@ -31,9 +31,9 @@ def load(path: Path | str) -> list[Row]:
 
 
 def write(path: Path | str, rows: Sequence[Row]) -> None:
-    """Replace the rows of the file in one step: a reader or a crash sees the old file or the new one."""
+    """Replaces the rows of the file in one step: a reader or a crash sees the old file or the new one."""
     path = Path(path).resolve()  # through a link to the file itself
-    content = {"format": FORMAT, "rows": [sealed(row.model_dump(mode="json")) for row in rows]}
+    content = {"format": FORMAT, "rows": [with_digest(row.model_dump(mode="json")) for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         write_atomically(path, text)
@@ -42,7 +42,7 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
 
 
 def check_writable(path: Path | str) -> None:
-    """Raise ConfigError where `write` could not replace the file: asked before anything is measured."""
+    """Raises ConfigError where `write` could not replace the file: asked before anything is measured."""
     try:
         path = Path(path).resolve()
         check_place(path)
@@ -86,7 +86,7 @@ def _row(path: Path, number: int, content: Any) -> Row:
 
 
 def _check_each_once(path: Path, rows: Sequence[Row]) -> None:
-    """Raise ConfigError where two rows are of the same result: which of them holds, nothing tells."""
+    """Raises ConfigError where two rows are of the same result: neither is preferred."""
     seen: dict[str, int] = {}
     for number, row in enumerate(rows):
         first = seen.setdefault(row.key, number)
@@ -120,7 +120,7 @@ def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row
 
 
 def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
-    """Put rows into the file, as `merged` does. Returns all rows."""
+    """Puts rows into the file, as `merged` does. Returns all rows."""
     with edited(path) as known:
         known[:] = merged(known, rows)
     return known
@@ -139,12 +139,12 @@ def merged(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
 
 
 def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
-    """Change the verdict and evidence of the rows for which `verdict_of` returns them; returns how many."""
+    """Changes the verdict and evidence of the rows for which `verdict_of` returns them; returns how many."""
     return set_fields(path, ("verdict", "evidence"), verdict_of)
 
 
 def set_fields(path: Path | str, names: Sequence[str], values_of: Callable[[Row], tuple[Any, ...] | None]) -> int:
-    """Change fields of the rows for which `values_of` returns their values; returns how many. A later run of the same
+    """Changes fields of the rows for which `values_of` returns their values; returns how many. A later run of the same
     configuration replaces the row with them."""
     with edited(path, may_be_absent=False) as rows:
         found = [(row, values_of(row)) for row in rows]

@@ -86,7 +86,7 @@ MAX_LEVERAGE = 0.5  # of a prompt in the standard error
 
 
 def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
-    """Bootstrap-t interval of a ratio of sums.
+    """Returns the bootstrap-t interval of a ratio of sums.
 
     columns: [2, 4 or 8, num_prompts]. The log ratio of every resample is divided by its own standard error, so that the
     interval reaches further to the side on which long prompts may be missing (Efron and Tibshirani, An Introduction to
@@ -149,12 +149,14 @@ def _pivots(counts: Array, columns: Array, log_ratio: float) -> Array:
 
 
 def standard_error(columns: Array) -> float:
-    """Of the log ratio; columns: [2, 4 or 8, num_prompts]. The delta method's is too small where sums lean on a few
-    long prompts, for two reasons. A prompt takes part of its own influence with it: each is divided by 1 − the prompt's
-    largest share of a sum, as HC3 divides residuals by 1 − their leverage (MacKinnon and White, Journal of Econometrics
-    29, 1985), which is MAX_LEVERAGE at most, or a prompt that holds nearly all could make the error any number. And the
-    variance is itself uncertain: Student's t has as many degrees of freedom as a variance of influences with their
-    kurtosis has (Satterthwaite, Biometrics Bulletin 2, 1946), at most n − 1.
+    """Returns the standard error of the log ratio; columns: [2, 4 or 8, num_prompts].
+
+    The delta method's is too small where sums lean on a few long prompts, for two reasons. A prompt takes part of its
+    own influence with it: each is divided by 1 − the prompt's largest share of a sum, as HC3 divides residuals by 1 −
+    their leverage (MacKinnon and White, Journal of Econometrics 29, 1985), which is MAX_LEVERAGE at most, or a prompt
+    that holds nearly all could make the error any number. And the variance is itself uncertain: Student's t has as many
+    degrees of freedom as a variance of influences with their kurtosis has (Satterthwaite, Biometrics Bulletin 2, 1946),
+    at most n − 1.
     """
     shares = columns / columns.sum(axis=1, keepdims=True)
     influences = SIGNS[: len(columns)] @ shares

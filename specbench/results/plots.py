@@ -13,7 +13,7 @@ Panel = Callable[[Any], None]  # draws into the axes of a picture
 
 
 def check_plot(path: Path) -> None:
-    """Raise ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
+    """Raises ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
     figure = pyplot().figure()
     kinds = figure.canvas.get_supported_filetypes()
     pyplot().close(figure)
@@ -22,7 +22,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
-    """Write the picture; every group holds the rows of one task and one method, a row per subset."""
+    """Writes the picture; every group holds the rows of one task and one method, a row per subset."""
     panels = [[partial(_draw_panel, rows=rows)] for rows in groups]
     save_picture(panels, path, size=(9, 3.2 * len(groups)), kept="; the rows are kept")
 
@@ -30,7 +30,7 @@ def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
 def save_picture(
     grid: Sequence[Sequence[Panel]], path: Path, *, size: tuple[float, float], title: str = "", kept: str = ""
 ) -> None:
-    """Draw panels and write the picture into a file.
+    """Draws panels and writes the picture into a file.
 
     `grid`: rows of equally many panels, each a function that draws into its axes; a panel that stands several times is
     as wide as its places. `size`: in inches. Raises ConfigError where the file cannot be written; `kept` ends the

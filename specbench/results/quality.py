@@ -254,8 +254,8 @@ def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[s
 
 
 def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpec]) -> Values:
-    """1 for an answer in the language of its subset, 0 for any other (also one without words); None where there is none
-    that lingua knows."""
+    """Returns 1 for an answer in the language of its subset, 0 for any other (also one without words); None for a
+    language that lingua does not know."""
     return [
         None if each.code is None else float(language_of(g["text"], each.code) == each.code)
         for g, each in zip(generations, scoring, strict=True)

@@ -24,8 +24,8 @@ from specbench.results.captions import (
     stated_verdicts,
     verdict_word,
 )
-from specbench.results.comparable import conditions, leaves
 from specbench.results.comparison_input import filtered, of_subsets
+from specbench.results.conditions import conditions, leaves
 from specbench.results.leaderboard import load
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up

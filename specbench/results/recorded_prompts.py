@@ -38,7 +38,7 @@ class ModelLoader:
             model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
             if revision is not None and model.revision != revision:
                 raise ConfigError(
-                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): give back "
+                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): restore "
                     "its files, or measure again"
                 )
             self._loaded[name, revision] = model

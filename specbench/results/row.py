@@ -12,7 +12,7 @@ from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
 
-class Chain(FilePart):
+class BoundChain(FilePart):
     """The links of theorem 1, each at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with
     D_T, all in emitted tokens per target pass, or all divided by 1 + γc."""
 
@@ -21,9 +21,9 @@ class Chain(FilePart):
     of_kl: FiniteFloat
     of_cross_entropy: FiniteFloat
 
-    def divided_by(self, cost: float) -> "Chain":
+    def divided_by(self, cost: float) -> "BoundChain":
         """Returns tokens per pass as speed-ups, given the cost 1 + γc of a step in target passes."""
-        return Chain(**{name: value / cost for name, value in self.model_dump().items()})
+        return BoundChain(**{name: value / cost for name, value in self.model_dump().items()})
 
 
 class MeasuredNumbers(FilePart):
@@ -47,9 +47,9 @@ class ForcedNumbers(FilePart):
     target_misfit: Metric  # r_p; the fitness is 1 − r_p
     draft_misfit: Metric  # r_q
     excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
-    tokens_per_pass: Chain
+    tokens_per_pass: BoundChain
     speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
-    speedup: Chain | None = None  # tokens_per_pass ÷ (1 + γc)
+    speedup: BoundChain | None = None  # tokens_per_pass ÷ (1 + γc)
 
 
 class GroupNumbers(FilePart):
@@ -61,7 +61,7 @@ class GroupNumbers(FilePart):
     num_prompts: int
     measured: MeasuredNumbers | None = None
     forced: ForcedNumbers | None = None
-    representation_rank: int | None = None  # as representation.Share; the languages that it never wrote are last
+    representation_rank: int | None = None  # as representation.LanguageShare; languages that it never wrote are last
     representation_share: float | None = None
 
 
@@ -86,13 +86,15 @@ class Correlations(FilePart):
     fitness_and_acceptance_over_prompts: float | None = None
 
 
-class Family(FilePart):
+class FairnessSummary(FilePart):
     """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
 
     groups: tuple[str, ...]
     unfairness: Metric | None = None
     lowest: str | None = None
-    excluded: dict[str, float] = Field(default_factory=dict)  # of every group that is teacher-forced, as in `Forced`
+    excluded: dict[str, float] = Field(
+        default_factory=dict
+    )  # of every group that is teacher-forced, as in ForcedNumbers
     spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
     correlations: Correlations
 
@@ -112,7 +114,7 @@ def digest_of(row: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def sealed(row: dict[str, Any]) -> dict[str, Any]:
+def with_digest(row: dict[str, Any]) -> dict[str, Any]:
     """Returns a row as it is written: with its digest."""
     return {**row, DIGEST: digest_of(row)}
 
@@ -159,16 +161,16 @@ class Evidence(FilePart):
 
 
 class RowShots(FilePart):
-    """The worked examples before each prompt, and the check that none of them is measured.
+    """The few-shot examples before each prompt, and the check that none of them is measured.
 
     `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
     digits; of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, none of
-    which repeats the question of a worked example before it, or has an answer of 80 characters or more that stands
+    which repeats the question of a few-shot example before it, or has an answer of 80 characters or more that stands
     there (else the run is refused); null where questions could not be compared.
     """
 
     num: int = Field(ge=0)
-    source: Literal["task", "hub", "local", "sample"] | None = None  # null without worked examples
+    source: Literal["task", "hub", "local", "sample"] | None = None  # null without few-shot examples
     location: str | None = None
     digest: str | None = None
     num_checked: int | None = Field(default=None, ge=0)
@@ -215,12 +217,12 @@ class Row(FilePart):
     created: str
     run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
     lossless: bool  # what the rule, or the author of external code, claims
-    verdict: str = "not audited"  # what the outputs say: specbench.results.greedy
+    verdict: str = "not audited"  # what the outputs say: specbench.results.verdict
     evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
     quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
     signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
-    fairness: GroupNumbers | Family | None = None  # of `specbench fairness`: of a subset, or in "all" of all subsets
+    fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
@@ -274,7 +276,7 @@ class Row(FilePart):
     @property
     def key(self) -> str:
         """The identity of the result: every field but the metrics, the date and the command line; and the judge, and
-        the worked examples before the prompts."""
+        the few-shot examples before the prompts."""
         own = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         fields = self.model_dump(mode="json", exclude=set(RESULT_FIELDS))
         return json.dumps(fields | {name: value for name, value in own.items() if value is not None}, sort_keys=True)

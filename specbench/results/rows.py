@@ -36,7 +36,7 @@ MEASUREMENTS_REMEDY = "repeat the command of the run, which writes it again and 
 
 
 class MeasuredSubset(FilePart):
-    """The number of examples of a subset that were measured, and the sources of its data and worked examples."""
+    """The number of examples of a subset that were measured, and the sources of its data and few-shot examples."""
 
     task: str
     subset: str
@@ -48,7 +48,7 @@ class MeasuredSubset(FilePart):
 
 
 class Ties(FilePart):
-    """How many greedy answers of a method are not AR's, and at how many of these the target is undecided: both
+    """The number of greedy answers of a method that are not AR's, and of those at which the target is undecided: both
     logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
 
     task: str
@@ -60,7 +60,7 @@ class Ties(FilePart):
 
 
 class Measurement(FilePart):
-    """What one command measured. `request`: its settings. `chat`: whether prompts went through the chat template.
+    """The measurement of one command. `request`: its settings. `chat`: whether prompts went through the chat template.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
     method the digests of the measured prompts that its drafter was trained on.
@@ -98,7 +98,7 @@ def read_measurements(folder: Path) -> tuple[Measurement, ...]:
 
 
 def add_measurement(folder: Path, measurement: Measurement) -> None:
-    """Put a measurement behind those of earlier commands; one that is there already stays where it is.
+    """Appends a measurement to those of earlier commands; one that is there already stays where it is.
 
     Raises ConfigError where the disk refuses. A broken file is replaced.
     """
@@ -301,8 +301,8 @@ def revision_of(revisions: Mapping[str, str | None]) -> str | None:
 
 
 def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
-    """Returns the worked examples of subsets: the most before a prompt of any, and of several subsets a digest of them
-    all."""
+    """Returns the few-shot examples of subsets: the largest number before a prompt, and one digest over several
+    subsets."""
     used = [part.worked for part in parts if part.worked.num]
     if not used:
         return RowShots(num=0)
@@ -321,4 +321,4 @@ def _measured_at(records: Sequence[Record]) -> str:
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise ConfigError(f"records.jsonl: measured_at: not the time of every record ({error})") from error
+        raise ConfigError(f"records.jsonl: measured_at must be the time of each record ({error})") from error

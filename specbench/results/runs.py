@@ -142,7 +142,7 @@ class RecordedRun:
             if named(spec) == name:
                 return spec
         known = ", ".join(named(spec) for spec in specs)
-        raise ConfigError(f"{self.path}: has no {kind} {name}: its own are {known}: name the folder of the row's run")
+        raise ConfigError(f"{self.path}: has no {kind} {name}, but {known}: name the folder of the row's run")
 
 
 def place_of(row: Row, file: Path) -> Path | None:

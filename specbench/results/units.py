@@ -137,8 +137,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "speedup_expected": (
         "ratio",
-        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged token is "
-        "not one draft pass (slem, slrs, pld and external decoders), or c is null",
+        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged "
+        "token is not one draft pass (slem, slrs, pld, lookahead, draft trees, external decoders), or where c is null",
     ),
     "ttft_seconds": ("s, median", "from the prompt's tokens to the first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, which is part of ttft_seconds"),

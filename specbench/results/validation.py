@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.results.comparable import FieldDifference, check_together, differences, flattened
+from specbench.results.conditions import FieldDifference, check_together, differences, flattened
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
@@ -49,7 +49,7 @@ class RowCheck:
 
 
 def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> RowCheck:
-    """Compare a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
+    """Compares a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
     values, own_values = (flattened(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
@@ -155,7 +155,7 @@ def _problem(found: RowCheck) -> str | None:
     if not wrong:
         return None
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-    return f"{'; '.join(map(mismatch_text, wrong[:NAMED]))}{more}: the row is not that of its run: add its run again"
+    return f"{'; '.join(map(mismatch_text, wrong[:NAMED]))}{more}: the row differs from its run: add the run again"
 
 
 def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:

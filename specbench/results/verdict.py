@@ -29,7 +29,7 @@ class TokenDifference(FilePart):
 
 
 class Greedy(FilePart):
-    """A method's greedy outputs against AR's. `example` is the first difference that is no near-tie, else the first.
+    """A method's greedy outputs against AR's. `example` is the first difference that is not a near-tie, else the first.
 
     `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
     """

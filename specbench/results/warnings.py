@@ -10,6 +10,7 @@ from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.row import Row, RowWarning
+from specbench.results.units import with_interval
 from specbench.running.records import Record
 
 MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a drift
@@ -112,7 +113,7 @@ def drift(row: Row, num_processes: int) -> RowWarning | None:
         return None
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
     text = (
-        f"the baseline ran at {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times its first speed in the last "
+        f"the baseline ran at {with_interval(ratio)} times its first speed in the last "
         f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
         "nothing else running"
     )

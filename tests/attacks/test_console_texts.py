@@ -9,7 +9,7 @@ import yaml
 
 from specbench.core.console import CONTROLS, stdout, visible
 from specbench.core.resources import builtin_dir
-from specbench.results.row import sealed
+from specbench.results.row import with_digest
 
 Specbench = Callable[..., tuple[int, str, str]]
 ATTACKS = yaml.safe_load(Path(__file__).with_name("console_texts.yaml").read_text(encoding="utf-8"))
@@ -20,7 +20,7 @@ def write_board(path: Path, field: str, text: str) -> None:
     """Two rows of the demo's board, one of them with this text in a field."""
     board = json.loads(DEMO.read_text(encoding="utf-8"))
     rows = [row for row in board["rows"] if row["subset"] == "en" and row["task"].startswith("mgsm@")][:2]
-    content = {**board, "rows": [rows[0], sealed({**rows[1], field: text})]}
+    content = {**board, "rows": [rows[0], with_digest({**rows[1], field: text})]}
     path.write_text(json.dumps(content), encoding="utf-8")
 
 

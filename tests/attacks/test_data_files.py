@@ -53,7 +53,7 @@ ATTACKS = {  # file's name, what makes it → what the error tells
     "one value of 80 MB": ("x.json", lambda: b"[\n" + (b'{"q":\n' + b"1" * 99) * 700_000, "characters for one value"),
     "deep rows": ("x.jsonl", lambda: b"[" * 1_000_000, "nested deeper than 64 levels"),
     "a deep value": ("x.json", lambda: b'{"data":' * 1_000_000, "nested deeper than 64 levels"),
-    "a key twice": ("x.jsonl", lambda: b'{"q": 1, "q": 2}', "the key 'q' occurs twice"),
+    "a key twice": ("x.jsonl", lambda: b'{"q": 1, "q": 2}', "duplicate key 'q'"),
     "a row of lists": ("x.jsonl", lambda: b"[" + b"[]," * 15_000_000 + b"1]", "take more than 536,870,912 bytes"),
     "a parquet that expands": ("x.parquet", lambda: parquet_of_long_cells(), "expands to more than 50 times its size"),
     "a parquet without an end": ("x.parquet", lambda: parquet(9, "x")[:-20], "not a parquet file"),

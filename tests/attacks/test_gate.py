@@ -40,7 +40,7 @@ def edit(folder: Path, method: str, field: str, value: Any) -> None:
 def test_an_edit_beside_equal_tokens_is_told(run: Path, edited: Path, attack: dict[str, Any]) -> None:
     edit(edited, attack["method"], attack["field"], attack["value"])
     report = check(str(run), str(edited), 0.03)
-    assert (report.verdict, report.exit_code) == ("regressed", 1)
+    assert (report.result, report.exit_code) == ("regressed", 1)
     told = [finding for each in report.compared if each.method == attack["method"] for finding in each.regressions]
     assert attack["word"] in {finding.what for finding in told}
     assert "1 changed" in str(told[0]) and "before" in str(told[0])
@@ -49,4 +49,4 @@ def test_an_edit_beside_equal_tokens_is_told(run: Path, edited: Path, attack: di
 @pytest.mark.parametrize("copied", [False, True], ids=["itself", "a copy"])
 def test_a_run_is_identical_to_itself(run: Path, edited: Path, copied: bool) -> None:
     report = check(str(run), str(edited if copied else run), 0.03)
-    assert (report.verdict, report.exit_code) == ("identical", 0)
+    assert (report.result, report.exit_code) == ("identical", 0)

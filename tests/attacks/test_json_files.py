@@ -10,7 +10,7 @@ from specbench.core.bounded import MAX_BYTES
 from specbench.core.resources import builtin_dir
 from specbench.publish.forecast import records_in
 from specbench.results.leaderboard import load, write
-from specbench.results.row import sealed
+from specbench.results.row import with_digest
 from specbench.running.records import RecordFile
 from tests.attacks.bounds import refused, within_bounds
 from tests.site_rows import some_rows
@@ -29,7 +29,7 @@ TEXTS = {  # JSON, or what makes it → what the error tells
     "20 million lists": (lambda: "[" + "[]," * 20_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
     "6 million mappings": (lambda: "[" + "{}," * 6_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
     "10 million texts": (lambda: "[" + '"",' * 10_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
-    "a key twice": ('{"format": 4, "rows": [], "format": 3}', "the key 'format' occurs twice"),
+    "a key twice": ('{"format": 4, "rows": [], "format": 3}', "duplicate key 'format'"),
     "NaN": ('{"format": NaN, "rows": []}', "NaN is not a JSON number"),
     "Infinity": ('{"format": -Infinity, "rows": []}', "-Infinity is not a JSON number"),
     "beyond floats": ('{"format": 1e999, "rows": []}', "1e999 is beyond the range of numbers"),
@@ -140,6 +140,6 @@ def test_a_part_of_an_interval_is_refused(specbench, tmp_path, command, left_out
     write(tmp_path / "x.json", some_rows(1)[1:2])
     content = json.loads((tmp_path / "x.json").read_text())
     del content["rows"][0]["metrics"]["speedup"][left_out]
-    content["rows"][0] = sealed(content["rows"][0])
+    content["rows"][0] = with_digest(content["rows"][0])
     (tmp_path / "x.json").write_text(json.dumps(content))
     refused(specbench(*command, "x.json"), "an interval has two ends and a value between them")

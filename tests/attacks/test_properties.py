@@ -80,9 +80,9 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def sealed(tree: Any) -> Any:
+def with_digest(tree: Any) -> Any:
     """The tree with digests that its rows have, so that what lies behind the digest is reached."""
-    from specbench.results.row import sealed as seal
+    from specbench.results.row import with_digest as seal
 
     rows = tree.get("rows") if isinstance(tree, dict) else None
     for number, row in enumerate(rows if isinstance(rows, list) else []):
@@ -116,7 +116,7 @@ def test_no_tree_ends_in_a_traceback(specbench, board, command, num_examples):
     )  # fmt: skip
     @given(damaged(sound))
     def holds(tree: Any) -> None:
-        text = json.dumps(sealed(tree)) if kind == "rows" else yaml.dump(tree, Dumper=DUMPER, allow_unicode=True)
+        text = json.dumps(with_digest(tree)) if kind == "rows" else yaml.dump(tree, Dumper=DUMPER, allow_unicode=True)
         Path(arguments[-1] if command != "site" else "x.json").write_text(text, encoding="utf-8", errors="replace")
         with within_bounds():
             code, _, err = specbench(*arguments)

@@ -10,17 +10,17 @@ import pytest
 import yaml
 
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
-from specbench.results.adding import add_runs, merge_files
 from specbench.results.leaderboard import load, set_verdicts
-from specbench.results.row import DIGEST, STATED, Row, sealed
+from specbench.results.leaderboard_merge import add_runs, merge_files
+from specbench.results.row import DIGEST, STATED, Row, with_digest
 from specbench.results.validation import OF_REPORT, Validity, audited, validate
 from specbench.results.verdict import Greedy, Noise
 from tests.test_fairness import run_into
 
 FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
 FILES = {
-    "a key twice": ('"rows":', '"format": 1, "rows":', "occurs twice"),
-    "a key of a row twice": ('"seed": 0', '"seed": 1, "seed": 0', "occurs twice"),
+    "a key twice": ('"rows":', '"format": 1, "rows":', "duplicate key 'format'"),
+    "a key of a row twice": ('"seed": 0', '"seed": 1, "seed": 0', "duplicate key 'seed'"),
     "another format": ('"format": 1,\n  "rows"', '"format": 4,\n  "rows"', "reads format 1 only"),
     "a row of another format": ('"format": 1,\n      "task"', '"format": 3,\n      "task"', "rows.0.format = 3"),
     "no format": ('"format": 1,\n  "rows"', '"rows"', "not a leaderboard"),
@@ -56,7 +56,7 @@ def forge(board: Path, attack: dict[str, Any]) -> None:
         part = part[parent]
     part[name] = attack.get("value")
     row |= attack.get("also", {})
-    content["rows"] = [sealed(row)]
+    content["rows"] = [with_digest(row)]
     board.write_text(json.dumps(content, indent=2), encoding="utf-8")
     if "nested" in attack:  # json.dumps cannot write it
         depth = attack["nested"]

@@ -20,7 +20,7 @@ from tools.engines import compiling, methods
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "engines.md"
 PAIR = ("--target", "embedded:target", "--drafter", "embedded:drafter")
-HEAD = """# The two engines, and what the hardware allows
+HEAD = """# The engines on a CPU, and what the hardware allows
 
 `python -m tools.engines --write` wrote this page on {device}, in float32, with torch {torch} and transformers
 {transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds

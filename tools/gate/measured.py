@@ -21,7 +21,7 @@ from specbench.models.loading import model_source
 from specbench.results.check import check
 from specbench.results.check_findings import CheckReport
 from specbench.results.check_speed import SPEEDUP
-from specbench.results.comparable import BASELINE
+from specbench.results.conditions import BASELINE
 from specbench.results.execute import execute
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
@@ -158,7 +158,7 @@ def repetition_line(number: int, report: CheckReport) -> str:
     ratios = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if (r := found.get(name)) else "–" for name in METHODS]
     told = " ".join([*report.notes, *(text for each in report.compared for text in each.problems)])
     speed = re.search(r"([0-9.]+) times its speed", told)
-    return f"| {number} | {speed[1] if speed else '–'} | {' | '.join(ratios)} | {report.exit_code} ({report.verdict}) |"
+    return f"| {number} | {speed[1] if speed else '–'} | {' | '.join(ratios)} | {report.exit_code} ({report.result}) |"
 
 
 def regression_line(name: str, report: CheckReport) -> str:
@@ -166,4 +166,4 @@ def regression_line(name: str, report: CheckReport) -> str:
     problems = dict.fromkeys([*report.problems, *(text for each in report.compared for text in each.problems)])
     told = found or list(problems) or [note for note in report.notes if BASELINE in note]
     more = f"; and {len(told) - 2} more" if len(told) > 2 else ""
-    return f"| {name} | {'; '.join(told[:2])}{more} | {report.exit_code} ({report.verdict}) |"
+    return f"| {name} | {'; '.join(told[:2])}{more} | {report.exit_code} ({report.result}) |"

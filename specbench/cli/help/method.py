@@ -133,16 +133,16 @@ def needs(method: MethodSpec) -> list[str]:
     if not method.needs_drafter:
         found.append("no draft model")
     elif method.same_vocabulary:
-        found.append("a draft model with the target's vocabulary" + its_own(method))
+        found.append("a draft model with the target's vocabulary" + own_models_note(method))
     elif method.decodes_with == "drafter":
         found.append("a draft model, with any vocabulary")
     else:
-        found.append("a draft model, which may have another vocabulary than the target" + its_own(method))
+        found.append("a draft model, which may have another vocabulary than the target" + own_models_note(method))
     also = [getattr(part.drafter.factory, "needs", None) for part in method.parts if part.decoder is None]
     return [*found, *dict.fromkeys(filter(None, also))]
 
 
-def its_own(method: MethodSpec) -> str:
+def own_models_note(method: MethodSpec) -> str:
     """Returns a note on the models that the method's file names."""
     names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
     if not names:
@@ -176,7 +176,7 @@ def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
     plain = command("run", call, f"--task {TASK}")
     lines = [plain, plain + models]
-    change = another_value(method, found)
+    change = example_override(method, found)
     if change:
         lines.append(f"{plain} --set {shlex.quote(change)}")
     if method.sweep:
@@ -190,7 +190,7 @@ def command(name: str, call: str, more: str = "") -> str:
     return " ".join(filter(None, ("specbench", name, more, f"--method {shlex.quote(call)}")))
 
 
-def another_value(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
+def example_override(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
     """Returns a KEY=VALUE for --set that changes a value, or None."""
     for key, values in reversed(method.sweep.items()):
         current = next((p.value for p in found if p.key == key), None)

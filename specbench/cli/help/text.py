@@ -48,7 +48,7 @@ def method_text(help_: MethodHelp) -> str:
             *folded(f"needs: {'; '.join(help_.needs)}"),
             *folded(f"models without --target: {', '.join(help_.embedded)}"),
             *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
-            *section("values that `specbench sweep` tries", items(swept(help_.sweep))),
+            *section("values that `specbench sweep` tries", items(sweep_values(help_.sweep))),
             *section("presets of it", items((each.name, each.title) for each in help_.presets)),
             *section("run it", (f"  {line}" for line in help_.commands)),
         ]
@@ -125,7 +125,7 @@ def verbatim(text: str) -> list[str]:
     return [line for each in text.splitlines() for line in folded(each, 2) or [""]]
 
 
-def swept(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+def sweep_values(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
     """Yields each key of a sweep with its values."""
     return ((key, ", ".join(map(shown, tried))) for key, tried in values.items())
 

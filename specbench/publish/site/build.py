@@ -100,7 +100,7 @@ class BuiltSite:
 
 
 def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
-    """Writes the site of leaderboard files. Raises ConfigError for files that are no leaderboards or have no rows, and
+    """Writes the site of leaderboard files. Raises ConfigError for files that are not leaderboards or have no rows, and
     for a folder that holds anything else."""
     check_replaceable(folder)
     entries = read(files)

@@ -84,7 +84,7 @@ class Scale:
         digits += self.step * 10**digits % 1 > 1e-9
         count = round((self.high - self.low) / self.step)
         values = [self.low + number * self.step for number in range(count + 1)]
-        return [AxisTick(self(value), f"{value:.{digits}f}".replace("-", "−")) for value in values]
+        return [AxisTick(self(value), f"{value:.{digits}f}") for value in values]
 
 
 def scale(
@@ -229,8 +229,8 @@ def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
     groups = ([each for each in group if _has(each, "speedup", each.row.quality)] for group in entries.whole())
     found = [_plot(known) for known in groups if len(known) >= 2]
-    told = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
-    return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, told, strict=True)]
+    settings = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
+    return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, settings, strict=True)]
 
 
 def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:

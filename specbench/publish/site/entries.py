@@ -9,8 +9,8 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed, verdict_word
-from specbench.results.comparable import conditions
 from specbench.results.comparison_input import of_subsets
+from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
@@ -30,7 +30,7 @@ class ConditionGroup:
 @dataclass(frozen=True)
 class IndexCell:
     """A cell of the table of all rows. `key`: the sort key, the text when None; empty: no value. `more`: small text
-    behind it."""
+    after it."""
 
     text: str
     key: str | None = None
@@ -105,15 +105,9 @@ def _quality_cell(row: Row) -> IndexCell:
     if row.quality is None:
         return IndexCell(NULL, "")
     unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
-    change = row.metrics.get(f"{row.quality}_difference", Metric()).value
-    difference = "" if change is None else f"Δ {signed(change * unit.factor, unit.digits)} "
+    change = row.value(f"{row.quality}_difference")
+    difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
-
-
-def signed(value: float, digits: int) -> str:
-    """Returns a number with its sign; a number that rounds to zero has none."""
-    text = f"{abs(value):.{digits}f}"
-    return text if not float(text) else f"{'−' if value < 0 else '+'}{text}"
 
 
 def _sort_key(metric: Metric | None) -> str:

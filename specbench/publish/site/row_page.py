@@ -9,15 +9,15 @@ from typing import Any
 from markupsafe import Markup
 
 from specbench.publish.site.charts import Scale, bars_of, scale
-from specbench.publish.site.entries import IndexCell, SiteRow, signed
+from specbench.publish.site.entries import IndexCell, SiteRow
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
-from specbench.results.comparable import leaves
+from specbench.results.conditions import leaves
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
-from specbench.results.units import NULL, meaning, number, unit_of
+from specbench.results.units import NULL, interval, meaning, number, unit_of
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),
@@ -193,9 +193,9 @@ def row_page(
 
 
 def fewshot_line(row: Row) -> str:
-    """Returns the number of worked examples before each prompt, and whether one of them could be a measured example."""
+    """Returns the number of few-shot examples before each prompt, and whether one of them may be a measured example."""
     if not row.shots.num:
-        return "none: no worked example stands before a prompt"
+        return "none"
     source = " ".join(filter(None, (row.shots.source, row.shots.location)))
     checked = (
         "whether one of them is measured could not be checked"
@@ -229,22 +229,19 @@ def _score(row: Row) -> Figure:
     own, baseline, change = (
         row.metrics.get(f"{row.quality}{suffix}", Metric()) for suffix in ("", "_ar", "_difference")
     )
-    interval = "" if change.low is None or change.high is None else (
-        f", difference [{signed(change.low * unit.factor, unit.digits)}, "
-        f"{signed(change.high * unit.factor, unit.digits)}]"
-    )  # fmt: skip
+    difference = interval(change, unit.digits, unit.factor, "+")
     return (
         f"quality: {unit.label}",
         IndexCell(number(own, unit.digits, unit.factor)),
-        f"baseline {number(baseline, unit.digits, unit.factor)}{interval}",
+        f"baseline {number(baseline, unit.digits, unit.factor)}{f', difference {difference}' if difference else ''}",
     )
 
 
 def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
     """Yields name, value, interval, and the cells of unit and meaning of each metric, those without a value last."""
     for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
-        interval = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
-        yield name, _number(metric.value), interval, _meaning(name)
+        ends = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
+        yield name, _number(metric.value), ends, _meaning(name)
 
 
 @cache
@@ -258,8 +255,8 @@ def _number(value: float | None) -> str:
     if value is None:
         return NULL
     if value == int(value) and abs(value) < 1e9:
-        return str(int(value)).replace("-", "−")
-    return f"{value:.4g}".replace("-", "−") if abs(value) < 1e4 else f"{value:,.0f}".replace("-", "−")
+        return str(int(value))
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 OF_SUBSET = {"subset", "language", "n", "data_location", "data_revision", "num_draft_tokens"}

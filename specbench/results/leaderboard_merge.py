@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
-from specbench.results.comparable import Sourced, check_together
+from specbench.results.conditions import Sourced, check_together
 from specbench.results.leaderboard import edited, load, merged
 from specbench.results.row import Row
 from specbench.results.runs import ROWS, finished_run, place_of
@@ -30,10 +30,10 @@ class Added:
 
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:
-    """Put the rows of runs into a file. A row of the same configuration is replaced; the very same row stays as it is,
+    """Puts the rows of runs into a file. A row of the same configuration is replaced; the very same row stays as it is,
     with what an audit or a comparison of languages has added to it.
 
-    Raises ConfigError for what is no finished run, and where rows do not go together; the file is then as it was.
+    Raises ConfigError for what is not a finished run, and where rows do not go together; the file is then as it was.
     """
     return put(
         file,
@@ -45,12 +45,12 @@ def add_runs(runs: Sequence[Path], file: Path) -> Added:
 
 
 def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:
-    """Put rows that were just measured into a file, with the place of their records."""
+    """Puts rows that were just measured into a file, with the place of their records."""
     return put(file, [(str(folder), _with_place(row, folder, file)) for row in rows])
 
 
 def merge_files(files: Sequence[Path], to: Path) -> Added:
-    """Put all rows of files into one; the same row counts once.
+    """Puts all rows of files into one; the same row counts once.
 
     Raises ConfigError where two files have other results of one configuration, and where rows do not go together.
     """
@@ -67,7 +67,7 @@ def merge_files(files: Sequence[Path], to: Path) -> Added:
 
 
 def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
-    """Put rows into a file that may be there. `replace`: whether they take the place of other results of the same
+    """Puts rows into a file, which is created if absent. `replace`: whether they replace other results of the same
     configuration; else these are refused."""
     with edited(file) as present:
         check_together([*((f"{file}: rows.{place}", row) for place, row in enumerate(present)), *rows])

@@ -43,7 +43,7 @@ def differences(
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:
-    """Returns every value that is no mapping, under its dotted name; an empty mapping itself."""
+    """Returns every value that is not a mapping, under its dotted name; an empty mapping itself."""
     if not isinstance(value, Mapping) or not value:
         return {name: value}
     parts = (flattened(part, f"{name}.{key}" if name else str(key)) for key, part in value.items())
@@ -193,15 +193,15 @@ Fact = tuple[str, str, Any]  # field, what it is of, value
 
 
 def check_together(rows: Sequence[Sourced]) -> None:
-    """Raise ConfigError naming the first two rows that do not go together, with the two values."""
+    """Raises ConfigError naming the first two rows that do not go together, with the two values."""
     seen: dict[tuple[str, str], tuple[str, Row, Any]] = {}
     for where, row in rows:
         for field, of, value in facts(row):
             first_where, first, known = seen.setdefault((field, of), (where, row, value))
             if known != value:
                 raise ConfigError(
-                    f"{where} ({row.place}): {field} = {value}, but {first_where} ({first.place}) has {known}: rows of "
-                    f"different {_plural(field)} do not go into one file: {REMEDY}"
+                    f"{where} ({row.place}): {field} = {value}, but {first_where} ({first.place}) has {known}: a "
+                    f"file holds rows of one {_one(field)}: {REMEDY}"
                 )
 
 
@@ -221,5 +221,5 @@ def facts(row: Row) -> Iterator[Fact]:
         yield "data_revision", f"{row.task} {row.subset} {row.data_location}", row.data_revision
 
 
-def _plural(field: str) -> str:
-    return {"device": "hardware", "intervals": "methods of intervals"}.get(field, "versions")
+def _one(field: str) -> str:
+    return {"device": "device", "intervals": "method of intervals"}.get(field, "set of versions")

@@ -223,7 +223,7 @@ def test_control_exact_match_that_accepts_what_it_likes_is_caught() -> None:
 def test_tli_accepts_at_least_as_much_as_union(seed: int) -> None:
     """Theorem 4.1 of arXiv:2502.05202 on random tables: Σ min(p, q over the intersection) ≥ Σ min(p, q)."""
     target, draft = models(list(PAIRS)[seed % len(PAIRS)], seed)
-    common = token_level.Common(target, draft)  # type: ignore[arg-type]
+    common = token_level.SharedTokens(target, draft)  # type: ignore[arg-type]
     target_probs = target.probs([0, 1])
     rows = draft.probs([0, 1])
     overlaps = {}

@@ -321,7 +321,7 @@ def stays_eager(reason: str, kind: str = "llama", **options: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "qwen3_5_text"])
 def test_models_whose_layers_keep_a_state_stay_eager(kind: str) -> None:
-    stays_eager("keep a state that is no buffer", kind)
+    stays_eager("keep a state that is not a buffer", kind)
 
 
 def test_a_model_that_is_no_single_graph_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:

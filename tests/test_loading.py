@@ -94,7 +94,7 @@ def test_a_model_that_looks_ahead_is_refused() -> None:
     for layer in model.model.model.layers:
         layer.self_attn.is_causal = False
     model.model.config.is_causal = False
-    with pytest.raises(ConfigError, match="no causal language model"):
+    with pytest.raises(ConfigError, match="not a causal language model"):
         check_causal(model)
 
 

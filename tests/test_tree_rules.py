@@ -19,7 +19,7 @@ from specbench.decoding.tree_rules import (
     Typical,
     Walk,
     WalkingRule,
-    normalised,
+    normalized,
     normalized_residual,
 )
 
@@ -37,7 +37,7 @@ def table(seed: int, spread: float = 1.5) -> Table:
             seed + sum((token + 1) * 7**place for place, token in enumerate(prefix))
         )
         weights = torch.softmax(spread * torch.randn(VOCAB, generator=generator, dtype=torch.float64), dim=0)
-        return normalised((weights * 1000).round().clamp_min(1))
+        return normalized((weights * 1000).round().clamp_min(1))
 
     return after
 
@@ -86,7 +86,7 @@ def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[flo
             yield 1.0, tuple(order[:width])
             return
         top = tuple(order[: width - 1])
-        rest = normalised(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
+        rest = normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
         yield from ((float(rest[token]), (*top, token)) for token in range(VOCAB) if rest[token] > 0)
         return
     for tokens in itertools.product(range(VOCAB), repeat=width):
@@ -94,7 +94,7 @@ def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[flo
         for token in tokens:
             mass *= float(left[token])
             if draws == "without_replacement":
-                left = normalised(left.index_fill(0, torch.tensor(token), 0.0))
+                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
         if mass > 0:
             yield mass, tokens
 
@@ -228,7 +228,7 @@ def formula(p: torch.Tensor, q: torch.Tensor, draws: str) -> float:
     if draws == "fixed":
         return float(p[q.topk(2).indices].sum())
     top = q.argmax()
-    rest = normalised(q.index_fill(0, top, 0.0))
+    rest = normalized(q.index_fill(0, top, 0.0))
     return float(p[top] + torch.minimum(p, rest).sum())
 
 
@@ -310,7 +310,7 @@ def test_draft_probabilities_before_the_truncation_have_another_law() -> None:
 
     def cut(prefix: Tokens) -> torch.Tensor:
         row = whole(prefix)
-        return normalised(row.index_fill(0, row.argmin(), 0.0))
+        return normalized(row.index_fill(0, row.argmin(), 0.0))
 
     def told_otherwise() -> Iterator[tuple[float, TreeProposal]]:
         for mass, tree in trees(cut, (2,), "independent"):

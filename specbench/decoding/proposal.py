@@ -9,6 +9,7 @@ import torch
 
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import uploaded
+from specbench.models.tree_attention import depths
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
 
@@ -179,7 +180,6 @@ class TreeProposal(Proposal):
         self._parents = tuple(parents)
         self._rows = {node: row for row, node in enumerate(expanded)}
         self._children: dict[int, list[int]] = {}
-        depths: list[int] = []
         for index, (token, parent) in enumerate(zip(token_ids, parents, strict=True)):
             if index >= num_candidates:
                 break
@@ -187,8 +187,7 @@ class TreeProposal(Proposal):
             if not -1 <= parent < index or is_repeated:
                 raise ValueError(f"node {index}: token {token} cannot be a child of node {parent}")
             self._children.setdefault(parent, []).append(index)
-            depths.append(1 if parent < 0 else depths[parent] + 1)
-        self._depth = max(depths, default=0)
+        self._depth = max(depths(self._parents[:num_candidates]), default=0)
 
     def children(self, node: int) -> list[int]:
         """Returns the children of a node in the order in which they were drawn."""

@@ -1,7 +1,7 @@
 """Next-token distributions from logits, and draws from them. All probabilities are float32."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,6 +18,10 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    def at(self, temperature: float | None) -> "Sampling":
+        """Returns these parameters with another temperature; None keeps it."""
+        return self if temperature is None else replace(self, temperature=temperature)
 
     def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Draws one token from each row of logits [num_rows, vocab].

@@ -77,7 +77,7 @@ def acceptance_probability(target_prob: torch.Tensor, draft_prob: torch.Tensor) 
     return 1.0 if p >= q > 0 else 0.0 if p <= 0 else p / q if q > 0 else 1.0
 
 
-def normalised(weights: torch.Tensor) -> torch.Tensor:
+def normalized(weights: torch.Tensor) -> torch.Tensor:
     """Returns the weights divided by their sum; zeros stay zeros."""
     total = weights.sum()
     return weights / total if total > 0 else weights
@@ -85,7 +85,7 @@ def normalised(weights: torch.Tensor) -> torch.Tensor:
 
 def normalized_residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Tensor:
     """Returns norm(max(p − q, 0)), [vocab]; p if rounding leaves nothing."""
-    return normalised(residual(target_probs, draft_probs))
+    return normalized(residual(target_probs, draft_probs))
 
 
 class RecursiveRejection(WalkingRule):
@@ -116,7 +116,7 @@ class RecursiveRejection(WalkingRule):
                 return target_probs, child
             target_probs = normalized_residual(target_probs, drawn_from)
             if draft_probs is not None and tree.draws == "without_replacement":
-                draft_probs = normalised(draft_probs.index_fill(0, torch.tensor(token, device=draft_probs.device), 0.0))
+                draft_probs = normalized(draft_probs.index_fill(0, torch.tensor(token, device=draft_probs.device), 0.0))
         return target_probs, None
 
 
@@ -191,7 +191,7 @@ class GreedyMultiDraft(WalkingRule):
             p = target_probs[node + 1]
             *top, drawn = children
             top_ids = torch.tensor([tree.token_ids[child] for child in top], dtype=torch.long, device=p.device)
-            q = normalised(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
+            q = normalized(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
             token = tree.token_ids[drawn]
             # The drawn token is judged first: the other order is exact too, but accepts less.
             if (yield Coin(acceptance_probability(p[token], q[token]))):
@@ -255,7 +255,7 @@ class Traversal(WalkingRule):
             weights[parent] = total / (total + 1.0 - weight) if total + 1.0 - weight > 0 else 1.0
         if tree.draws == "without_replacement":
             place = torch.tensor(tree.token_ids[node], device=rest.device)
-            draft[parent] = normalised(draft[parent].index_fill(0, place, 0.0))
+            draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
 
 
 @rule("traversal", lossless=True, requires=frozenset(), verifies_trees=True)

@@ -106,13 +106,20 @@ def length_columns(sides: Sides) -> Columns:
     ]
 
 
+def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
+    """Returns the accepted and the judged tokens of each generation; 0 and 0 for draft trees, whose number of judged
+    tokens depends on the order of siblings."""
+    chains = ["tree_nodes" not in g for g in own]
+    accepted, judged = (
+        [step_sum(g, column) if is_chain else 0 for g, is_chain in zip(own, chains, strict=True)]
+        for column in (ACCEPTED, JUDGED)
+    )
+    return accepted, judged
+
+
 def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ judged tokens of each generation; None where none was judged, and for draft trees, whose
-    number of judged tokens depends on the order of siblings."""
-    return [
-        step_sum(g, ACCEPTED) / judged if (judged := step_sum(g, JUDGED)) and "tree_nodes" not in g else None
-        for g in own
-    ]
+    """Returns accepted ÷ judged tokens of each generation; None where none was judged, and for draft trees."""
+    return [accepted / judged if judged else None for accepted, judged in zip(*judged_tokens(own), strict=True)]
 
 
 def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
@@ -135,9 +142,7 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
 
     return {
         "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
-        "acceptance_rate_pooled": prompts.ratio(
-            accepted, [0 if "tree_nodes" in g else n for g, n in zip(own, judged, strict=True)], bounds=SHARE
-        ),
+        "acceptance_rate_pooled": prompts.ratio(*judged_tokens(own), bounds=SHARE),
         "acceptance_rate_expected": per_position("overlap", SHARE),
         # of drafters that do not propose the end of a text; of all others it equals acceptance_rate_expected
         **(

@@ -137,24 +137,8 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
             f"'{method.prescribes}' accepts: write verification: {{rule: {method.prescribes}}}"
         )
-    if proposes_trees(method) and not getattr(method.verification.factory, "verifies_trees", False):
-        able = [name for name in RULES.names() if getattr(RULES.get(name), "verifies_trees", False)]
-        raise ConfigError(
-            f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
-            f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
-        )
     if proposes_trees(method):
-        depth = method.drafter.factory.tree_depth(**method.drafter.options)  # type: ignore[attr-defined]
-        if method.num_draft_tokens > depth:
-            raise ConfigError(
-                f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {depth} levels: give {depth} "
-                "or less, or make the trees deeper"
-            )
-    if proposes_trees(method) and not method.bridges_nothing:
-        raise ConfigError(
-            f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
-            "proposes trees: use a drafter with the target's vocabulary and the bridge 'shared'"
-        )
+        _check_trees(method)
     requires = feature_set(method.verification.factory, "requires")
     removed = requires & feature_set(method.bridge.factory, "removes")
     if removed:
@@ -169,6 +153,27 @@ def _check_features(method: "MethodSpec") -> None:
         raise ConfigError(
             f"verification.rule = '{method.verification.rule}': needs {', '.join(sorted(lacking))}, which drafter "
             f"'{method.drafter.type}' lacks: choose another rule or a drafter that has it ({', '.join(able)})"
+        )
+
+
+def _check_trees(method: "MethodSpec") -> None:
+    """Raises ConfigError if the rule or the bridge is for chains only, or more levels are requested than trees have."""
+    if not getattr(method.verification.factory, "verifies_trees", False):
+        able = [name for name in RULES.names() if getattr(RULES.get(name), "verifies_trees", False)]
+        raise ConfigError(
+            f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
+            f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
+        )
+    depth = method.drafter.factory.tree_depth(**method.drafter.options)  # type: ignore[attr-defined]
+    if method.num_draft_tokens > depth:
+        raise ConfigError(
+            f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {depth} levels: give {depth} or "
+            "less, or make the trees deeper"
+        )
+    if not method.bridges_nothing:
+        raise ConfigError(
+            f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
+            "proposes trees: use a drafter with the target's vocabulary and the bridge 'shared'"
         )
 
 

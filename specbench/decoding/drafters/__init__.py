@@ -66,8 +66,8 @@ def drafter(
     """Registers a drafter factory with the attributes that the composition check reads.
 
     `needs` describes what else a user must provide. `prescribes` names the verification rule whose acceptance rate the
-    drafter sets, so that it is not a measurement. `tree_depth` is set if a proposal may be a
-    tree: it maps the drafter's options to the number of levels, and raises ConfigError for options that do not fit.
+    drafter sets, so that it is not a measurement. `tree_depth` is set if a proposal may be a tree: it maps the
+    drafter's options to the number of levels, and raises ConfigError for options that do not fit.
     """
 
     def add(factory: Factory) -> Factory:

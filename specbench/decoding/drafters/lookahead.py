@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.proposal import Proposal, TreeProposal, Verification
+from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
@@ -23,7 +23,7 @@ class Lookahead(Drafter):
     per first token. Window and pool are new for each prompt.
     """
 
-    draws: Any = "fixed"
+    draws: Draws | None = "fixed"
 
     def __init__(self, width: int, size: int, num_guesses: int, eos_token_ids: frozenset[int]) -> None:
         self.width = width

@@ -111,7 +111,6 @@ def model_drafter(
     """A small language model drafts token by token, with the run's sampling parameters or its own temperature
     (0: greedy drafts, as in arXiv:2502.20704)."""
     del checkpoint  # already loaded as models.drafter
-    if temperature is not None:
-        sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
+    sampling = sampling.at(temperature)
     assert models.drafter is not None
     return ModelDrafter(models.drafter, sampling)

@@ -174,8 +174,7 @@ def model_tree_drafter(
     """A small language model drafts a tree, one pass per level, with the run's sampling parameters or its own
     temperature (arXiv:2305.09781)."""
     del checkpoint  # already loaded as models.drafter
-    if temperature is not None:
-        sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
+    sampling = sampling.at(temperature)
     assert models.drafter is not None
     resolved: Draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
     shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)

@@ -232,8 +232,7 @@ def ngram_drafter(
             f"drafter.path = '{path or model.path}': its tokens are of another tokenizer than that of target "
             f"'{target.name}': {how}"
         )
-    if temperature is not None:
-        sampling = Sampling(temperature, sampling.top_k, sampling.top_p)
+    sampling = sampling.at(temperature)
     name = EMBEDDED_NGRAM if path is None else path
     return NgramDrafter(model, sampling, target.eos_token_ids, target.vocab_size, target.device, name)
 

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 
 from specbench.decoding.drafters import Drafter, drafter
-from specbench.decoding.proposal import Proposal, TreeProposal, Verification
+from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import DEPTH, NUM_NODES, RANK_CHANCES, Chance, TreeShape, best_shape, check_chances
 from specbench.models.causal_lm import ModelPair
@@ -21,7 +21,7 @@ class TokenRecycling(Drafter):
     A token that the target has not read yet has no children. One look-up per proposal is logged as a pass.
     """
 
-    draws: Any = "fixed"
+    draws: Draws | None = "fixed"
 
     def __init__(self, shape: TreeShape, num_ranks: int, eos_token_ids: frozenset[int], forgets: bool) -> None:
         self.shape = shape

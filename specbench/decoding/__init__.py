@@ -3,7 +3,9 @@
 from specbench.decoding import tree_rules, verification
 from specbench.decoding.bridges import retokenize, string, token_level
 from specbench.decoding.drafters import (
+    eagle,
     lookahead,
+    medusa,
     model,
     model_tree,
     ngram,
@@ -14,7 +16,9 @@ from specbench.decoding.drafters import (
 )
 
 __all__ = [
+    "eagle",
     "lookahead",
+    "medusa",
     "model",
     "model_tree",
     "ngram",

@@ -122,6 +122,9 @@ NUM_STEPS = {
     "scdf": "250 of 4 passes (the paper's 1,000 draws, as we read it)",
     "distill": "800 (the paper's)",
     "finetune": "as many as finetune.epochs take",
+    "medusa": "as many as medusa.epochs take",
+    "eagle": "as many as eagle.epochs take",
+    "eagle3": "as many as eagle3.epochs take",
 }
 
 
@@ -226,6 +229,9 @@ KINDS = {
     "scdf": "Fine-tune a drafter on the target's continuations, the languages that it misses most weighted most.",
     "distill": "Distil the target's most probable tokens into a drafter: on its answers to a task, or on raw text.",
     "finetune": "Pretrain a drafter on texts, or fine-tune it on what the target generates.",
+    "medusa": "Train Medusa heads on what the target generates.",
+    "eagle": "Train an EAGLE-1 head, which EAGLE-2 uses too, on what the target generates.",
+    "eagle3": "Train an EAGLE-3 head on what the target generates.",
 }
 for kind, about_it in KINDS.items():
     train.command(kind, cls=WithKeys, help=about_it + " The same command resumes.")(trainer(kind))

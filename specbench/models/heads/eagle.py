@@ -105,6 +105,10 @@ class EagleHead(nn.Module):
         self.rotary_emb = LlamaRotaryEmbedding(config)
         self.register_buffer("d2t", None)
 
+    def output_layers(self) -> list[nn.Module]:
+        """Returns the output layer."""
+        return [self.lm_head]
+
     @property
     def device(self) -> torch.device:
         return self.fc.weight.device

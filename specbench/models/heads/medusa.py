@@ -35,6 +35,10 @@ class MedusaHeads(nn.ModuleList):
         self.num_blocks = num_blocks
         self.vocab_size = vocab_size
 
+    def output_layers(self) -> list[nn.Linear]:
+        """Returns the output layer of each head."""
+        return [parts[-1] for parts in self]
+
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Returns the logits of all heads, [num_heads, ..., vocab_size], from hidden states [..., width]."""
         made = []

@@ -160,10 +160,9 @@ def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
     given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if head.layout.generation == 1:
         return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
-    return {
-        **given, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(head.d2t) if head.d2t is not None else head.layout.draft_vocab_size,
-        "target_hidden_size": head.layout.target_width,
-    }  # fmt: skip
+    size = head.layout.draft_vocab_size if head.d2t is None else len(head.d2t)
+    sizes = {"draft_vocab_size": size, "target_hidden_size": head.layout.target_width}
+    return {**given, "architectures": ["LlamaForCausalLMEagle3"], **sizes}
 
 
 def eagle_tensors(head: EagleHead, own: dict[str, torch.Tensor], vocab_size: int) -> dict[str, torch.Tensor]:

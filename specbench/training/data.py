@@ -163,7 +163,7 @@ def load_world(name: str) -> "World":
     """Returns the kind of rows of the embedded world with this name. Raises ConfigError for an unknown name."""
 
     if name not in WORLDS:
-        choices = [task for task, world in WORLDS.items() if world.num_samples]
+        choices = [task for task, world in WORLDS.items() if world.has_task]
         alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
         found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
         raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
@@ -172,7 +172,7 @@ def load_world(name: str) -> "World":
 
 def is_measured(name: str) -> bool:
     """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
-    return load_world(name).num_samples > 0
+    return load_world(name).has_task
 
 
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:

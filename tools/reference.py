@@ -28,7 +28,7 @@ from specbench.specs.task import TaskSpec
 from specbench.training.spec import DEFAULTS, NgramSpec, TrainSpec
 from tools.surroundings import EXIT_CODES, VARIABLES
 
-KINDS: dict[str, tuple[Registry, str]] = {
+KINDS: dict[str, tuple[Registry[..., Any], str]] = {
     "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
     "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
     "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),

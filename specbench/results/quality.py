@@ -125,7 +125,7 @@ class ScoringSpec:
     @property
     def code(self) -> str | None:
         """The language that can be identified in an answer; None where none is required, or answers are too short."""
-        return known(self.language) if self.language and getattr(self.scorer, "in_sentences", True) else None
+        return known(self.language) if self.language and (self.scorer is None or self.scorer.in_sentences) else None
 
     @property
     def main(self) -> str | None:
@@ -237,7 +237,7 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
 
 def _is_of_samples(scoring: ScoringSpec, name: str) -> bool:
     """Returns whether a metric is one of all answers to a prompt, such as pass@k."""
-    return scoring.scorer is not None and name in scoring.scorer.names and hasattr(scoring.scorer, "of_samples")
+    return scoring.scorer is not None and name in scoring.scorer.names and scoring.scorer.combines_samples
 
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:

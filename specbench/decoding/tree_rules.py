@@ -36,12 +36,7 @@ Walk = Generator[Choice, int, tuple[list[int], int]]  # returns the accepted nod
 
 
 class WalkingRule(VerificationRule):
-    """A rule that is a walk over a proposal, given the target's distributions [num_nodes + 1, vocab] and the drafter's.
-
-    `draws` are the ways of drawing siblings that the rule is valid for (see TreeProposal).
-    """
-
-    draws: frozenset[str] = frozenset()
+    """A rule that walks over a proposal, given the target's distributions [num_nodes + 1, vocab] and the drafter's."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         """Yields the random choices of one verification. Returns the accepted nodes and the next token."""

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
 from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
@@ -101,8 +101,8 @@ def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
         return CONFIDENCE
     unbiased = variances * sizes / (sizes - 1)
     freedom = unbiased.sum() ** 2 / (unbiased**2 / (sizes - 1)).sum()
-    t = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
-    return float(2 * stats.norm.cdf(t * np.sqrt(unbiased.sum() / total)) - 1)
+    t = special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
+    return float(2 * special.ndtr(t * np.sqrt(unbiased.sum() / total)) - 1)
 
 
 CUTS = ("length", "context")  # the ends that a generation did not choose itself

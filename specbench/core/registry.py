@@ -241,11 +241,13 @@ class BridgeFeatures:
 class ScorerFeatures:
     """What the factory of a scorer declares.
 
-    needs_reference: a scorer that needs none is called with "". examples: for tasks of another harness, a function of
-        the scorer's options, `data` and `limit` that returns the TaskData which replaces the rows of the task.
+    needs_reference: a scorer that needs none is called with "". takes_language: whether the first argument of the
+        factory is the language of the task. examples: for tasks of another harness, a function of the scorer's
+        options, `data` and `limit` that returns the TaskData which replaces the rows of the task.
     """
 
     needs_reference: bool = True
+    takes_language: bool = False
     examples: Callable[..., Any] | None = None
 
 

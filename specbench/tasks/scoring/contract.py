@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import signature
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import SCORERS
 from specbench.specs.task import TaskSpec
 
 Reference = str | list[str] | dict[str, str]
@@ -28,10 +26,7 @@ class Score:
 
 
 class Scorer:
-    """Judges answers. `names`: its metrics; the first one is the quality, and higher is better.
-
-    A factory with a parameter `language` receives the language of the task, unless its options give one.
-    """
+    """Judges answers. `names`: its metrics; the first one is the quality, and higher is better."""
 
     names: tuple[str, ...]
     in_sentences: bool = True  # whether answers are long enough to detect their language; a letter or a name is not
@@ -105,8 +100,6 @@ def make_scorer(task: TaskSpec) -> Scorer | None:
     """Returns the scorer of a task that is merged with its subset."""
     if task.scorer is None:
         return None
-    factory, options = SCORERS.get(task.scorer.type), task.scorer.options
-    if "language" in signature(factory).parameters:
-        options = {"language": task.language, **options}
-    made: Scorer = factory(**options)
+    language = (task.language,) if task.scorer.features.takes_language else ()
+    made: Scorer = task.scorer.factory(*language, **task.scorer.options)
     return made

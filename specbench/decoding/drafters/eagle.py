@@ -7,7 +7,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.dynamic_tree import DynamicTreeDrafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.model_tree import (
@@ -87,7 +88,7 @@ def eagle_drafter(
     return made
 
 
-@drafter("eagle", provides=frozenset({"probs", "raw_probs"}), needs_model=False, needs=NEEDS)
+@DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
 def eagle_chain_drafter(
     models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
     temperature: DraftTemperature = None,
@@ -109,7 +110,7 @@ def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **opti
     return num_nodes
 
 
-@drafter("eagle_tree", provides=frozenset(), needs_model=False, needs=NEEDS, tree_depth=tree_depth)
+@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth)
 def eagle_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

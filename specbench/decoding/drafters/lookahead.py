@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
@@ -86,7 +87,7 @@ def longest_guess(*, ngram: int = 5, **others: Any) -> int:
     return ngram - 1
 
 
-@drafter("lookahead", provides=frozenset(), needs_model=False, tree_depth=longest_guess)
+@DRAFTERS.register("lookahead", tree_depth=longest_guess)
 def lookahead_drafter(
     models: ModelPair,
     sampling: Sampling,

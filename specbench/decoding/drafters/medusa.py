@@ -7,7 +7,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances
@@ -90,7 +91,7 @@ def shape_depth(**options: Any) -> int:
     return len(medusa_shape(**options).levels)
 
 
-@drafter("medusa", provides=frozenset(), needs_model=False, needs=NEEDS, tree_depth=shape_depth)
+@DRAFTERS.register("medusa", needs=NEEDS, tree_depth=shape_depth)
 def medusa_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -6,7 +6,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import CHECKPOINT
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
@@ -166,7 +167,7 @@ def shape_depth(**options: Any) -> int:
     return len(given_shape(**options).levels)
 
 
-@drafter("model_tree", provides=frozenset(), needs_model=True, tree_depth=shape_depth)
+@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -37,7 +37,11 @@ class MedusaHeads(nn.ModuleList):
 
     def output_layers(self) -> list[nn.Linear]:
         """Returns the output layer of each head."""
-        return [parts[-1] for parts in self]
+        found = []
+        for parts in self:
+            assert isinstance(parts, nn.ModuleList) and isinstance(parts[-1], nn.Linear)
+            found.append(parts[-1])
+        return found
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Returns the logits of all heads, [num_heads, ..., vocab_size], from hidden states [..., width]."""

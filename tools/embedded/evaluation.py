@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.family import NgramRecipe, Recipe, TrainedMember
 from specbench.embedded.world import WORLDS
 from specbench.models.ngram import NgramModel
 from specbench.training.teacher import GenerationJob, Generator
+from tools.embedded.recipes import NgramRecipe, Recipe, TrainedMember
 
 WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place

@@ -15,7 +15,16 @@ from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.components import AnySpec
-from specbench.training.spec import BLOCKS, DEFAULTS, EXAMPLES, DescribedSpec, NgramSpec, TrainSpec
+from specbench.training.spec import (
+    BLOCKS,
+    DEFAULTS,
+    EXAMPLES,
+    HEADS,
+    NOT_FOR_HEADS,
+    DescribedSpec,
+    NgramSpec,
+    TrainSpec,
+)
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -36,7 +45,8 @@ def spec_keys(kind: str) -> Iterator[Parameter]:
     model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
-        if block != "kind" and (block == kind or block not in BLOCKS):
+        has_effect = block == kind or block not in (*BLOCKS, *(NOT_FOR_HEADS if kind in HEADS else ()))
+        if block != "kind" and has_effect:
             yield parameter
 
 

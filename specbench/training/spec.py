@@ -220,6 +220,7 @@ class DataSpec(DescribedSpec):
 
 Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3"]
 HEADS = ("medusa", "eagle", "eagle3")
+NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize")  # a head is one layer
 
 # P0's STEPS = 1,000 (printed "10,00") count draws of languages; GRAD_ACCUM = 4 of them make an update: App. D.1 divides
 # the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
@@ -355,8 +356,8 @@ class TrainSpec(DescribedSpec):
             raise ConfigError(f"optimizer = '{self.optimizer}': trains draft heads only: give adamw")
         if self.head is None and self.drafter is None:
             raise ConfigError(f"drafter: '{self.kind}' trains a draft model: give --drafter")
-        for key in ("lora", "gradient_checkpointing"):
-            if self.head is not None and getattr(self, key):
+        for key in NOT_FOR_HEADS:
+            if self.head is not None and getattr(self, key) not in (None, False, "none"):
                 raise ConfigError(f"{key}: has no effect on a draft head, which is one layer: leave it out")
         if self.num_steps is not None:
             check_warmup(self.warmup, self.num_steps)

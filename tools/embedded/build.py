@@ -25,7 +25,7 @@ from specbench.embedded.family import MANIFEST, digest_of, read_manifest
 from specbench.embedded.world import WORLDS
 from specbench.models.ngram import vocabulary_digest
 from specbench.specs.components import build
-from specbench.training.command import train_with_settings
+from specbench.training.command import cache_folder, train_with_settings
 from specbench.training.ngram_build import build_ngrams as count_ngrams
 from specbench.training.output import TrainingRecord
 from specbench.training.spec import TrainSpec
@@ -96,7 +96,7 @@ def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
             trained = Path(temporary) / f"stage-{number}"
             models = {"target": str(output / "target"), "drafter": drafter and str(drafter), "output": str(trained)}
             spec = build(TrainSpec, {**stage, **models})
-            record = train_with_settings(spec, Console(quiet=True), Path(temporary))
+            record = train_with_settings(spec, Console(quiet=True), cache_folder())
             assert record is not None
             made.append(training_log(record, stage))
             drafter = trained

@@ -113,7 +113,7 @@ def test_training_reads_what_drafting_reads(kind: str) -> None:
     model = target()
     head: EagleHead = new_head(kind, model).model
     samples = [Sample("en", tuple(PROMPT), 5), Sample("en", tuple(PROMPT[:13]), 5)]
-    found = read_by_target(model, Batch(samples), head.layout.hidden_layers)
+    found = read_by_target(model, Batch(samples), head)
     steps = unrolled(head, found, 3)
     for row, sample in enumerate(samples):
         ids = list(sample.ids)

@@ -18,7 +18,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import load_eagle, load_medusa, read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
 from specbench.models.heads.medusa import MedusaHeads
-from specbench.training.heads import HeadLosses, eagle_losses, medusa_losses
+from specbench.training.heads import HeadLosses
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec
 
@@ -136,12 +136,12 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
 def head_losses(spec: TrainSpec, target: CausalLM) -> HeadLosses:
     """Returns the losses of the head that the settings describe."""
     if spec.medusa is not None:
-        return medusa_losses(target, spec.medusa.decay)
+        return HeadLosses(target, spec.medusa.num_heads, spec.medusa.decay)
     if spec.eagle3 is not None:
-        return eagle_losses(target, spec.eagle3.decay, spec.eagle3.num_draft_steps, 1.0, 0.0)
+        return HeadLosses(target, spec.eagle3.num_draft_steps, spec.eagle3.decay)
     eagle = spec.eagle
     assert eagle is not None
-    return eagle_losses(target, eagle.decay, eagle.num_draft_steps, eagle.logit_weight, eagle.state_weight)
+    return HeadLosses(target, eagle.num_draft_steps, eagle.decay, eagle.logit_weight, eagle.state_weight)
 
 
 def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:

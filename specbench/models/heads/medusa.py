@@ -43,13 +43,14 @@ class MedusaHeads(nn.ModuleList):
             found.append(parts[-1])
         return found
 
+    def head_logits(self, number: int, states: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of one head, [..., vocab_size], from hidden states [..., width]."""
+        parts = self[number]
+        assert isinstance(parts, nn.ModuleList)
+        for part in parts:
+            states = part(states)
+        return states
+
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Returns the logits of all heads, [num_heads, ..., vocab_size], from hidden states [..., width]."""
-        made = []
-        for parts in self:
-            assert isinstance(parts, nn.ModuleList)
-            found = states
-            for part in parts:
-                found = part(found)
-            made.append(found)
-        return torch.stack(made)
+        return torch.stack([self.head_logits(number, states) for number in range(len(self))])

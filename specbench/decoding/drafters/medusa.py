@@ -71,7 +71,7 @@ PATH = "Folder or hub id of the heads; null: those of the embedded target."
 NEEDS = "Medusa heads of the target (`specbench train medusa`; the embedded target brings them)"
 HEAD_CHANCES = (
     "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
-    "largest product of chances."
+    "largest product of chances. null: chances that give a tree of the size and the depth of the paper's."
 )
 CHANCES = [
     [0.5, 0.14, 0.07, 0.05, 0.035, 0.027, 0.022, 0.018, 0.015, 0.013],
@@ -81,9 +81,11 @@ CHANCES = [
 ]
 
 
-def medusa_shape(*, num_nodes: int = 63, head_chances: Sequence[Sequence[float]] = CHANCES, **_: Any) -> TreeShape:
+def medusa_shape(
+    *, num_nodes: int = 63, head_chances: Sequence[Sequence[float]] | None = None, **_: Any
+) -> TreeShape:  # fmt: skip
     """Returns the tree that the options give."""
-    return best_shape_by_level([check_chances(chances) for chances in head_chances], num_nodes)
+    return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
 
 
 def shape_depth(**options: Any) -> int:
@@ -101,7 +103,8 @@ def medusa_drafter(
     head_chances: Annotated[
         list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
         Field(min_length=1, max_length=16, description=HEAD_CHANCES),
-    ] = CHANCES,
+    ]
+    | None = None,
 ) -> MedusaDrafter:
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
@@ -116,8 +119,8 @@ def medusa_drafter(
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances)
     if len(shape.levels) > len(heads):
         raise ConfigError(
-            f"drafter.head_chances: has {len(head_chances)} lists, and '{checkpoint.name}' has {len(heads)} heads: "
-            f"give {len(heads)} lists or fewer"
+            f"drafter.head_chances: the tree has {len(shape.levels)} levels, and '{checkpoint.name}' has {len(heads)} "
+            f"heads: give {len(heads)} lists of chances or fewer"
         )
     made = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)
     made.name, made.revision = checkpoint.name, checkpoint.revision

@@ -116,7 +116,7 @@ def medusa_drafter(
         )
     checkpoint = read_checkpoint(path or EMBEDDED_HEADS)
     heads = load_medusa(checkpoint, target)
-    shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances)
+    shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
     if len(shape.levels) > len(heads):
         raise ConfigError(
             f"drafter.head_chances: the tree has {len(shape.levels)} levels, and '{checkpoint.name}' has {len(heads)} "

@@ -8,8 +8,9 @@ import typer
 
 from specbench.cli import arguments
 from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
-from specbench.core.console import saying, stderr, stdout
+from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def limit(
     given = {name: getattr(options, name) for name in (*PAIR, "seed", "dtype", "device", "engine")}
     limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
     set_threads(options.threads, limit_options.target.startswith(EMBEDDED))
-    with saying("measuring") as say:
+    with status_line("measuring") as say:
         report = measure_pair(limit_options, say)
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json stdout has only the JSON
@@ -258,7 +259,7 @@ def audit(
     if board is not None:  # an unusable file is reported before the audit starts
         load(board)
         check_writable(board)
-    with saying("loading") as say:
+    with status_line("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr)
     if file is not None:
         write_output("--output", file, report.model_dump_json(indent=2) + "\n")

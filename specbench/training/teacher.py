@@ -21,8 +21,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
-from specbench.core.console import PlainLines
 from specbench.core.errors import ConfigError
+from specbench.core.progress import PlainLines
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM

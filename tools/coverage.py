@@ -5,13 +5,13 @@ BCa and specbench's. Lengths are log-normal with sigma 1: the longest of 100 pro
 """
 
 import argparse
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy import special
 
+from specbench.core.digests import text_digest
 from specbench.results import bootstrap, log_ratios
 from specbench.results.log_ratios import TAILS, ratio_of, resamples
 from tools.populations import POPULATIONS, Array, Population
@@ -72,7 +72,7 @@ def method_digest() -> str:
     """12 hex digits of SHA-256 over what `intervals` in a row says of the method, and over its constants."""
     constants = {name: round(float(getattr(log_ratios, name)), 9) for name in CONSTANTS}
     told = f"{bootstrap.INTERVALS.model_dump_json()} {constants} {bootstrap.MIN_PROMPTS}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    return text_digest(told)
 
 
 def sample_of(population: Population) -> str:

@@ -3,7 +3,6 @@
 A later version may add members. It never replaces a member under the same version number.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from specbench.core.digests import WHOLE, file_digest, json_digest
 from specbench.core.errors import ConfigError, nearest
 
 
@@ -125,8 +125,8 @@ def member(name: str) -> Recipe:
 def digest_of(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the digest of a member's folder (over the names and digests of its files), and the sha256 of each
     file."""
-    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(), files
+    files = {path.name: file_digest(path, WHOLE) for path in sorted(folder.iterdir())}
+    return json_digest(files, WHOLE), files
 
 
 def read_manifest(weights: Path = WEIGHTS) -> dict[str, Any]:

@@ -111,14 +111,8 @@ def refusal(path: Path, error: OSError) -> str:
 
 def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns a text "key: before → now" for each dotted key whose values differ."""
-    before, after = (
-        {
-            key: json.dumps(value, ensure_ascii=False)
-            for key, value in dotted.flat(each, lists=True).items()
-            if value != {}
-        }
-        for each in (old, now)
-    )
+    pairs = (dotted.flat(each, lists=True).items() for each in (old, now))
+    before, after = ({key: json.dumps(text, ensure_ascii=False) for key, text in each if text != {}} for each in pairs)
     return [
         f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
         for key in sorted({*before, *after})

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, Strict, first_problem
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, StrictModel, first_problem
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -21,7 +21,7 @@ StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed sha
 Chat = Literal["auto", "always", "never"]
 
 
-class Spec(Strict):
+class Spec(StrictModel):
     """A frozen model in which an unknown key is an error. The docstring below a key is its description in the help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

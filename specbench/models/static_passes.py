@@ -60,9 +60,7 @@ class StaticPasses:
         self._passes: dict[tuple[int, str], Callable[[], torch.Tensor]] = {}
         self._packing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._forwards: dict[int, Callable[..., torch.Tensor]] = {}  # with compiled layers, by length
-        self.drafts: dict[
-            tuple[int, int, Sampler], RecordedDraft
-        ] = {}  # by tokens of the first pass, draft length, draw
+        self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
         self._stream = SharedStream(self.device) if self.records else None
         self.forward(self.input(1))  # allocates the buffers before anything is compiled
         self._shared = shared_layers(model, self.cache) if self.records and engine == "compiled" else None

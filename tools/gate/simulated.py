@@ -97,7 +97,7 @@ def shares(
     return codes.count(0) / num_checks, codes.count(1) / num_checks, codes.count(2) / num_checks
 
 
-def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
+def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[list[str]]:
     """Returns, for each of PLACES, number of prompts and of methods, the shares, in %, by the true fall."""
     for name, max_regression in PLACES:
         for num_prompts in sizes:
@@ -106,4 +106,4 @@ def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
                 found = [shares(num_checks, num_prompts, f, CLOCKS[name], num_methods, max_regression) for f in falls]
                 cells = [" / ".join(f"{100 * share:.1f}" for share in each) for each in found]
                 cells += [""] * (len(FALLS) - len(found))
-                yield f"| {name} | {num_prompts} | {num_methods} | {max_regression:.0%} | {' | '.join(cells)} |"
+                yield [name, f"{num_prompts}", f"{num_methods}", f"{max_regression:.0%}", *cells]

@@ -174,9 +174,10 @@ class ByRecords:
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
-        sides = [_with_records(run, row) for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)]
-        pairs = pair_up(*sides, same=())
-        if any(len(side.records) != len(pairs.records[0]) for side in sides):
+        before, now = map(_with_records, self.runs, (pair.baseline, pair.candidate))
+        pairs = pair_up(before, now, same=())
+        num_records = len(pairs.records[0])
+        if not len(before.records) == len(now.records) == num_records:
             compared.problems.append(f"{pair.subset}: the two sides have measured other examples")
             return []
         for name in ("prompt", "prompt_tokens"):
@@ -184,7 +185,7 @@ class ByRecords:
             both = zip(*pairs.records, strict=True)
             other = [(a, b) for a, b in both if record_key(a)[4] == 0 and a.get(name) != b.get(name)]
             if other:
-                (first, second), num_records = other[0], len(pairs.records[0])
+                first, second = other[0]
                 compared.problems.append(
                     f"{pair.subset}: {name} of {len(other)} of {num_records} records is not the same; example "
                     f"{first['id']}: {first.get(name)} in the baseline, {second.get(name)} in the candidate"

@@ -11,6 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from specbench.core.console import say, stderr
 
 SILENCE = 10.0  # minimum seconds between plain lines
+Say = Callable[[str], None]  # shows or prints a line of progress
+
+
+def say_nothing(line: str) -> None:
+    """Ignores the line, where nobody reads it."""
 
 
 class PlainLines:
@@ -63,7 +68,7 @@ class ProgressBar:
 
 
 @contextmanager
-def status_line(what: str) -> Iterator[Callable[[str], None]]:
+def status_line(what: str) -> Iterator[Say]:
     """Shows the progress of a command of unknown length: a changing line on a terminal, a line at intervals
     elsewhere."""
     if stderr.is_terminal:

@@ -1,11 +1,12 @@
 """A cached sequence that is read in recorded or compiled passes: static buffers and a few fixed query lengths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.models.compiling import VERBS, compilable
 from specbench.models.devices import uploaded
 from specbench.models.drafting import Draft, RecordedDraft, Sampler
@@ -51,7 +52,7 @@ class StaticSequence:
     @torch.inference_mode()
     def reserve(
         self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
-        exactly: bool = True, progress: Callable[[str], None] = lambda line: None,
+        exactly: bool = True, progress: Say = say_nothing,
     ) -> tuple[int, float]:  # fmt: skip
         """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths`. Returns the number of
         created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`: replaces

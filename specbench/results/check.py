@@ -4,11 +4,12 @@ Counts have no noise: the same outputs must not take more passes than before. Ra
 (`check_speed`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.core.records import record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import num_timed
@@ -51,11 +52,9 @@ from specbench.running.records import records_of
 if TYPE_CHECKING:
     from specbench.results.recorded_prompts import Target
 
-Say = Callable[[str], None]
-
 
 def check(
-    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
+    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing
 ) -> CheckReport:
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
     that may differ (`conditions.IGNORABLE`). `say`: is called with the progress.

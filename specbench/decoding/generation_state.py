@@ -31,12 +31,14 @@ class StopRules:
 
 @dataclass
 class GenerationState:
-    """The prompt and emitted tokens, the counts of every step, and why the generation ended (None: not yet)."""
+    """The prompt and emitted tokens, the verification and the counts of every step, and why the generation ended (None:
+    not yet)."""
 
     prompt_ids: list[int]
     rules: StopRules
     ids: list[int] = field(init=False)
     steps: list[Step] = field(default_factory=list)
+    verifications: list[Verification] = field(default_factory=list)
     finish: Finish | None = None
     tokenizing: Stopwatch = field(default_factory=Stopwatch)
 
@@ -82,6 +84,7 @@ class GenerationState:
             proposal.num_nodes,
         )  # fmt: skip
         self.steps.append(step)
+        self.verifications.append(verification)
         return step
 
     def _emit(self, token_ids: list[int]) -> int:

@@ -195,5 +195,9 @@ def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], ta
 
 
 def place(head: nn.Module, target: CausalLM) -> None:
-    """Moves a head to the device and the dtype of the target, for inference."""
-    head.to(device=target.device, dtype=target.model.dtype).eval().requires_grad_(False)
+    """Moves a head to the device of the target and its parameters to the target's dtype, for inference. Buffers, such
+    as the frequencies of rotary embeddings, keep their dtype."""
+    head.to(target.device).eval().requires_grad_(False)
+    for parameter in head.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(target.model.dtype)

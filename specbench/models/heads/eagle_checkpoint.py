@@ -56,8 +56,8 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
         name for name, is_shared in (("embed_tokens.", own is None), ("lm_head.", layout.generation == 1)) if is_shared
     ]
     assign(head, checkpoint, tensors, tuple(shared))
+    head.rotary_emb = LlamaRotaryEmbedding(config)
     place(head, target)
-    head.rotary_emb = LlamaRotaryEmbedding(config).to(target.device)  # its frequencies stay in float32
     if layout.generation == 3:
         head.d2t = draft_offsets(checkpoint, layout, offsets, is_drafted, target)
     return head

@@ -18,7 +18,9 @@ from specbench.models.loading import hub_problem, is_local, model_source
 
 Kind = Literal["medusa", "eagle", "eagle3"]
 MEDUSA_PREFIX = "medusa_head."  # of the heads in a whole model, as Medusa-1.0 publishes them
-MEDUSA_NAME = re.compile(r"\d+\.\d+\.(linear\.)?(weight|bias)|(medusa_heads\.)?(blocks\.\d+\.layers\.|lm_heads?\.)")
+MEDUSA_NAME = re.compile(
+    r"\d+\.\d+\.(linear\.)?(weight|bias)|(medusa_heads\.)?(blocks\.\d+\.layers\.|lm_heads?\.|token_map)"
+)
 LAYER = re.compile(r"(midlayer|layers\.0)\.")
 FOREIGN = {"dspark": "DSpark", "dflash": "DFlash", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP"}
 SPECULATORS = "speculators_model_type"

@@ -50,6 +50,8 @@ def with_author_names(checkpoint: HeadCheckpoint) -> Tensors:
     configuration says `original_lm_head`. Raises ConfigError for a truncated vocabulary.
     """
     tensors = {name.removeprefix("medusa_heads."): tensor for name, tensor in checkpoint.tensors.items()}
+    if "token_map" in tensors:
+        raise checkpoint.problem("its vocabulary is truncated (tensor token_map), which is not supported")
     if not any(VLLM_OUTPUT.fullmatch(name) or name == "lm_head.weight" for name in tensors):
         return tensors
     blocks = {name: match for name in tensors if (match := VLLM_BLOCK.fullmatch(name))}

@@ -1,5 +1,6 @@
 """EAGLE heads in published layouts: their logits are those of plain loops, and what does not fit is refused."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,6 +12,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.models.checkpoints import fingerprint
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead
 from specbench.models.heads.eagle_checkpoint import load_eagle
@@ -266,10 +268,6 @@ def test_the_output_layer_is_not_tied_to_the_embeddings(tmp_path: Path) -> None:
     assert torch.equal(head.embed_tokens.weight, tensors["embed_tokens.weight"])
 
 
-def renamed(tensors: Tensors, old: str, new: str) -> Tensors:
-    return {name.replace(old, new): tensor for name, tensor in tensors.items()}
-
-
 def changed(tensors: Tensors, **others: torch.Tensor) -> Tensors:
     return {**tensors, **{name.replace("__", "."): tensor for name, tensor in others.items()}}
 
@@ -403,3 +401,28 @@ def test_what_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
         loaded(tmp_path, config, tensors)
     assert str(error.value).startswith(f"drafter.path = '{tmp_path}': ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("methods", "config", "tensors"),
+    [("eagle3-chain,eagle3", specforge(), eagle3_tensors()), ("eagle,eagle2", EAGLE1, eagle1_tensors())],
+)
+def test_heads_run(
+    methods: str, config: Config, tensors: Tensors, tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]
+) -> None:
+    """A chain and trees: their greedy answers are AR's."""
+    folder = tiny.save(tmp_path / "target", num_hidden_layers=NUM_LAYERS)
+    head = save_head(tmp_path / "head", config, tensors)
+    code, _, error = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--method", f"ar,{methods}", "--target", str(folder), "--limit", "2",
+        "--data", "sample", "--set", f"drafter.path={head}", "--set", "generation.max_new_tokens=12",
+        "--output", "run",
+    )  # fmt: skip
+    assert code == 0, error
+    identity = json.loads(Path("run/run.json").read_text())
+    for name in methods.split(","):
+        assert identity["drafters"][name] == {"name": str(head), "revision": fingerprint(str(head))}
+        for line in Path("run/records.jsonl").read_text().splitlines():
+            answers = json.loads(line)["methods"]
+            assert answers[name]["token_ids"] == answers["ar"]["token_ids"]
+            assert sum(step[0] for step in answers[name]["steps"]) > 0

@@ -25,6 +25,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.heads.mtp import load_mtp
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
 
@@ -35,7 +36,7 @@ class EagleDrafter(Drafter):
     def __init__(self, model: EagleModel, inner: Drafter) -> None:
         self.model: EagleModel = model
         self.inner = inner
-        self.hidden_layers = model.head.layout.hidden_layers
+        self.hidden_layers = model.head.hidden_layers
         self.passes = model.passes
         self.sampling = inner.sampling
         self.draws = inner.draws
@@ -98,6 +99,20 @@ def eagle_chain_drafter(
 ) -> EagleDrafter:  # fmt: skip
     """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
     return eagle_drafter(models, head, path, revision, lambda model: ModelDrafter(model, sampling.at(temperature)))
+
+
+MTP_NEEDS = "a target with one layer for multi-token prediction in its checkpoint, which transformers loads"
+
+
+@drafter("mtp", provides=frozenset({"probs", "raw_probs"}), needs_model=False, needs=MTP_NEEDS)
+def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> EagleDrafter:
+    """The target's own layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own
+    temperature. It drafts every token after the first from its own output."""
+    target = models.target
+    model = EagleModel(load_mtp(target), target.vocab_size, target.eos_token_ids)
+    made = EagleDrafter(model, ModelDrafter(model, sampling.at(temperature)))
+    made.name, made.revision = target.name, target.revision
+    return made
 
 
 def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> int:

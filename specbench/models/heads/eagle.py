@@ -84,6 +84,7 @@ class EagleHead(nn.Module):
     """
 
     d2t: torch.Tensor | None
+    windows = frozenset({False})  # no layer has a sliding window
 
     def __init__(
         self, config: LlamaConfig, layout: EagleLayout, embed_tokens: nn.Module, lm_head: nn.Module | None = None
@@ -109,6 +110,11 @@ class EagleHead(nn.Module):
             self.lm_head = lm_head
         self.rotary_emb = LlamaRotaryEmbedding(config)
         self.register_buffer("d2t", None)
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """The target's layers whose hidden states the head reads."""
+        return self.layout.hidden_layers
 
     @property
     def device(self) -> torch.device:

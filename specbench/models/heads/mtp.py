@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.modeling_layers import MtpModel
 
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
@@ -18,9 +17,9 @@ class MtpHead(nn.Module):
     """The layer as a draft head, with the interface of an EAGLE head: it continues the target's last hidden state. It
     drafts further tokens from its own output. Embeddings, rope and output layer are the target's."""
 
-    def __init__(self, mtp: MtpModel, target: CausalLM) -> None:
+    def __init__(self, mtp: Any, target: CausalLM) -> None:
         super().__init__()
-        self.mtp: Any = mtp
+        self.mtp = mtp
         self.config: Any = mtp.config
         self.config._attn_implementation = target.model.config._attn_implementation
         self.hidden_layers = (target.model.config.get_text_config().num_hidden_layers,)
@@ -74,8 +73,10 @@ def load_mtp(target: CausalLM) -> MtpHead:
         )
     source, known = model_source(target.name), config.name_or_path
     try:
+        from transformers.modeling_layers import MtpModel  # absent from the oldest versions that are supported
+
         config.name_or_path = source if is_local(source) else str(cached(source, target.revision))
-        mtp = MtpModel.from_pretrained(target.model, device_map={"": target.device})
+        mtp: Any = MtpModel.from_pretrained(target.model, device_map={"": target.device})
         head = MtpHead(mtp, target)
     except Exception as error:  # transformers raises many classes for absent and unknown weights
         raise ConfigError(

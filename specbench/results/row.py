@@ -179,7 +179,7 @@ class RowShots(FilePart):
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
-    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
+    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head"]
     text: str
 
 

@@ -118,20 +118,29 @@ def schema() -> None:
     stdout.out(json.dumps(made(), indent=2, ensure_ascii=False))
 
 
-SIDE = "A run or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
+SIDE = "The folder of a run, or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help=SIDE)],
-    task: Annotated[str | None, typer.Option(help="Tasks, separated by commas; all in common when absent.")] = None,
-    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; all in common.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Tasks, separated by commas; all that both have when absent.")
+    ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets, separated by commas; all that both have when absent.")
+    ] = None,
     filter_: Annotated[
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows of both must have: seed=0")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the comparison as JSON instead of tables.")] = False,
 ) -> None:
-    """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics."""
+    """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics.
+
+    Of two paths, each method that both have is compared with itself. PATH:METHOD compares different methods.
+
+    Intervals are over prompts, as if others of the task were drawn: equal values have an interval too.
+    """
     from specbench.results.compare import compare as compared
     from specbench.results.compare import tables
     from specbench.results.comparison_input import read_input, select_rows

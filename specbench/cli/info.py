@@ -9,8 +9,8 @@ import typer
 from specbench.cli import arguments
 from specbench.cli.arguments import flag
 from specbench.cli.arguments import split as parts
-from specbench.cli.help.method import MethodHelp, verdict
-from specbench.cli.help.text import find_help, method_text, shown, task_text
+from specbench.cli.help.method import verdict
+from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
@@ -92,15 +92,17 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A method or a task: a name, or the path of a YAML file.")],
+    name: Annotated[str, typer.Argument(help="A method, task or component: a name, or the path of a YAML file.")],
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Explain a task, or a method: its components, parameters, losslessness, needs, presets and commands."""
+    """Explain a method, a task or a component.
+
+    A method: its components, parameters, losslessness, needs, presets and commands. A task: prompt, answer, scorer and
+    data. A component: its options and who uses it.
+    """
     found = find_help(name)
-    if as_json:
-        stdout.out(found.model_dump_json(indent=2))
-        return
-    stdout.out(method_text(found) if isinstance(found, MethodHelp) else task_text(found))
+    for each in found:
+        stdout.out(each.model_dump_json(indent=2) if as_json else help_text(each))
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:

@@ -11,6 +11,7 @@ from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+SHOWN = 50  # problems of a file
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 
 
@@ -26,7 +27,9 @@ def add(
 ) -> None:
     """Add the rows of runs, with the paths of their records, to a leaderboard file.
 
-    Several processes may add to a file at the same time. A row with the same configuration is replaced.
+    Several processes may add to a file at the same time.
+
+    A row replaces the file's row of the same configuration; the replaced rows are listed, with both speed-ups.
 
     All rows of a file are from one machine and one set of versions; other rows are rejected, showing both values.
     """
@@ -34,7 +37,10 @@ def add(
 
     file = path("--to", to)
     assert file is not None
-    stdout.print(f"{file}: {add_runs(runs, file)}", soft_wrap=True)
+    added = add_runs(runs, file)
+    for line in added.replaced:
+        stdout.print(line, soft_wrap=True)
+    stdout.print(f"{file}: {added}", soft_wrap=True)
 
 
 @leaderboard.command()
@@ -62,6 +68,8 @@ def validate(
 ) -> None:
     """Check that leaderboard files are complete, unedited, and of one machine and set of versions; exit code 2 if not.
 
+    All problems are printed, up to 50 of a file.
+
     Each row has a digest, which detects accidental changes but not forgery.
 
     --records recomputes every row from the folder of its run and compares all fields, numbers to twelve digits.
@@ -76,8 +84,10 @@ def validate(
     for file in files:
         with stderr.status(f"checking {file}"):
             found = validated(file, records, run or [], verdict_in_report)
-        for problem in found.problems:
+        for problem in found.problems[:SHOWN]:
             fail(ConfigError(problem))
+        if len(found.problems) > SHOWN:
+            fail(ConfigError(f"{file}: and {len(found.problems) - SHOWN} more problems"))
         wrong |= bool(found.problems)
         if not found.problems:
             stdout.print(f"ok: {file} ({found})", soft_wrap=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.conditions import BASELINE, leaves
-from specbench.results.leaderboard import load
+from specbench.results.leaderboard import ROWS, load
 from specbench.results.row import ALL, Row
-from specbench.results.runs import ROWS, RecordedRun, finished_run, split_detail
+from specbench.results.runs import RecordedRun, finished_run, split_detail
 from specbench.results.units import short
 from specbench.running.records import records_of
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
-from specbench.results.leaderboard import load
+from specbench.results.leaderboard import ROWS, load
 from specbench.results.paired import RowWithRecords
 from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
@@ -23,7 +23,6 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.judge.judgements import ratings, with_scores
 
-ROWS = "leaderboard.json"
 HOW = "give the folder of a finished run, as `specbench run` prints it"
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
@@ -156,8 +155,8 @@ def place_of(row: Row, file: Path) -> Path | None:
 def finished_run(path: Path) -> RecordedRun:
     """Returns a run that has rows. Raises ConfigError for a path without a run, and for a run that is not finished."""
     if not path.is_dir():
-        problem = "is a file; `specbench leaderboard merge` takes files" if path.exists() else "no such folder"
-        raise ConfigError(f"run '{path}': {problem}: give the folder of a run, as `specbench run` prints it")
+        problem = "is a file (`specbench leaderboard merge` takes files)" if path.exists() else "no such folder"
+        raise ConfigError(f"run '{path}': {problem}: {HOW}")
     if not (path / ROWS).is_file():
         raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
     run = RecordedRun(path)

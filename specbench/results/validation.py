@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.results.conditions import FieldDifference, check_together, differences, flattened
-from specbench.results.leaderboard import load
+from specbench.results.conditions import FieldDifference, conflicts, differences, flattened
+from specbench.results.leaderboard import read
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
 from specbench.results.verdict import FAILS_BELOW
@@ -105,8 +105,8 @@ NAMED = 3  # fields of a row in a message
 
 @dataclass(frozen=True)
 class Validity:
-    """`problems`: one line each; none where the file is sound. `stated`: by field the number of rows in which
-    nothing was compared with it."""
+    """`problems`: one line each; none where the file is sound. `num_recomputed`: rows that were compared with their
+    runs. `stated`: by field the number of rows in which nothing was compared with it."""
 
     num_rows: int
     num_recomputed: int
@@ -130,14 +130,14 @@ def validate(
     the folders of their runs. `folders`: runs in which to look for rows that do not name their folder. `verdict_in`:
     reads an audit's report."""
     try:
-        rows = load(file)
-        check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
+        rows, problems = read(file)
     except ConfigError as error:
         return Validity(0, 0, (str(error),))
+    problems += conflicts([(f"{file}: rows.{number}", row) for number, row in rows.items()])
     if not with_records:
-        return Validity(len(rows), 0, ())
-    runs, problems, stated = RecordedRuns(), [], Counter[str]()
-    for number, row in enumerate(rows):
+        return Validity(len(rows), 0, tuple(problems))
+    runs, stated = RecordedRuns(), Counter[str]()
+    for number, row in rows.items():
         try:
             found = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)
         except (ConfigError, ValueError) as error:
@@ -147,7 +147,7 @@ def validate(
             stated.update(() if problem else found.stated)
         if problem is not None:
             problems.append(f"{file}: rows.{number} ({row.place}): {problem}")
-    return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
+    return Validity(len(rows), len(rows), tuple(problems), stated)
 
 
 def _problem(found: RowCheck) -> str | None:

@@ -1,6 +1,7 @@
 """YAML parsing: duplicate keys are errors, only true and false are booleans (no and on are strings), and the size is
 bounded, with every alias counted as a copy of its anchor."""
 
+import os
 import re
 from copy import deepcopy
 from functools import lru_cache
@@ -138,6 +139,10 @@ def _kept(text: str) -> Any:
 
 def read(path: Path) -> dict[str, Any]:
     """Returns the mapping in a file. Raises ConfigError if the file cannot be read or parsed, or is not a mapping."""
+    if os.path.isdir(path):
+        raise ConfigError(f"{path}: this is a folder, not a YAML file: give the path of the file")
+    if path.suffix == ".jsonl" and os.path.isfile(path):
+        raise ConfigError(f"{path}: this has JSON lines, not YAML: `--data` of `specbench run` takes rows of a task")
     data = parse(bounded.read_text(path, "check the path and the file", MAX_BYTES), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …` and the other keys")

@@ -257,7 +257,7 @@ def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench
     words = ("fairness", folder, "--samples", "0", "--leaderboard", board)
     code, _, err = specbench(*words)
     add = f"specbench leaderboard add {folder} --to {board}"
-    assert code == 0 and "6 rows got fairness numbers; 2 rows of" in err and f"add them with `{add}`, then" in err
+    assert code == 0 and "6 rows got fairness numbers; not in it: 2 rows of" in err and f"run `{add}`, then" in err
     assert specbench(*add.split()[1:])[0] == 0
     assert "8 rows got fairness numbers\n" in specbench(*words)[2]
     board.write_text(json.dumps({**content, "rows": []}), encoding="utf-8")

@@ -19,7 +19,7 @@ from specbench.cli import app
 from specbench.results.check_speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
-from tools.reference import pages, walk
+from tools.reference import on_page_markdown, pages, walk
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = "README.md"
@@ -253,10 +253,19 @@ def test_every_package_is_in_the_map() -> None:
 def test_the_files_that_are_linked_or_named_exist(page: str) -> None:
     text = TEXTS[page]
     folder = (CHECKOUT / page).parent
-    made = {CHECKOUT / "docs" / name for name in reference()}
+    made = {CHECKOUT / "docs" / name for name in reference()} if page == "docs/notes/trees.md" else set()
     links = [(folder / link).resolve() for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)]
     named = [CHECKOUT / name for name in re.findall(r"`((?:specbench|tests|tools|leaderboards|docs)/[\w/.-]+)`", text)]
     assert not [path for path in [*links, *named] if not path.exists() and path not in made]
+
+
+def test_a_link_to_the_reference_leads_to_a_section_here_and_to_a_page_on_the_site() -> None:
+    sections = re.findall(r"^## (.+)$", TEXTS["docs/reference.md"], re.M)
+    assert {f"reference/{name.lower()}.md" for name in sections} == set(reference())
+    linked = {name for text in TEXTS.values() for name in re.findall(r"reference\.md#([\w-]+)\)", text)}
+    assert linked <= {name.lower() for name in sections} and len(linked) >= 6
+    assert on_page_markdown("[Keys](../reference.md#tasks)", page=None) == "[Keys](../reference/tasks.md)"
+    assert on_page_markdown("[All](reference.md)") == "[All](reference.md)"
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -245,6 +245,12 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Points links to a section of docs/reference.md, which every clone has, at the page that is made of the section (a
+    hook of .mkdocs.yml)."""
+    return re.sub(r"\breference\.md#(\w+)\)", r"reference/\1.md)", markdown)
+
+
 def main() -> None:
     """Writes the pages into a folder."""
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__)

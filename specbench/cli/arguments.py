@@ -28,8 +28,13 @@ Target = Annotated[str | None, typer.Option(help="Target model: hub id or folder
 Drafter = Annotated[str | None, typer.Option(help="Draft model: hub id, folder, or embedded:NAME.")]
 TargetRevision = Annotated[str | None, typer.Option(help="Hub revision of the target.")]
 DrafterRevision = Annotated[str | None, typer.Option(help="Hub revision of the drafter.")]
-Data = Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")]
-Limit = Annotated[int | None, typer.Option(help="Examples per subset.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="hub, sample, or a folder or file of rows; sample for the embedded target, else hub, when absent."
+    ),
+]
+Limit = Annotated[int | None, typer.Option(help="Examples of each subset; all when absent.")]
 SubsetsPerTask = Annotated[int | None, typer.Option(help="The first N subsets of each task.")]
 Repeats = Annotated[int, typer.Option(help="Times that every example is measured.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")]
@@ -38,8 +43,11 @@ SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),
 ]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+Dtype = Annotated[
+    str,
+    typer.Option(help="auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint."),
+]
+Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu; auto: the first of these that the machine has.")]
 Engine = Annotated[
     str,
     typer.Option(
@@ -47,8 +55,10 @@ Engine = Annotated[
         "torch.compile; auto: graphs on cuda, else eager."
     ),
 ]
-Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
+Chat = Annotated[str, typer.Option(help="Chat template: auto (if the model has one), always or never.")]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads; 1 for the embedded target, else torch's choice, when absent.")
+]
 
 flag = partial(typer.Option, metavar="")  # the help shows no value for a flag
 

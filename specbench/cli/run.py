@@ -33,7 +33,10 @@ def run(
     judge_dry_run: Annotated[
         bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
-    output: Annotated[str | None, typer.Option(help="Folder of the run; an existing run is resumed.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="Folder of the run; runs/TASK-METHOD-DIGEST when absent. An existing run is resumed."),
+    ] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
         str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")

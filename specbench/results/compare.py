@@ -15,7 +15,7 @@ from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
-from specbench.results.units import NULL, interval, number, unit_of
+from specbench.results.units import NULL, counted, interval, number, unit_of
 
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
 
@@ -264,7 +264,7 @@ def _caption(each: ComparedSubset) -> list[str]:
         few = [FEW] if _rest_on_few(each) else []
         return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
     left_out = max(each.first.n, each.second.n) - each.num_paired
-    lines = [f"paired over {each.num_paired} prompts"]
+    lines = [f"paired over {counted(each.num_paired, 'prompt')}"]
     if left_out:
         lines[0] += f"; {left_out} that only one side has are left out of the changes"
     if each.same_counts:

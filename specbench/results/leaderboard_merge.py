@@ -11,7 +11,7 @@ from specbench.results.conditions import Sourced, check_together
 from specbench.results.leaderboard import ROWS, edited, load, merged
 from specbench.results.row import Row
 from specbench.results.runs import finished_run, place_of
-from specbench.results.units import number
+from specbench.results.units import counted, number
 from specbench.results.validation import OF_AUDITS
 from specbench.tasks.judge import JUDGED
 
@@ -27,7 +27,8 @@ class Added:
     total: int
 
     def __str__(self) -> str:
-        return f"{self.new} rows added, {len(self.replaced)} replaced, {self.known} there already; it has {self.total}"
+        added = counted(self.new, "row")
+        return f"{added} added, {len(self.replaced)} replaced, {self.known} there already; it has {self.total}"
 
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:

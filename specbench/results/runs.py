@@ -15,6 +15,7 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
+from specbench.results.units import counted
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, SpecsFile, read_methods, read_specs
 from specbench.specs.method import MethodSpec
@@ -189,7 +190,4 @@ class RecordedRuns:
 
     def unread(self) -> list[str]:
         """Returns a line for each folder whose records are not used: the first reason, and the number of rows."""
-        return [
-            f"not paired, {len(found)} {'row' if len(found) == 1 else 'rows'}: {found[0]}"
-            for found in self.problems.values()
-        ]
+        return [f"not paired, {counted(len(found), 'row')}: {found[0]}" for found in self.problems.values()]

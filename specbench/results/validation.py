@@ -12,6 +12,7 @@ from specbench.results.conditions import FieldDifference, conflicts, differences
 from specbench.results.leaderboard import read
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
+from specbench.results.units import counted
 from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
@@ -115,10 +116,10 @@ class Validity:
 
     def __str__(self) -> str:
         """Returns what was checked of a sound file."""
-        rows = f"{self.num_rows} rows"
+        rows = counted(self.num_rows, "row")
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"
-        fields = ", ".join(f"{name} of {num} {'row' if num == 1 else 'rows'}" for name, num in self.stated.items())
+        fields = ", ".join(f"{name} of {counted(num, 'row')}" for name, num in self.stated.items())
         stated = f"; stated, not recomputed: {fields}" if fields else ""
         return f"{rows}, all recomputed from the folders of their runs{stated}"
 

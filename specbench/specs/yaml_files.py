@@ -56,7 +56,7 @@ class Loader(yaml.SafeLoader):
         bounds = (MAX_NODES, "keys and values"), (MAX_CHARACTERS, "characters"), (bounded.MAX_DEPTH, "levels of depth")
         for found, (most, what) in zip(size, bounds, strict=True):
             if found > most:
-                problem = f"more than {most:,} {what}, aliases expanded: these are the most that are read"
+                problem = f"more than {most:,} {what}, aliases expanded, which is the limit"
                 raise yaml.composer.ComposerError(None, None, problem, _mark(event))
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -120,7 +120,7 @@ def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
 def parse(text: str, place: str) -> Any:
     """Returns the value of a YAML text. Raises ConfigError with `place`, the line, and a bound that is exceeded."""
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, the most that are read: shorten it")
+        raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, which is the limit: shorten it")
     try:
         return deepcopy(_kept(text)) if len(text) <= MAX_KEPT else yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:

@@ -19,12 +19,12 @@ from specbench.specs.catalogue import load_method, load_task, method_names, task
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
-# Names are not wrapped, so that they can be copied; papers and the longest subset fit in a line.
-WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geography")}
+SHOWN = 16  # subsets of a task; `specbench show` prints all
 
 
 def columns(*headings: str) -> list[Column]:
-    return [Column(heading, folds=heading != "name", min_width=WIDTHS.get(heading)) for heading in headings]
+    """Returns columns of words. Names are not wrapped, so that they can be copied."""
+    return [Column(heading, folds=heading != "name") for heading in headings]
 
 
 def tasks_table() -> Table:
@@ -33,7 +33,8 @@ def tasks_table() -> Table:
     for task in map(load_task, task_names()):
         scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
         name = task.name if task.has_sample else f"{task.name} *"
-        subsets = " ".join(task.subset_names)
+        names = task.subset_names
+        subsets = " ".join(names) if len(names) <= SHOWN else f"{len(names)} subsets"
         rows.append([name, task.title, task.paper or "–", subsets, " ".join(scorers) or "–"])
     return Table("tasks (* needs --data or the hub)", columns("name", "title", "paper", "subsets", "score"), rows)
 

@@ -98,8 +98,9 @@ def show(
 ) -> None:
     """Explain a method, a task or a component.
 
-    A method: its components, parameters, losslessness, needs, presets and commands. A task: prompt, answer, scorer and
-    data. A component: its options and who uses it.
+    A method: its components, parameters, losslessness, needs, presets and commands.
+
+    A task: its prompt, right answer, generation settings, scorer and data. A component: its options and its users.
     """
     found = find_help(name)
     for each in found:

@@ -73,6 +73,7 @@ def validate(
     Each row has a digest, which detects accidental changes but not forgery.
 
     --records recomputes every row from the folder of its run and compares all fields, numbers to twelve digits.
+
     Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
     from specbench.analysis.audit_report import verdict_in_report
@@ -178,13 +179,13 @@ def check(
 ) -> None:
     """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    For the same outputs, any increase of target or draft passes per token and any decrease of τ or α is a regression,
-    as is another text, finish reason or score for the same tokens. A run equals itself: exit code 0.
+    Same outputs: any increase of passes per token and any decrease of τ or α is a regression.
 
-    Outputs of lossless methods must equal the baseline's, except near-ties; for other methods τ is tested like a
-    speed-up.
+    Same tokens: another text, finish reason or score is a regression.
 
-    A speed-up has regressed if the whole interval of new ÷ old is below 1 − MAX_REGRESSION.
+    Other outputs are a regression of a lossless method, except near-ties; of other methods τ is tested like a speed-up.
+
+    Speed-ups: the whole interval of new ÷ old must be below 1 − MAX_REGRESSION to be a regression.
 
     With a leaderboard file as the baseline, outputs and draft passes are not compared, and intervals are not paired.
 

@@ -85,8 +85,9 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the re
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval with a method; its table also shows acceptance and tokens/s.
 
-    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES; baseline=true adds the
-    speed-up over AR. All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
+    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES; baseline=true adds the speed-up.
+
+    All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
     """
     from specbench.integrations.lm_eval.evaluation import main
 

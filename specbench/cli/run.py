@@ -85,7 +85,7 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the re
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval with a method; its table also shows acceptance and tokens/s.
 
-    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES; baseline=true adds the speed-up.
+    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES. baseline=true adds speed-up.
 
     All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
     """

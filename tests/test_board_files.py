@@ -67,14 +67,14 @@ def test_rows_of_a_run_say_where_it_is_and_are_added_once(folder, board):
     assert len(rows) == 12 and {(board.parent / each.run).resolve() for each in rows} == {folder.resolve()}
     assert [each.model_copy(update={"run": None}) for each in rows] == load(folder / "leaderboard.json")
     added = add_runs([folder], board)
-    assert (added.new, added.replaced, added.known, added.total) == (0, 0, 12, 12) and load(board) == rows
+    assert (added.new, added.replaced, added.known, added.total) == (0, (), 12, 12) and load(board) == rows
 
 
 def test_a_new_result_takes_the_place_of_the_old_and_the_same_keeps_its_verdict(folder, board):
     edited(board, lambda each: each.update(verdict="lossless"))
     assert add_runs([folder], board).known == 12 and {each.verdict for each in load(board)} == {"lossless"}
     edited(board, lambda each: each.update(created="2020-01-01T00:00:00+00:00"))
-    assert add_runs([folder], board).replaced == 12 and "lossless" not in {each.verdict for each in load(board)}
+    assert len(add_runs([folder], board).replaced) == 12 and "lossless" not in {each.verdict for each in load(board)}
 
 
 def test_every_row_is_recomputed_from_its_records_to_the_last_digit(folder, board):
@@ -450,6 +450,52 @@ def test_a_validator_of_json_schema_agrees(board):
         assert list(validator.iter_errors(wrong))
 
 
+def test_all_problems_of_a_file_are_found(specbench, board):
+    content = json.loads(board.read_text(encoding="utf-8"))
+    rows = content["rows"]
+    rows[0]["seed"] = 1
+    rows[1] |= {"n": "many", "seed": None}
+    del rows[2]["task"], rows[2]["n"]
+    rows[3] = 4
+    rows.append(rows[5])
+    rows.append(with_digest({**rows[6], "device": "GPU"}))
+    board.write_text(json.dumps(content), encoding="utf-8")
+    found = validate(board, with_records=False).problems
+    places = ["rows.0 (", "rows.1.seed", "rows.1.n", "rows.2.task", "rows.2.n", "rows.3 = 4", "rows.12 (", "rows.13 ("]
+    assert [next(place for place in places if place in problem) for problem in found] == places
+    with pytest.raises(ConfigError, match=r"rows\.0 \("):
+        load(board)
+    content["rows"] = [5] * 60
+    board.write_text(json.dumps(content), encoding="utf-8")
+    code, _, err = specbench("leaderboard", "validate", board)
+    assert code == 2 and len(err.splitlines()) == 51 and err.endswith(f"{board}: and 10 more problems\n")
+
+
+WRONG_PATHS = {
+    "leaderboard show RUN": "this is a folder, not a leaderboard file (JSON): the rows are in RUN/leaderboard.json",
+    "leaderboard validate RUN/records.jsonl": "not a leaderboard (JSON): the rows are in RUN/leaderboard.json",
+    "leaderboard merge RUN/run.json --to all.json": "…]}; the rows are in RUN/leaderboard.json",
+    "site my.yaml --out site": "this is a YAML file, not a leaderboard (JSON)",
+    "compare my.yaml RUN": "this is a YAML file, not a leaderboard (JSON)",
+    "leaderboard show . --sort n": "this is a folder, not a leaderboard file (JSON): `specbench leaderboard add",
+    "leaderboard show none.json": "No such file or directory: check the path; `specbench leaderboard add",
+    "leaderboard add RUN/leaderboard.json --to all.json": "is a file (`specbench leaderboard merge` takes files)",
+    "fairness RUN/leaderboard.json": "is a file: give the folder of a finished run",
+    "validate RUN": "this is a folder, not a YAML file",
+    "validate RUN/leaderboard.json": "this is a leaderboard file: `specbench leaderboard validate` checks it",
+    "validate RUN/records.jsonl": "this has JSON lines, not YAML",
+    "board show board.json": "'board.json': this is a file, but not a .yaml file: give the name of a board",
+    "run --task mgsm --method board.json": "'board.json': this is a file, but not a .yaml file: give the name of a",
+}
+
+
+@pytest.mark.parametrize("command", WRONG_PATHS)
+def test_a_path_of_another_kind_is_named(specbench, folder, board, tmp_path, command):
+    (tmp_path / "my.yaml").write_text("name: mine\n", encoding="utf-8")
+    code, _, err = specbench(*(word.replace("RUN", str(folder)) for word in command.split()))
+    assert code == 2 and WRONG_PATHS[command].replace("RUN/", f"{folder}/") in err and err.count("\n") == 1
+
+
 def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, board, tmp_path):
     code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
     assert code == 0 and "12 rows added" in out
@@ -457,6 +503,11 @@ def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, boa
     assert code == 0 and out.count("12 rows, all recomputed from the folders of their runs") == 2
     shutil.copy(board, tmp_path / "half.json")
     (tmp_path / "half.json").write_text(board.read_text()[:5000])
+    code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
+    assert code == 0 and "replaced:" not in out
+    edited(tmp_path / "new.json", lambda each: each.update(created="2020-01-01T00:00:00+00:00"))
+    code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
+    assert out.count("replaced: mgsm@3 ") == 12 and "created 2020-01-01T00:00:00+00:00 → " in out
     edited(board, EDITS["speedup.value"], seal=False)
     code, out, err = specbench("leaderboard", "validate", "new.json", "half.json", board)
     assert code == 2 and out.startswith("ok: new.json") and re.search(r"half\.json, line \d+: not valid JSON", err)

@@ -233,6 +233,26 @@ def test_compare_two_methods_of_a_run(specbench, folder):
     assert found["compared"][0]["changes"]["tokens_per_second_ar"]["ratio"]["value"] == pytest.approx(1)
 
 
+def test_runs_of_several_methods_are_compared_method_by_method(specbench, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    rows = [r.model_copy(update={"created": "2030"}) for r in load(again / "leaderboard.json")]
+    for number, each in enumerate(rows):
+        if each.method_name == "ngram":
+            rows[number] = each.model_copy(update={"num_draft_tokens": 9})
+    write(again / "leaderboard.json", rows)
+    code, out, _ = specbench("compare", str(folder), str(again))
+    assert code == 0 and out.count("outputs and steps are equal") == 2, "sd and ngram, once over all subsets"
+    assert all(f"mgsm · all · {name}" in out and f"by subset · {name}" in out for name in ("sd", "ngram"))
+    assert "ngram: num_draft_tokens" in out and "sd: num_draft_tokens" not in out
+    write(again / "leaderboard.json", [each for each in rows if each.method_name != "ngram"])
+    _, out, _ = specbench("compare", str(folder), str(again), "--json")
+    found = json.loads(out)
+    assert found["methods_of_one_side"] == ["ngram"] and {*map(tuple, (c["methods"] for c in found["compared"]))} == {
+        ("sd", "sd")
+    }
+
+
 def test_compare_two_runs_and_two_rows_of_a_file(folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
@@ -261,7 +281,8 @@ def test_what_must_match_and_does_not_comes_first(tmp_path):
 
 MISTAKES = {
     "none": "no such folder or file",
-    "a.json": "choose one, as a.json:m0",
+    "a.json": "are the same rows",
+    "e.json": "no task, subset and method in common.* name one of each, as PATH:METHOD",
     "a.json:m9": "no rows of method 'm9'",
     "a.json:7": "has no row 7: the last one is 2",
     "c.json": "several rows of mgsm@1 ja fsd@1",
@@ -276,6 +297,7 @@ def test_mistakes_of_compare_are_one_line(tmp_path, monkeypatch, text):
     write("a.json", [*rows_of((1.0, 1.2), (2.0, 2.2)), row(method="ar@1:0")])
     write("c.json", [row(), row(dtype="float16")])
     write("d.json", [row(subset="xx")])
+    write("e.json", [*rows_of((1.0, 1.2), (2.0, 2.2))[:1], row(method="m7@1:0")])
     with pytest.raises(ConfigError, match=MISTAKES[text]):
         compare(read_input("a.json:m1"), read_input(text))
 

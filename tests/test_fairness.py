@@ -257,12 +257,12 @@ def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench
     words = ("fairness", folder, "--samples", "0", "--leaderboard", board)
     code, _, err = specbench(*words)
     add = f"specbench leaderboard add {folder} --to {board}"
-    assert code == 0 and "6 rows got fairness numbers; 2 rows of" in err and f"add them with `{add}`, then" in err
+    assert code == 0 and "6 rows got fairness numbers; not in it: 2 rows of" in err and f"run `{add}`, then" in err
     assert specbench(*add.split()[1:])[0] == 0
     assert "8 rows got fairness numbers\n" in specbench(*words)[2]
     board.write_text(json.dumps({**content, "rows": []}), encoding="utf-8")
     code, _, err = specbench(*words)
-    assert code == 2 and f"--leaderboard {board}: got no fairness numbers: 8 rows of" in err and add in err
+    assert code == 2 and f"--leaderboard {board}: got no fairness numbers; not in it: 8 rows of" in err and add in err
 
 
 def test_a_picture(specbench, folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Worked examples before the prompt: where they come from, what they look like, and that none of them is asked for."""
+"""Few-shot examples before the prompt: their source, their form, and that none of them is asked."""
 
 import json
 from collections.abc import Callable

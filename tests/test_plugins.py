@@ -133,9 +133,9 @@ try:
     catalogue.load_method(sys.argv[1])
 except ConfigError as error:
     print(error)
-print(method_text(find_help("parrot")))
-print([(p.key, p.type, p.range, p.default, p.meaning, p.settable) for p in find_help("parrot").parameters][1])
-print(find_help("echo").prompt)
+print(method_text(find_help("parrot")[0]))
+print([(p.key, p.type, p.range, p.default, p.meaning, p.settable) for p in find_help("parrot")[0].parameters][1])
+print(find_help("echo")[0].prompt)
 """
 
 

@@ -19,7 +19,7 @@ from specbench.cli import make_app
 from specbench.results.check_speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
-from tools.reference import pages, walk
+from tools.reference import on_page_markdown, pages, walk
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = "README.md"
@@ -49,6 +49,7 @@ SMALLER = {"run": ["--set", "generation.max_new_tokens=16"], "sweep": SHORT, "au
            "train": ["--set", "max_new_tokens=16"],
            "tune": ["--set", "generation.max_new_tokens=40", "--limit", "6", "--lengths", "5", "--step", "0.3",
                     "--output", "my.yaml"]}  # fmt: skip
+STAND_INS = {"my-drafter": "embedded:drafter", "my-ngrams": "embedded:ngram"}  # for what an earlier command makes
 SHORTER = {"my-suite.yaml": "set: [generation.max_new_tokens=12]\n"}
 Specbench = Callable[..., tuple[int, str, str]]
 
@@ -150,14 +151,18 @@ def test_every_command_is_planned(
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", stop)
     monkeypatch.setattr("specbench.publish.suite.MeasuringProcess", stop)  # which loads the models of a suite or board
     prepare(tmp_path)
-    for first, *_ in with_output(chained(list(filter(is_ours, COMMANDS[page])))):
-        if not is_planned(first):
-            continue
-        try:
-            code, _, err = specbench(*words_of(first), *["--dry-run"] * first.startswith("specbench suite "))
-        except Planned:
-            continue
-        assert code == 0, f"{first}: {err}"
+    made: list[str] = []  # by earlier commands, which are only planned
+    for command in filter(is_ours, COMMANDS[page]):
+        if is_planned(command):
+            words = words_of(command)
+            for name in made:
+                words = [word.replace(name, STAND_INS[name]) if word.endswith(name) else word for word in words]
+            try:
+                code, _, err = specbench(*words, *["--dry-run"] * command.startswith("specbench suite "))
+            except Planned:
+                code, err = 0, ""
+            assert code == 0, f"{command}: {err}"
+        made += [name for name in re.findall(r"--output (\S+)", command) if name in STAND_INS]
 
 
 def run_chain(commands: list[str], specbench: Specbench, folder: Path) -> None:
@@ -253,10 +258,19 @@ def test_every_package_is_in_the_map() -> None:
 def test_the_files_that_are_linked_or_named_exist(page: str) -> None:
     text = TEXTS[page]
     folder = (CHECKOUT / page).parent
-    made = {CHECKOUT / "docs" / name for name in reference()}
+    made = {CHECKOUT / "docs" / name for name in reference()} if page == "docs/notes/trees.md" else set()
     links = [(folder / link).resolve() for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)]
     named = [CHECKOUT / name for name in re.findall(r"`((?:specbench|tests|tools|leaderboards|docs)/[\w/.-]+)`", text)]
     assert not [path for path in [*links, *named] if not path.exists() and path not in made]
+
+
+def test_a_link_to_the_reference_leads_to_a_section_here_and_to_a_page_on_the_site() -> None:
+    sections = re.findall(r"^## (.+)$", TEXTS["docs/reference.md"], re.M)
+    assert {f"reference/{name.lower()}.md" for name in sections} == set(reference())
+    linked = {name for text in TEXTS.values() for name in re.findall(r"reference\.md#([\w-]+)\)", text)}
+    assert linked <= {name.lower() for name in sections} and len(linked) >= 6
+    assert on_page_markdown("[Keys](../reference.md#tasks)", page=None) == "[Keys](../reference/tasks.md)"
+    assert on_page_markdown("[All](reference.md)") == "[All](reference.md)"
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
+from specbench.cli.help.component import component_help
 from specbench.cli.help.method import MethodHelp
 from specbench.cli.help.parameters import described
-from specbench.cli.help.text import find_help, method_text, shown
+from specbench.cli.help.text import component_text, find_help, method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry
@@ -41,7 +42,7 @@ num_draft_tokens: 4
 
 
 def method(name: str) -> MethodHelp:
-    found = find_help(name)
+    [found] = find_help(name)
     assert isinstance(found, MethodHelp)
     return found
 
@@ -237,12 +238,33 @@ def test_a_task_without_a_sample_shows_its_template(tmp_path: Path, capsys: pyte
     assert "{{ row.text }}" in out and "--data FOLDER_OR_FILE" in out and "score" not in out
 
 
+@pytest.mark.parametrize(("registry", "name"), COMPONENTS)
+def test_every_component_is_explained(registry: Registry, name: str) -> None:
+    found = [each for each in component_help(name) if each.role.endswith(registry.kind)]
+    lines = component_text(found[0]).splitlines()
+    assert len(found) == 1 and name in found[0].written and max(map(len, lines)) <= 100
+    for option in registry.options_model(name).model_fields:
+        assert f"  {option}" in lines
+    for each in found[0].used_by:
+        assert name in [part.name for part in method(each).parts]
+
+
+def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    show("exact_match")
+    out = capsys.readouterr().out
+    assert "exact_match: a verification rule, written as verification: {rule: exact_match, …} in a method" in out
+    assert "exact_match: a scorer, written as scorer: {type: exact_match, …} in a task" in out
+    assert "  lookahead, pld, slem, token-recycling" in out and "  scrolls" in out.splitlines()
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("fds", "unknown method or task 'fds': did you mean 'fsd'?"),
+        ("fds", "unknown method, task or component 'fds': did you mean 'fsd'?"),
+        ("model_trees", "did you mean 'model_tree'?"),
+        ("tests", "'tests': this is a folder: give the name of a method, task or component, or the path of its .yaml"),
         ("mgms", "did you mean 'mgsm'?"),
-        ("quite different", "`specbench list` shows all"),
+        ("quite different", "give one that `specbench list` shows, or the path of a .yaml file"),
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),
     ],
 )

@@ -198,7 +198,7 @@ def test_small_overlaps_and_texts_that_change_are_weaknesses() -> None:
 
 
 def test_string_rejection_is_weak_where_the_drafter_cannot_write() -> None:
-    """Tokens that it cannot write take few passes, which is no merit."""
+    """Tokens that it cannot write take few passes, which is not a merit."""
     short = report_on(made.byte_bpe(), made.bytes_only())
     assert short.writable_in_texts == 1 and verdicts(short)["slrs"] == (True, "fits")
     found = report_on(made.byte_bpe(), made.wordpiece())

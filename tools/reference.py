@@ -14,10 +14,10 @@ import typer
 from pydantic import BaseModel
 
 from specbench.cli import make_app
+from specbench.cli.help.component import KINDS, component_parameters
 from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import shown
-from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
 from specbench.results.row import Row
@@ -28,14 +28,6 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import DEFAULTS, NgramSpec, TrainSpec
 from tools.surroundings import EXIT_CODES, VARIABLES
-
-KINDS: dict[str, tuple[Registry[..., Any], str]] = {
-    "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
-    "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
-    "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
-    "Scorers": (SCORERS, "`scorer: {type: NAME, …}` in a task"),
-    "Readers": (READERS, "`reader: NAME` in a task"),
-}
 
 
 def pages() -> dict[str, str]:
@@ -131,8 +123,7 @@ def components() -> str:
         lines += [f"## {title}", "", f"Written as {where}.", ""]
         for name in registry.names():
             lines += [f"### {name}", "", paragraphs(prose(registry.get(name))), ""]
-            if registry is not READERS:
-                lines += parameters_table(described(registry.options_model(name), "", {}, set()))
+            lines += parameters_table(component_parameters(registry, name))
     return "\n".join(lines)
 
 
@@ -253,6 +244,12 @@ def on_files(files: Any, config: Any) -> Any:
     for name, text in pages().items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Points links to a section of docs/reference.md, which every clone has, at the page that is made of the section (a
+    hook of .mkdocs.yml)."""
+    return re.sub(r"\breference\.md#(\w+)\)", r"reference/\1.md)", markdown)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from specbench.core.table import Column, Table, numbers, words
 from specbench.results.bootstrap import FilePart
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
-from specbench.results.units import NULL
+from specbench.results.units import NULL, counted
 from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_TOKENS, Greedy, Noise
 
 VerdictName = Literal[
@@ -213,16 +213,18 @@ def caption(audit: AuditReport) -> list[str]:
     """Returns the lines below the table: the noise of the target, the draws and the control, and the words."""
     noise, control = audit.noise, audit.control
     lines = [
-        f"greedy, {audit.dtype} on {audit.device}, {audit.engine}: {noise.num_prompts} prompts, "
-        f"{noise.num_positions} tokens. "
-        f"AR against itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts} "
-        f"prompts, gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap ≤ "
-        f"{noise.tolerance:.2g}. The token at which a method differs is a median over prompts."
+        f"greedy: {counted(noise.num_prompts, 'prompt')} of {audit.task} {', '.join(audit.subsets)} (--limit of each "
+        f"subset), {counted(noise.num_positions, 'token')}; {audit.dtype} on {audit.device}, {audit.engine}. AR beside "
+        f"itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts}, gaps between "
+        f"logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap ≤ {noise.tolerance:.2g}. The token at "
+        "which a method differs is a median over prompts."
     ]
     if control is not None:
         lines.append(
-            f"draws: {audit.num_draws} of up to {NUM_TOKENS} tokens at temperature {audit.temperature:g} from "
-            f"{len(audit.prompts)} prompts, tested against the target's exact probabilities; log p in nats per token. "
+            f"draws: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
+            f"{audit.temperature:g}. They continue {counted(len(audit.prompts), 'beginning')} of these prompts with "
+            "AR's answers, cut where drafts are both accepted and rejected often, and are tested against the target's "
+            "exact probabilities; log p in nats per token. "
             f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
             "comparison shows an error that begins later. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "

@@ -33,6 +33,7 @@ from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
+from specbench.results.units import counted
 from specbench.specs.languages import known
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
@@ -200,7 +201,7 @@ def add_fairness(path: Path, report: FairnessReport) -> str:
         runs = [run for run in report.runs if any(row.key in missing for row in RecordedRun(Path(run)).rows)]
         command = shlex.join(["specbench", "leaderboard", "add", *runs, "--to", str(path)])
         names = ", ".join(runs)
-        absent = f"{len(missing)} rows of {names} are not in it: add them with `{command}`, then repeat this command"
+        absent = f"not in it: {counted(len(missing), 'row')} of {names}: run `{command}`, then repeat this command"
     if not num_rows:
-        raise ConfigError(f"--leaderboard {path}: got no fairness numbers: {absent}")
-    return "; ".join(filter(None, [f"{num_rows} rows got fairness numbers", absent]))
+        raise ConfigError(f"--leaderboard {path}: got no fairness numbers; {absent}")
+    return "; ".join(filter(None, [f"{counted(num_rows, 'row')} got fairness numbers", absent]))

@@ -7,9 +7,10 @@ from typing import Any, Literal, get_args
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import CausalLM
+from specbench.results.leaderboard import ROWS
 from specbench.results.recorded_prompts import RecordedPrompt
 from specbench.results.row import Row
-from specbench.results.runs import HOW, ROWS, RecordedRun, split_detail
+from specbench.results.runs import HOW, RecordedRun, split_detail
 from specbench.running.records import Key, Record
 from specbench.training.passes import Sample
 
@@ -50,7 +51,7 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     """
     path, method = split_detail(text)
     if not path.is_dir():
-        raise ConfigError(f"run '{text}': no such folder: {HOW}")
+        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {HOW}")
     for name in (ROWS, "records.jsonl"):
         if not (path / name).is_file():
             raise ConfigError(f"run '{path}': has no {name}: {HOW}")

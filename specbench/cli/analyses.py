@@ -243,12 +243,18 @@ def audit(
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
-    """Test whether methods are lossless on a model pair; exit code 1 if one that is declared lossless is not."""
+    """Test whether methods are lossless on a model pair; exit code 1 if one that is declared lossless is not.
+
+    Two tests: greedy outputs are compared with AR's on the prompts of --task, --subset and --limit.
+
+    --draws short samples of each method are tested against the target's exact probabilities; more find smaller errors.
+    """
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
     from specbench.core.files import check_output, write_output
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.results.leaderboard_merge import relative
+    from specbench.results.units import counted
     from specbench.running.request import Request
 
     tasks = split(task)
@@ -270,8 +276,10 @@ def audit(
     if board is not None:
         place = None if file is None else relative(file, board)
         num_rows = set_verdicts(board, partial(report.verdict_of, place=place))
-        stderr.print(f"{board}: {num_rows} rows got a verdict", soft_wrap=True)
+        stderr.print(f"{board}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
         if place is None:
-            stderr.print("the evidence names no report, so that validate says 'stated': give --output to keep one")
+            stderr.print(
+                "`leaderboard validate` will call this verdict stated: give --output to keep the audit's report"
+            )
     if not report.as_declared:
         raise typer.Exit(1)

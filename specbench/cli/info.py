@@ -8,8 +8,8 @@ import typer
 
 from specbench.cli.arguments import flag, takes_run_options
 from specbench.cli.arguments import split as parts
-from specbench.cli.help.method import MethodHelp, verdict
-from specbench.cli.help.text import find_help, method_text, shown, task_text
+from specbench.cli.help.method import verdict
+from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
@@ -19,12 +19,12 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 from specbench.specs.task import TaskSpec
 
-# Names are not wrapped, so that they can be copied; papers and the longest subset fit in a line.
-WIDTHS = {"paper": len("arXiv:2211.17192"), "subsets": len("high_school_geography")}
+SHOWN = 16  # subsets of a task; `specbench show` prints all
 
 
 def columns(*headings: str) -> list[Column]:
-    return [Column(heading, folds=heading != "name", min_width=WIDTHS.get(heading)) for heading in headings]
+    """Returns columns of words. Names are not wrapped, so that they can be copied."""
+    return [Column(heading, folds=heading != "name") for heading in headings]
 
 
 def tasks_table() -> Table:
@@ -33,7 +33,8 @@ def tasks_table() -> Table:
     for task in map(load_task, task_names()):
         scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
         name = task.name if task.has_sample else f"{task.name} *"
-        subsets = " ".join(task.subset_names)
+        names = task.subset_names
+        subsets = " ".join(names) if len(names) <= SHOWN else f"{len(names)} subsets"
         rows.append([name, task.title, task.paper or "–", subsets, " ".join(scorers) or "–"])
     return Table("tasks (* needs --data or the hub)", columns("name", "title", "paper", "subsets", "score"), rows)
 
@@ -92,15 +93,18 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A method or a task: a name, or the path of a YAML file.")],
+    name: Annotated[str, typer.Argument(help="A method, task or component: a name, or the path of a YAML file.")],
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Explain a task, or a method: its components, parameters, losslessness, needs, presets and commands."""
+    """Explain a method, a task or a component.
+
+    A method: its components, parameters, losslessness, needs, presets and commands.
+
+    A task: its prompt, right answer, generation settings, scorer and data. A component: its options and its users.
+    """
     found = find_help(name)
-    if as_json:
-        stdout.out(found.model_dump_json(indent=2))
-        return
-    stdout.out(method_text(found) if isinstance(found, MethodHelp) else task_text(found))
+    for each in found:
+        stdout.out(each.model_dump_json(indent=2) if as_json else help_text(each))
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:

@@ -11,6 +11,7 @@ from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+SHOWN = 50  # problems of a file
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 
 
@@ -26,7 +27,9 @@ def add(
 ) -> None:
     """Add the rows of runs, with the paths of their records, to a leaderboard file.
 
-    Several processes may add to a file at the same time. A row with the same configuration is replaced.
+    Several processes may add to a file at the same time.
+
+    A row replaces the file's row of the same configuration; the replaced rows are listed, with both speed-ups.
 
     All rows of a file are from one machine and one set of versions; other rows are rejected, showing both values.
     """
@@ -34,7 +37,10 @@ def add(
 
     file = path("--to", to)
     assert file is not None
-    stdout.print(f"{file}: {add_runs(runs, file)}", soft_wrap=True)
+    added = add_runs(runs, file)
+    for line in added.replaced:
+        stdout.print(line, soft_wrap=True)
+    stdout.print(f"{file}: {added}", soft_wrap=True)
 
 
 @leaderboard.command()
@@ -62,9 +68,12 @@ def validate(
 ) -> None:
     """Check that leaderboard files are complete, unedited, and of one machine and set of versions; exit code 2 if not.
 
+    All problems are printed, up to 50 of a file.
+
     Each row has a digest, which detects accidental changes but not forgery.
 
     --records recomputes every row from the folder of its run and compares all fields, numbers to twelve digits.
+
     Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
     from specbench.analysis.audit_report import verdict_in_report
@@ -76,8 +85,10 @@ def validate(
     for file in files:
         with stderr.status(f"checking {file}"):
             found = validated(file, records, run or [], verdict_in_report)
-        for problem in found.problems:
+        for problem in found.problems[:SHOWN]:
             fail(ConfigError(problem))
+        if len(found.problems) > SHOWN:
+            fail(ConfigError(f"{file}: and {len(found.problems) - SHOWN} more problems"))
         wrong |= bool(found.problems)
         if not found.problems:
             stdout.print(f"ok: {file} ({found})", soft_wrap=True)
@@ -118,20 +129,29 @@ def schema() -> None:
     stdout.out(json.dumps(made(), indent=2, ensure_ascii=False))
 
 
-SIDE = "A run or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
+SIDE = "The folder of a run, or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help=SIDE)],
-    task: Annotated[str | None, typer.Option(help="Tasks, separated by commas; all in common when absent.")] = None,
-    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; all in common.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Tasks, separated by commas; all that both have when absent.")
+    ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets, separated by commas; all that both have when absent.")
+    ] = None,
     filter_: Annotated[
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows of both must have: seed=0")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the comparison as JSON instead of tables.")] = False,
 ) -> None:
-    """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics."""
+    """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics.
+
+    Of two paths, each method that both have is compared with itself. PATH:METHOD compares different methods.
+
+    Intervals are over prompts, as if others of the task were drawn: equal values have an interval too.
+    """
     from specbench.results.compare import compare as compared
     from specbench.results.compare import tables
     from specbench.results.comparison_input import read_input, select_rows
@@ -159,13 +179,13 @@ def check(
 ) -> None:
     """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    For the same outputs, any increase of target or draft passes per token and any decrease of τ or α is a regression,
-    as is another text, finish reason or score for the same tokens. A run equals itself: exit code 0.
+    Same outputs: any increase of passes per token and any decrease of τ or α is a regression.
 
-    Outputs of lossless methods must equal the baseline's, except near-ties; for other methods τ is tested like a
-    speed-up.
+    Same tokens: another text, finish reason or score is a regression.
 
-    A speed-up has regressed if the whole interval of new ÷ old is below 1 − MAX_REGRESSION.
+    Other outputs are a regression of a lossless method, except near-ties; of other methods τ is tested like a speed-up.
+
+    Speed-ups: the whole interval of new ÷ old must be below 1 − MAX_REGRESSION to be a regression.
 
     With a leaderboard file as the baseline, outputs and draft passes are not compared, and intervals are not paired.
 

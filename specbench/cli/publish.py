@@ -133,6 +133,7 @@ def site(
     The same files always give the same pages.
     """
     from specbench.publish.site.build import build
+    from specbench.results.units import counted
 
     folder = path("--out", out)
     assert folder is not None
@@ -140,5 +141,5 @@ def site(
         built = build(files, folder, title)
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
-    rows = "1 row" if built.num_rows == 1 else f"{built.num_rows} rows"
-    stdout.print(f"{folder / 'index.html'}: {rows}, {built.num_files} files", soft_wrap=True)
+    counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"
+    stdout.print(f"{folder / 'index.html'}: {counts}", soft_wrap=True)

@@ -33,7 +33,10 @@ def run(
     judge_dry_run: Annotated[
         bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
-    output: Annotated[str | None, typer.Option(help="Folder of the run; an existing run is resumed.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="Folder of the run; runs/TASK-METHOD-DIGEST when absent. An existing run is resumed."),
+    ] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
         str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
@@ -82,8 +85,9 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval with a method; its table also shows acceptance and tokens/s.
 
-    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES; baseline=true adds the
-    speed-up over AR. All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
+    --model_args pretrained=TARGET,drafter=DRAFTER,method=NAME,baseline=true --tasks NAMES. baseline=true adds speed-up.
+
+    All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
     """
     from specbench.integrations.lm_eval.evaluation import main
 

@@ -80,9 +80,9 @@ def tune(
 ) -> None:
     """Tune a method's draft length and thresholds on a held-out slice, and write them as method files.
 
-    Runs of the tuned methods exclude the slice. Without --output the files are METHOD-tuned.yaml, or
-    METHOD-tuned-low.yaml, -med and -high, in the current folder. An existing file is replaced only if tune wrote it and
-    it has not been changed since.
+    Runs of the tuned methods exclude the slice. Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.
+
+    An existing file is replaced only if tune wrote it and it has not been changed since.
     """
     from specbench.analysis.tuned_methods import run_tune
     from specbench.running.request import Request

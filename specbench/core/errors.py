@@ -11,11 +11,11 @@ class ConfigError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-def nearest(value: str, choices: Iterable[str]) -> str:
+def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     """Returns the part of an error that lists the valid choices, a similar one first: "did you mean 'fsd'? (choices:
-    …)"."""
+    …)". `listed`: a sentence in place of a list that would be too long."""
     known = sorted(choices)
-    close = get_close_matches(value, known, n=1, cutoff=0.5)
+    close, every = get_close_matches(value, known, n=1, cutoff=0.5), ", ".join(known)
     if close:
-        return f"did you mean '{close[0]}'? (choices: {', '.join(known)})"
-    return f"the choices are {', '.join(known)}" if known else "there are none"
+        return f"did you mean '{close[0]}'? ({listed or f'choices: {every}'})"
+    return listed or (f"the choices are {every}" if known else "there are none")

@@ -56,7 +56,7 @@ def load_model(
     compute, but vocabulary, context limit, revision and encoded prompts are the real ones.
     `engine` graphs or compiled: the model reads in recorded or compiled passes; if it supports none, it reads eagerly
     and `why_eager` holds the reason. auto: graphs on cuda, else eager.
-    Raises ConfigError in one line for a checkpoint that cannot be loaded or is no causal language model, and for an
+    Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
     """
     chosen = choose_device(device)
@@ -108,7 +108,7 @@ def described(config: Any) -> Any:
 
 def causal_config(source: str, hub: dict[str, Any]) -> Any:
     """Returns the configuration. Raises ConfigError for an unreadable file, implausible sizes, and a checkpoint that
-    is no causal language model."""
+    is not a causal language model."""
     check_readable(source)
     config = AutoConfig.from_pretrained(source, **hub)
     check_sizes(config)
@@ -119,7 +119,7 @@ def causal_config(source: str, hub: dict[str, Any]) -> Any:
 
 
 def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
-    """Returns the network with its weights. Raises ConfigError if the checkpoint is no causal language model, lacks
+    """Returns the network with its weights. Raises ConfigError if the checkpoint is not a causal language model, lacks
     tensors, or is too small for its configuration."""
     config = causal_config(source, hub)
     check_weights(source, config, described(config))

@@ -188,7 +188,7 @@ class NgramModel:
 
     @classmethod
     def load(cls, path: str | Path) -> "NgramModel":
-        """Returns the memory-mapped model of a folder. Raises ConfigError if the folder is no complete model."""
+        """Returns the memory-mapped model of a folder. Raises ConfigError if it is not complete."""
         folder = Path(path)
         return cls(folder, read_manifest(folder))
 

@@ -141,8 +141,8 @@ class Vocabulary:
         return {written: ids[0] if len(ids) == 1 else self._own(written, ids) for written, ids in owners.items()}
 
     def _own(self, written: bytes, ids: list[int]) -> int:
-        """Returns the id, of several with the same bytes, that the tokenizer produces; otherwise the first that is no
-        single-byte token, or else the first."""
+        """Returns the id, of several with the same bytes, that the tokenizer produces; otherwise the first that is not
+        a single-byte token, or else the first."""
         try:
             text = written.decode()
         except UnicodeDecodeError:

@@ -1,6 +1,5 @@
 """The suites that there are, and the cells of one: a task on a pair at one temperature with one seed, all methods."""
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.running.request import Request
 from specbench.specs import yaml_files
-from specbench.specs.catalogue import load_method, load_tasks
+from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import named
@@ -151,11 +150,10 @@ def board_names() -> list[str]:
 def suite_path(name_or_path: str) -> Path:
     """Returns the file of a built-in suite, or the path itself where it is one. Raises ConfigError for an unknown
     name."""
-    if name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path:
+    if is_path(name_or_path):
         return Path(name_or_path)
     if name_or_path not in board_names():
-        hint = f"{nearest(name_or_path, board_names())}, or the path of a .yaml file"
-        raise ConfigError(f"unknown board '{name_or_path}': {hint}")
+        raise unknown_name("board", name_or_path, board_names())
     return builtin_dir(KIND) / f"{name_or_path}.yaml"
 
 

@@ -28,7 +28,7 @@ from specbench.publish.workers import (
     WorkerLost,
     WorkerReady,
 )
-from specbench.results.units import NULL
+from specbench.results.units import NULL, counted
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
@@ -200,7 +200,7 @@ def duration(seconds: float) -> str:
 
 def cells_in(forecast: Forecast) -> str:
     """Returns a number such as 1 cell, 12 cells."""
-    return f"{len(forecast.plan)} cell{'' if len(forecast.plan) == 1 else 's'}"
+    return counted(len(forecast.plan), "cell")
 
 
 Subsets = tuple[tuple[int, int], ...]

@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.row import ALL, Evidence, Row
-from specbench.results.units import names_by_text, pair, unit_of
+from specbench.results.units import counted, names_by_text, pair, unit_of
 from specbench.running.records import Record
 from specbench.tasks.judge import JUDGED
 
@@ -173,7 +173,7 @@ def stated_verdicts(rows: Sequence[Row]) -> list[str]:
 def _evidence(found: Evidence) -> str:
     draws = f"{found.num_draws} draws at temperature {found.temperature:g}, p = {found.p_value:.2g}"
     parts = [
-        *([f"greedy on {found.num_prompts} prompts"] if found.num_prompts is not None else []),
+        *([f"greedy on {counted(found.num_prompts, 'prompt')}"] if found.num_prompts is not None else []),
         *([draws] if found.num_draws is not None else []),
     ]
     report = "stated: its report was not kept" if found.report is None else f"its report: {found.report}"
@@ -281,7 +281,7 @@ def why_unscored(records: Sequence[Record]) -> str | None:
     reason, count = problems.most_common(1)[0]
     num_other = problems.total() - count
     other = f"; {num_other} for other reasons (see `problem` in the records)" if num_other else ""
-    return f"not scored: {count} answers, because {' '.join(reason.split())}{other}"
+    return f"not scored: {counted(count, 'answer')}, because {' '.join(reason.split())}{other}"
 
 
 def _is_reported(row: Row, name: str) -> bool:

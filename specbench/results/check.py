@@ -45,7 +45,7 @@ from specbench.results.paired import RowWithRecords, joined_pairs, pair_up, unpa
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import marked_warnings
-from specbench.results.units import names_by_text
+from specbench.results.units import counted, names_by_text
 from specbench.results.verdict import TokenDifference
 from specbench.running.records import records_of
 
@@ -128,7 +128,7 @@ def _unpaired_rows(
         lacking = f"the candidate has no {_names(missing)}"
         problems.append(f"{lacking}: measure it, or name RUN:METHOD in --baseline")
     elif missing:
-        notes.append(f"{len(missing)} rows of {baseline.text} are of what the candidate did not measure")
+        notes.append(f"not in the candidate: {counted(len(missing), 'row')} of {baseline.text}")
     return problems, notes
 
 

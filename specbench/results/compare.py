@@ -1,8 +1,8 @@
 """Compares two runs, methods or rows: what differs in configuration and in numbers."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench.core.errors import ConfigError
@@ -15,22 +15,35 @@ from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
-from specbench.results.units import NULL, interval, number, unit_of
+from specbench.results.units import NULL, counted, interval, number, unit_of
 
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
 
 
 @dataclass(frozen=True)
 class ComparedSubset:
-    """A task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts with records on both
-    sides; 0 where records cannot be read."""
+    """A row of each side, of one task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts
+    with records on both sides; 0 where records cannot be read. `same_counts`: whether the outputs and the steps are
+    equal on all of them."""
 
-    task: str
-    subset: str
     first: Row
     second: Row
     num_paired: int
+    same_counts: bool
     changes: tuple[MetricChange, ...]
+
+    @property
+    def task(self) -> str:
+        return self.first.task_name
+
+    @property
+    def subset(self) -> str:
+        return self.first.subset
+
+    @property
+    def methods(self) -> str:
+        """ "sd", or "sd → ngram" where the sides have different methods."""
+        return " → ".join(dict.fromkeys((self.first.method_name, self.second.method_name)))
 
     def change(self, metric: str) -> MetricChange | None:
         return next((each for each in self.changes if each.metric == metric), None)
@@ -38,13 +51,14 @@ class ComparedSubset:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`hindrances`: fields that must match and differ; `differing`: all other fields that differ; `unread`: why
-    records that exist could not be read."""
+    """`hindrances`: fields that must match and differ; `differing`: all other fields that differ; `alone`: methods that
+    only one side has, if a side has several; `unread`: why records that exist could not be read."""
 
     first: str
     second: str
     hindrances: tuple[FieldDifference, ...]
     differing: tuple[FieldDifference, ...]
+    alone: tuple[str, ...]
     compared: tuple[ComparedSubset, ...]
     unread: tuple[str, ...]
 
@@ -52,10 +66,11 @@ class Comparison:
         return {
             "first": self.first, "second": self.second, "comparable": not self.hindrances,
             "must_match": [vars(each) for each in self.hindrances], "differs": [vars(each) for each in self.differing],
-            "unread": list(self.unread),
+            "methods_of_one_side": list(self.alone), "unread": list(self.unread),
             "compared": [
                 {
                     "task": each.task, "subset": each.subset, "n": [each.first.n, each.second.n],
+                    "methods": [each.first.method_name, each.second.method_name],
                     "paired_prompts": each.num_paired,
                     "changes": {
                         change.metric: {
@@ -73,32 +88,68 @@ class Comparison:
 
 
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
-    """Compares the rows of the tasks and subsets that both have.
-
-    Raises ConfigError where there are none, and where both are the same row.
-    """
-    runs, own, others = RecordedRuns(), first.by_group(), second.by_group()
-    places = [place for place in own if place in others]
-    if not places:
-        names = [", ".join(f"{task} {subset}" for task, subset in list(side)[:4]) for side in (own, others)]
-        raise ConfigError(
-            f"{first.text} and {second.text} have no task and subset in common: the one has {names[0]}, "
-            f"the other {names[1]}"
-        )
-    if all((own[place].key, own[place].created) == (others[place].key, others[place].created) for place in places):
+    """Compares the rows that `rows_in_common` returns. Raises ConfigError also where both sides are the same rows."""
+    runs, common = RecordedRuns(), rows_in_common(first, second)
+    if all((own.key, own.created) == (other.key, other.created) for own, other in common):
         raise ConfigError(f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one")
     found = []
-    for place in places:
-        pairs = pair_up(runs.with_records(own[place], first.file), runs.with_records(others[place], second.file))
-        found.append(ComparedSubset(*place, own[place], others[place], pairs.num_prompts, changes(pairs)))
-    # each field once: rows of several subsets mostly differ in the same fields
-    hindrances = {d.field: d for place in places for d in conditions_that_differ(own[place], others[place])}
-    every = {d.field: d for place in places for d in configuration(own[place], others[place])}
+    for own, other in common:
+        pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
+        found.append(ComparedSubset(own, other, pairs.num_prompts, have_same_counts(pairs), changes(pairs)))
+    hindrances = distinct(common, conditions_that_differ)
+    named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
     return Comparison(
-        first.text, second.text, hindrances=tuple(hindrances.values()),
-        differing=tuple(each for name, each in every.items() if name not in hindrances),
+        first.text, second.text, hindrances,
+        differing=tuple(each for each in distinct(common, configuration) if each.field not in named),
+        alone=tuple(dict.fromkeys(name for name in (*first.methods, *second.methods) if name not in methods)),
         compared=tuple(found), unread=tuple(runs.unread()),
     )  # fmt: skip
+
+
+def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tuple[Row, Row]]:
+    """Returns the rows of both sides with the same task and subset; where a side has several methods also with the
+    same method. Raises ConfigError where there are none."""
+    several = max(len(first.methods), len(second.methods)) > 1
+
+    def place(row: Row) -> tuple[str, ...]:
+        return (row.task_name, row.subset, *([row.method_name] if several else []))
+
+    others = {place(row): row for row in second.rows}
+    found = [(row, others[place(row)]) for row in first.rows if place(row) in others]
+    if found:
+        return found
+    own, other = (", ".join(dict.fromkeys(" ".join(place(row)) for row in side.rows)) for side in (first, second))
+    raise ConfigError(
+        f"{first.text} and {second.text} have no task{',' if several else ' and'} subset"
+        f"{' and method' if several else ''} in common: the first has {own:.200}, the second {other:.200}"
+        + (": to compare two methods, name one of each, as PATH:METHOD" if several else "")
+    )
+
+
+def have_same_counts(pairs: Pairs) -> bool:
+    """Returns whether the tokens and steps are equal on every prompt of which both sides have records."""
+    own, others = pairs.generations() if pairs.records[0] else ([], [])
+    names = ("token_ids", "steps")
+    return bool(own) and all(a[name] == b[name] for a, b in zip(own, others, strict=True) for name in names)
+
+
+def distinct(
+    common: Sequence[tuple[Row, Row]], differ: Callable[[Row, Row], Sequence[FieldDifference]]
+) -> tuple[FieldDifference, ...]:
+    """Returns each field in which rows differ once, since rows of several subsets mostly differ in the same fields.
+    Where only some of several methods differ, or with other values, the field begins with the method's name."""
+    by_method: dict[str, dict[str, FieldDifference]] = {own.method_name: {} for own, _ in common}
+    for own, other in common:
+        by_method[own.method_name] |= {each.field: each for each in differ(own, other)}
+    found: list[FieldDifference] = []
+    for name in dict.fromkeys(name for fields in by_method.values() for name in fields):
+        having = {method: fields[name] for method, fields in by_method.items() if name in fields}
+        first, *others = having.values()
+        if len(having) == len(by_method) and all(each == first for each in others):
+            found.append(first)
+        else:
+            found += [replace(each, field=f"{method}: {name}") for method, each in having.items()]
+    return tuple(found)
 
 
 def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
@@ -127,16 +178,15 @@ HINDERED = "conditions differ, so changes below may come from them"
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """Returns a table of the configuration, a table of metrics for every task, and a table of subsets where there
-    are several."""
-    num_subsets = Counter(each.task for each in comparison.compared)
-    wholes = [each for each in comparison.compared if each.subset == ALL or num_subsets[each.task] == 1]
-    parts = [each for each in comparison.compared if each not in wholes]
-    return [
-        configuration_table(comparison),
-        *(changes_table(each) for each in wholes),
-        *([subsets_table(parts)] if parts else []),
-    ]
+    """Returns a table of the configuration, a table of metrics for every task and method, and a table of the subsets of
+    every method that has several."""
+    num_rows = Counter((each.task, each.first.method) for each in comparison.compared)
+    wholes = [each for each in comparison.compared if each.subset == ALL or num_rows[each.task, each.first.method] == 1]
+    parts: dict[str, list[ComparedSubset]] = {}
+    for each in comparison.compared:
+        if each not in wholes:
+            parts.setdefault(each.methods, []).append(each)
+    return [configuration_table(comparison), *map(changes_table, wholes), *map(subsets_table, parts.values())]
 
 
 def configuration_table(comparison: Comparison) -> Table:
@@ -146,6 +196,8 @@ def configuration_table(comparison: Comparison) -> Table:
         for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)) for each in found
     ]  # fmt: skip
     caption = [f"first: {comparison.first}", f"second: {comparison.second}"]
+    if comparison.alone:
+        caption.append(f"not compared, since only one side has them: {', '.join(comparison.alone)}")
     if comparison.hindrances:
         caption.append(f"! {HINDERED}")
     elif not comparison.differing:
@@ -166,18 +218,19 @@ def changes_table(each: ComparedSubset) -> Table:
         if change.metric == "speedup":
             values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
         rows.append((label, *values, *_change(change, factor), _remark(change)))
-    return Table(f"{each.task} · {each.subset}", (*words("metric", folds=False), *figures, *words("")), rows, caption)
+    columns = (*words("metric", folds=False), *figures, *words(""))
+    return Table(f"{each.task} · {each.subset} · {each.methods}", columns, rows, caption)
 
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
-    """Returns a table with a line for each subset."""
+    """Returns a table with a line for each subset of a method."""
     several = len({each.task for each in parts}) > 1
     figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
-    columns = (*words("subset", folds=False), *numbers("n", "speed-up\nfirst → second", *figures))
+    columns = (*words("subset"), *numbers("n", "speed-up\nfirst → second", *figures))
     rows = [(f"{each.task} {each.subset}" if several else each.subset, *_subset_cells(each)) for each in parts]
     few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or _rest_on_few(each))]
     caption = [f"{FEW} in {', '.join(each.subset for each in few)}"] if few else []
-    return Table("by subset", columns, rows, caption)
+    return Table(f"by subset · {parts[0].methods}", columns, rows, caption)
 
 
 def _subset_cells(each: ComparedSubset) -> list[str]:
@@ -211,9 +264,11 @@ def _caption(each: ComparedSubset) -> list[str]:
         few = [FEW] if _rest_on_few(each) else []
         return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
     left_out = max(each.first.n, each.second.n) - each.num_paired
-    lines = [f"paired over {each.num_paired} prompts"]
+    lines = [f"paired over {counted(each.num_paired, 'prompt')}"]
     if left_out:
         lines[0] += f"; {left_out} that only one side has are left out of the changes"
+    if each.same_counts:
+        lines.append("outputs and steps are equal on all of them; the intervals cover other prompts of the task too")
     if each.num_paired < SMALL_SAMPLE:
         lines.append(FEW)
     return lines

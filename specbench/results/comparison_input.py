@@ -7,9 +7,9 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.conditions import BASELINE, leaves
-from specbench.results.leaderboard import load
+from specbench.results.leaderboard import ROWS, load
 from specbench.results.row import ALL, Row
-from specbench.results.runs import ROWS, RecordedRun, finished_run, split_detail
+from specbench.results.runs import RecordedRun, finished_run, split_detail
 from specbench.results.units import short
 from specbench.running.records import records_of
 
@@ -73,10 +73,6 @@ class ComparisonInput:
         """The names of its methods, in order."""
         return list(dict.fromkeys(row.method_name for row in self.rows))
 
-    def by_group(self) -> dict[tuple[str, str], Row]:
-        """Returns its rows by task and subset."""
-        return {(row.task_name, row.subset): row for row in self.rows}
-
     def of_methods(self, method: str, *others: str) -> "ComparisonInput":
         """Returns the rows of a method, and of `others`. Raises ConfigError where no row is of the method."""
         if method not in self.methods:
@@ -128,9 +124,10 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
 
 
 def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
-    """Returns the rows of one method, one for each task and subset, that PATH, PATH:METHOD or FILE:NUMBER names.
+    """Returns the rows that PATH, PATH:METHOD or FILE:NUMBER names, one for each task, subset and method. Of a path
+    alone these are the rows of all methods; the baseline's only where there are no others.
 
-    Raises ConfigError for what does not exist, and where the text fits several rows of a task and subset.
+    Raises ConfigError for what does not exist, and where the text fits several rows of a task, subset and method.
     """
     path, detail = split_detail(text)
     if not path.exists():
@@ -139,10 +136,11 @@ def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
     if detail is not None and detail not in found.methods and (number := NUMBER.fullmatch(detail)):
         return found.with_rows([_numbered(found, int(number[1]))])
     if detail is not None:
-        found.of_methods(detail)
+        found = found.of_methods(detail)
     if filters:
         found = found.with_rows(filtered(found.rows, filters))
-    found = found.with_rows([row for row in found.rows if row.method_name == (detail or _only_method(found))])
+    if detail is None and set(found.methods) != {BASELINE}:
+        found = found.with_rows([row for row in found.rows if row.method_name != BASELINE])
     _check_one_each(found)
     return found
 
@@ -153,19 +151,11 @@ def _numbered(found: ComparisonInput, number: int) -> Row:
     return found.rows[number]
 
 
-def _only_method(found: ComparisonInput) -> str:
-    """Returns the only method other than the baseline. Raises ConfigError where there are several."""
-    others = [name for name in found.methods if name != "ar"] or found.methods
-    if len(others) > 1:
-        raise ConfigError(f"{found.text}: has rows of {', '.join(others)}: choose one, as {found.text}:{others[0]}")
-    return others[0]
-
-
 def _check_one_each(found: ComparisonInput) -> None:
-    """Raises ConfigError where a task and subset has several rows."""
-    seen: dict[tuple[str, str], Row] = {}
+    """Raises ConfigError where a method has several rows of a task and subset."""
+    seen: dict[tuple[str, str, str], Row] = {}
     for row in found.rows:
-        if seen.setdefault((row.task_name, row.subset), row) is not row:
+        if seen.setdefault((row.task_name, row.subset, row.method_name), row) is not row:
             raise ConfigError(
                 f"{found.text}: has several rows of {row.place}, measured under other conditions: choose with --filter "
                 "KEY=VALUE, or name one row as FILE:NUMBER (`specbench leaderboard show` prints the numbers)"

@@ -187,12 +187,18 @@ Fact = tuple[str, str, Any]  # field, what it is of, value
 
 def check_together(rows: Sequence[Sourced]) -> None:
     """Raises ConfigError naming the first two rows that do not go together, with the two values."""
+    for problem in conflicts(rows):
+        raise ConfigError(problem)
+
+
+def conflicts(rows: Sequence[Sourced]) -> Iterator[str]:
+    """Yields a line for each row that does not go together with one before it, with the two values."""
     seen: dict[tuple[str, str], tuple[str, Row, Any]] = {}
     for where, row in rows:
         for field, of, value in facts(row):
             first_where, first, known = seen.setdefault((field, of), (where, row, value))
             if known != value:
-                raise ConfigError(
+                yield (
                     f"{where} ({row.place}): {field} = {value}, but {first_where} ({first.place}) has {known}: a "
                     f"file holds rows of one {_one(field)}: {REMEDY}"
                 )

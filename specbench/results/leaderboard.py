@@ -1,7 +1,8 @@
 """The leaderboard file: reads, checks and writes its rows."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,18 +17,36 @@ from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, with
 
 def load(path: Path | str) -> list[Row]:
     """Returns the rows of a leaderboard file. Raises ConfigError for anything but a whole file of this format."""
-    path = Path(path)
-    content = bounded.read_json(path, _REMEDY)
+    rows, problems = read(Path(path))
+    if problems:
+        raise ConfigError(problems[0])
+    return list(rows.values())
+
+
+def read(path: Path) -> tuple[dict[int, Row], list[str]]:
+    """Returns the sound rows of a leaderboard file by their number, and the problems of all rows, one line each. Raises
+    ConfigError for a file that is not a leaderboard of this format."""
+    if problem := _other_kind(path):
+        raise ConfigError(f"{path}: {problem}")
+    content = bounded.read_json(path, _REMEDY if os.path.exists(path) else f"check the path; {_MAKES}")
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("rows"), list)
         or content.keys() != {"format", "rows"}
     ):
-        raise ConfigError(f'{path}: not a leaderboard: expected {{"format": {FORMAT}, "rows": […]}}; {_REMEDY}')
-    _check_format(path, "format", content["format"])
-    rows = [_row(path, number, row) for number, row in enumerate(content["rows"])]
-    _check_each_once(path, rows)
-    return rows
+        expected = f'expected {{"format": {FORMAT}, "rows": […]}}'
+        raise ConfigError(f"{path}: not a leaderboard: {expected}; {_hint(path.parent, _REMEDY)}")
+    if not _is_format(content["format"]):
+        raise ConfigError(f"{path}: {_other_format('format', content['format'])}")
+    rows, problems = {}, []
+    for number, written in enumerate(content["rows"]):
+        row = _row(path, number, written)
+        if isinstance(row, Row):
+            rows[number] = row
+        else:
+            problems += row
+    problems += _repeated(rows)
+    return rows, [f"{path}: {problem}" for problem in problems]
 
 
 def write(path: Path | str, rows: Sequence[Row]) -> None:
@@ -51,49 +70,75 @@ def check_writable(path: Path | str) -> None:
         raise ConfigError(f"{path}: {problem}; nothing was measured: name another file") from error
 
 
+ROWS = "leaderboard.json"  # in the folder of a run, and of a suite
+_MAKES = "`specbench leaderboard add RUN --to FILE` makes a leaderboard file"
+
+
+def _other_kind(path: Path) -> str | None:
+    """Returns what a path is, and what to give, where its kind or its name is not that of a leaderboard file."""
+    if os.path.isdir(path):
+        return f"this is a folder, not a leaderboard file (JSON): {_hint(path, _MAKES)}"
+    if path.suffix == ".jsonl":
+        return f"this has JSON lines, not a leaderboard (JSON): {_hint(path.parent, _MAKES)}"
+    if path.suffix in (".yaml", ".yml"):
+        return "this is a YAML file, not a leaderboard (JSON): `specbench validate` checks YAML files"
+    return None
+
+
+def _hint(folder: Path, otherwise: str) -> str:
+    """Returns the place of the rows of a run or suite, if the folder is that of one."""
+    return f"the rows are in {folder / ROWS}" if os.path.isfile(folder / ROWS) else otherwise
+
+
 _REMEDY = "restore it from a copy, or move it away and run again: the rows are recomputed from the records"
 
 
-def _check_format(path: Path, key: str, found: Any) -> None:
-    if type(found) is not int or found != FORMAT:
-        raise ConfigError(
-            f"{path}: {key} = {found!r:.60}, but this version of specbench reads format {FORMAT} only: read the file "
-            "with the version that wrote it, or measure its rows again"
-        )
+def _is_format(found: Any) -> bool:
+    return type(found) is int and found == FORMAT
 
 
-def _row(path: Path, number: int, content: Any) -> Row:
+def _other_format(key: str, found: Any) -> str:
+    return (
+        f"{key} = {found!r:.60}, but this version of specbench reads format {FORMAT} only: read the file with the "
+        "version that wrote it, or measure its rows again"
+    )
+
+
+def _row(path: Path, number: int, content: Any) -> Row | list[str]:
+    """Returns a row of a file, or its problems."""
     place = f"rows.{number}"
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: {place} = {content!r:.60}: Input should be a row; {_REMEDY}")
-    _check_format(path, f"{place}.format", content.get("format"))
+        return [f"{place} = {content!r:.60}: Input should be a row; {_REMEDY}"]
+    if not _is_format(content.get("format")):
+        return [_other_format(f"{place}.format", content.get("format"))]
     absent = [name for name in Row.model_fields if name not in content]
     if absent:
-        raise ConfigError(f"{path}: {place}.{absent[0]}: every row has this key, and this one lacks it; {_REMEDY}")
+        return [f"{place}.{name}: every row has this key, and this one lacks it; {_REMEDY}" for name in absent]
     try:
         row = Row.model_validate({name: value for name, value in content.items() if name != DIGEST})
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, (place, *problem["loc"])))
-        raise ConfigError(f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}; {_REMEDY}") from error
+        return [
+            f"{'.'.join(map(str, (place, *each['loc'])))} = {each['input']!r:.60}: {each['msg']}; {_REMEDY}"
+            for each in error.errors()
+        ]
     if content.get(DIGEST) != digest_of(content):
-        raise ConfigError(
-            f"{path}: {place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
+        return [
+            f"{place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
             f"({digest_of(content)}): the row was edited by hand; restore the file from a copy, or take the row out "
             f"and add its run again (specbench leaderboard add RUN --to {path})"
-        )
+        ]
     return row
 
 
-def _check_each_once(path: Path, rows: Sequence[Row]) -> None:
-    """Raises ConfigError where two rows are of the same result: neither is preferred."""
+def _repeated(rows: Mapping[int, Row]) -> Iterator[str]:
+    """Yields a line for each row that is of the same result as one before it: neither is preferred."""
     seen: dict[str, int] = {}
-    for number, row in enumerate(rows):
+    for number, row in rows.items():
         first = seen.setdefault(row.key, number)
         if first != number:
-            raise ConfigError(
-                f"{path}: rows.{number} ({row.place}) is the same configuration as rows.{first}, created "
-                f"{row.created} and {rows[first].created}: take one of the two out"
+            yield (
+                f"rows.{number} ({row.place}) is the same configuration as rows.{first}, created {row.created} and "
+                f"{rows[first].created}: take one of the two out"
             )
 
 

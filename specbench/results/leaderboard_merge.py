@@ -8,25 +8,27 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import Sourced, check_together
-from specbench.results.leaderboard import edited, load, merged
+from specbench.results.leaderboard import ROWS, edited, load, merged
 from specbench.results.row import Row
-from specbench.results.runs import ROWS, finished_run, place_of
-from specbench.results.units import number
+from specbench.results.runs import finished_run, place_of
+from specbench.results.units import counted, number
 from specbench.results.validation import OF_AUDITS
 from specbench.tasks.judge import JUDGED
 
 
 @dataclass(frozen=True)
 class Added:
-    """The number of rows that were new, replaced an older result of the same configuration, or were already there."""
+    """The number of rows that were new, and of those that were already there. `replaced`: a line for each row that took
+    the place of another result of the same configuration."""
 
     new: int
-    replaced: int
+    replaced: tuple[str, ...]
     known: int
     total: int
 
     def __str__(self) -> str:
-        return f"{self.new} rows added, {self.replaced} replaced, {self.known} there already; it has {self.total}"
+        added = counted(self.new, "row")
+        return f"{added} added, {len(self.replaced)} replaced, {self.known} there already; it has {self.total}"
 
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:
@@ -75,7 +77,7 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
         judged = [row for row in (*present, *added) if JUDGED in row.signatures]
         known = {row.key for row in added if row.key in before and is_same(row, before[row.key])}
         known |= {row.key for row in added if any(is_unjudged(row, other) for other in judged)}
-        replaced = {row.key for row in added if row.key in before} - known
+        replaced = {row.key: row for row in added if row.key in before and row.key not in known}
         chosen = [row for row in added if row.key not in known]
         for where, row in rows:
             old = before.get(row.key)
@@ -85,14 +87,18 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
                 raise _two_results(f"{where} ({row.place}): {file} has another result of this configuration:", row, old)
         present[:] = merged(present, chosen)
     num_new = len({row.key for row in added} - before.keys() - known)
-    return Added(num_new, len(replaced), len(known), len(before) + num_new)
+    lines = (f"replaced: {row.place}: {_two_values(before[key], row)}" for key, row in replaced.items())
+    return Added(num_new, tuple(lines), len(known), len(before) + num_new)
 
 
 def _two_results(problem: str, row: Row, other: Row) -> ConfigError:
-    speedups = " and ".join(number(each.metric("speedup"), 4) for each in (row, other))
-    return ConfigError(
-        f"{problem} created {row.created} and {other.created}, speed-up {speedups}: take one of the two out"
-    )
+    return ConfigError(f"{problem} {_two_values(row, other, ' and ')}: take one of the two out")
+
+
+def _two_values(row: Row, other: Row, join: str = " → ") -> str:
+    """Returns the date and the speed-up of two results."""
+    speedups = join.join(number(each.metric("speedup"), 4) for each in (row, other))
+    return f"created {row.created}{join}{other.created}, speed-up {speedups}"
 
 
 def is_same(row: Row, other: Row) -> bool:

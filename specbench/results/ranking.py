@@ -31,7 +31,7 @@ from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, p
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
-from specbench.results.units import MEANINGS, number, short
+from specbench.results.units import MEANINGS, number, short, speed
 
 MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
 REASON = f"more than {MOST_PAIRED} rows"
@@ -158,8 +158,10 @@ def computed(row: Row, metric: str) -> dict[str, str]:
 
 SPEEDUP = "speedup"
 # The columns of the metrics that each table has, and that of the main score.
-PLACES = {"acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second": 6, SPEEDUP: 7}
-QUALITY = 8
+PLACES = {
+    "acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second_ar": 6, "tokens_per_second": 7, SPEEDUP: 8
+}  # fmt: skip
+QUALITY = 9
 
 
 def tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
@@ -174,7 +176,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     rows = [each.row for each in order]
     caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
     extra = None if metric in (*PLACES, rows[0].quality) else metric
-    figures = numbers("γ", "α", "τ", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n"))
+    figures = numbers("γ", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n"))
     columns = (
         *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
         *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
@@ -183,7 +185,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     cells = [
         (
             each.text, names[id(each.side)], settings[each.row.key], str(each.row.num_draft_tokens),
-            *acceptance_cells(each.row), *speed_cells(each.row),
+            *acceptance_cells(each.row), speed(each.row.metric("tokens_per_second_ar")), *speed_cells(each.row),
             *([number(each.row.metric(extra), 4)] if extra else []), verdict_word(each.row),
         )
         for each in order
@@ -222,12 +224,15 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
     rows = [each.row for each in order]
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
+    num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
+    own = f"the rows are of {num_baselines} runs: tok/s ar is that of the row's own run, and its speed-up is over it"
     few = [each.row for each in order if rests_on_few(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
         f"{sampling_of(row)}; {computed_on(row)}; {libraries}",
         f"data: {row.data_source}",
+        *([own] if num_baselines > 1 else []),
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
         _ranking_line([each for each in order if prescribed(each.row) is None], metric),
         *unranked(rows),

@@ -284,7 +284,7 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
 
 
 def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
-    """Returns the drafter with its options. A drafter that the method names, and that --drafter stands in for, is no
+    """Returns the drafter with its options. A drafter that the method names, and that --drafter replaces, is not a
     checkpoint of the row: `replaces` says which it was."""
     found = part.drafter.model_dump()
     if part.checkpoint is None or own_drafter(part, target) is not None:

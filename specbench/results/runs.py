@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
-from specbench.results.leaderboard import load
+from specbench.results.leaderboard import ROWS, load
 from specbench.results.paired import RowWithRecords
 from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
+from specbench.results.units import counted
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, SpecsFile, read_methods, read_specs
 from specbench.specs.method import MethodSpec
@@ -23,7 +24,6 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.judge.judgements import ratings, with_scores
 
-ROWS = "leaderboard.json"
 HOW = "give the folder of a finished run, as `specbench run` prints it"
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
@@ -156,8 +156,8 @@ def place_of(row: Row, file: Path) -> Path | None:
 def finished_run(path: Path) -> RecordedRun:
     """Returns a run that has rows. Raises ConfigError for a path without a run, and for a run that is not finished."""
     if not path.is_dir():
-        problem = "is a file; `specbench leaderboard merge` takes files" if path.exists() else "no such folder"
-        raise ConfigError(f"run '{path}': {problem}: give the folder of a run, as `specbench run` prints it")
+        problem = "is a file (`specbench leaderboard merge` takes files)" if path.exists() else "no such folder"
+        raise ConfigError(f"run '{path}': {problem}: {HOW}")
     if not (path / ROWS).is_file():
         raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
     run = RecordedRun(path)
@@ -190,7 +190,4 @@ class RecordedRuns:
 
     def unread(self) -> list[str]:
         """Returns a line for each folder whose records are not used: the first reason, and the number of rows."""
-        return [
-            f"not paired, {len(found)} {'row' if len(found) == 1 else 'rows'}: {found[0]}"
-            for found in self.problems.values()
-        ]
+        return [f"not paired, {counted(len(found), 'row')}: {found[0]}" for found in self.problems.values()]

@@ -9,10 +9,11 @@ from typing import Any
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
-from specbench.results.conditions import FieldDifference, check_together, differences
-from specbench.results.leaderboard import load
+from specbench.results.conditions import FieldDifference, conflicts, differences
+from specbench.results.leaderboard import read
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
+from specbench.results.units import counted
 from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
@@ -106,8 +107,8 @@ NAMED = 3  # fields of a row in a message
 
 @dataclass(frozen=True)
 class Validity:
-    """`problems`: one line each; none where the file is sound. `stated`: by field the number of rows in which
-    nothing was compared with it."""
+    """`problems`: one line each; none where the file is sound. `num_recomputed`: rows that were compared with their
+    runs. `stated`: by field the number of rows in which nothing was compared with it."""
 
     num_rows: int
     num_recomputed: int
@@ -116,10 +117,10 @@ class Validity:
 
     def __str__(self) -> str:
         """Returns what was checked of a sound file."""
-        rows = f"{self.num_rows} rows"
+        rows = counted(self.num_rows, "row")
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"
-        fields = ", ".join(f"{name} of {num} {'row' if num == 1 else 'rows'}" for name, num in self.stated.items())
+        fields = ", ".join(f"{name} of {counted(num, 'row')}" for name, num in self.stated.items())
         stated = f"; stated, not recomputed: {fields}" if fields else ""
         return f"{rows}, all recomputed from the folders of their runs{stated}"
 
@@ -131,14 +132,14 @@ def validate(
     the folders of their runs. `folders`: runs in which to look for rows that do not name their folder. `verdict_in`:
     reads an audit's report."""
     try:
-        rows = load(file)
-        check_together([(f"{file}: rows.{number}", row) for number, row in enumerate(rows)])
+        rows, problems = read(file)
     except ConfigError as error:
         return Validity(0, 0, (str(error),))
+    problems += conflicts([(f"{file}: rows.{number}", row) for number, row in rows.items()])
     if not with_records:
-        return Validity(len(rows), 0, ())
-    runs, problems, stated = RecordedRuns(), [], Counter[str]()
-    for number, row in enumerate(rows):
+        return Validity(len(rows), 0, tuple(problems))
+    runs, stated = RecordedRuns(), Counter[str]()
+    for number, row in rows.items():
         try:
             found = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)
         except (ConfigError, ValueError) as error:
@@ -148,7 +149,7 @@ def validate(
             stated.update(() if problem else found.stated)
         if problem is not None:
             problems.append(f"{file}: rows.{number} ({row.place}): {problem}")
-    return Validity(len(rows), len(rows) - len(problems), tuple(problems), stated)
+    return Validity(len(rows), len(rows), tuple(problems), stated)
 
 
 def _problem(found: RowCheck) -> str | None:

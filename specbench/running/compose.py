@@ -78,7 +78,7 @@ def make_rule(method: MethodSpec) -> VerificationRule:
     made = method.verification.factory(**method.verification.options)
     if not isinstance(made, VerificationRule):
         raise ConfigError(
-            f"method '{method.name}': rule '{method.verification.rule}' made a {type(made).__name__}, which is no "
+            f"method '{method.name}': rule '{method.verification.rule}' made a {type(made).__name__}, which is not a "
             "specbench.decoding.verification.VerificationRule: derive its class from that one"
         )
     return made
@@ -92,7 +92,7 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
         raise ConfigError(f"method '{method.name}': {error}") from error
     if not isinstance(made, Drafter):
         raise ConfigError(
-            f"method '{method.name}': drafter '{method.drafter.type}' made a {type(made).__name__}, which is no "
+            f"method '{method.name}': drafter '{method.drafter.type}' made a {type(made).__name__}, which is not a "
             "specbench.decoding.drafters.Drafter: derive its class from that one"
         )
     return made

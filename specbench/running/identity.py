@@ -52,7 +52,7 @@ def run_identity(
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
-    """Returns name and revision of a method's drafter: of its draft model, or of a drafter that is no model. For a
+    """Returns name and revision of a method's drafter: of its draft model, or of a drafter without a model. For a
     method with routes, both list all routes, each as "language value"."""
     if isinstance(decoder, RoutedDecoder):
         found = route_identities(decoder, models)

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -65,6 +65,8 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     if {"verification", "drafter", "decoder"} & data.keys():
         return build(MethodSpec, _with_code(data, path.resolve().parent), prefix)
     if "prompt" not in data and "generation" not in data:
+        if {"format", "rows"} == data.keys():
+            raise ConfigError(f"{prefix}this is a leaderboard file: `specbench leaderboard validate` checks it")
         raise ConfigError(f"{prefix}no task (key `prompt`) and no method (key `verification`): add it")
     return build(TaskSpec, _with_samples(data, path.resolve().parent), prefix)
 
@@ -95,24 +97,32 @@ def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _find(kind: str, name_or_path: str) -> Path:
     """Returns the file of a built-in or plug-in name; returns a path as it is."""
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         return Path(name_or_path)
     files = _files(kind)
     if name_or_path not in files:
-        hint = f"{nearest(name_or_path, files)}, or the path of a .yaml file"
-        raise ConfigError(f"unknown {kind.removesuffix('s')} '{name_or_path}': {hint}")
+        raise unknown_name(kind.removesuffix("s"), name_or_path, files)
     path, *others = files[name_or_path]
     if others:
         raise ConfigError(f"'{name_or_path}' is both {path} and {others[0]}: give the path of one of them")
     return path
 
 
-def _is_path(name_or_path: str) -> bool:
+def is_path(name_or_path: str) -> bool:
+    """Returns whether a user's word is the path of a YAML file; else it is a name."""
     return name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path
 
 
+def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -> ConfigError:
+    """Returns the error for a name that is not known; of a file or folder with that name it says what it is."""
+    if os.path.exists(name):
+        found = "a folder" if os.path.isdir(name) else "a file, but not a .yaml file"
+        return ConfigError(f"'{name}': this is {found}: give the name of a {kind}, or the path of its .yaml file")
+    return ConfigError(f"unknown {kind} '{name}': {nearest(name, known, listed)}, or the path of a .yaml file")
+
+
 def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> None:
-    if not _is_path(name_or_path) and spec.name != name_or_path:
+    if not is_path(name_or_path) and spec.name != name_or_path:
         raise ConfigError(f"{path}: name = {spec.name!r}: must be the file's own name, '{name_or_path}'")
 
 

@@ -24,20 +24,26 @@ class RunOptions:
     drafter: Annotated[str | None, "Draft model: hub id, folder, or embedded:NAME."] = None
     target_revision: Annotated[str | None, "Hub revision of the target."] = None
     drafter_revision: Annotated[str | None, "Hub revision of the drafter."] = None
-    data: Annotated[str | None, "hub, sample, or a folder or file of rows."] = None
-    limit: Annotated[int | None, "Examples per subset."] = None
+    data: Annotated[
+        str | None,
+        "hub, sample, or a folder or file of rows; sample for the embedded target, else hub, when absent.",
+    ] = None
+    limit: Annotated[int | None, "Examples of each subset; all when absent."] = None
     subsets_per_task: Annotated[int | None, "The first N subsets of each task."] = None
     repeats: Annotated[int, "Times that every example is measured."] = 1
     seed: Annotated[int, "Seed of every random stream."] = 0
-    dtype: Annotated[Dtype, "auto, float32, bfloat16 or float16."] = "auto"
-    device: Annotated[str, "auto, cuda, mps or cpu."] = "auto"
+    dtype: Annotated[
+        Dtype,
+        "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint.",
+    ] = "auto"
+    device: Annotated[str, "auto, cuda, mps or cpu; auto: the first of these that the machine has."] = "auto"
     engine: Annotated[
         Engine,
         "How passes are run. eager: as transformers makes them; graphs: recorded as CUDA graphs; compiled: by "
         "torch.compile; auto: graphs on cuda, else eager.",
     ] = "auto"
-    chat: Annotated[Chat, "Chat template: auto, always or never."] = "auto"
-    threads: Annotated[int | None, "CPU threads; 1 for the embedded pair, else torch's choice."] = None
+    chat: Annotated[Chat, "Chat template: auto (if the model has one), always or never."] = "auto"
+    threads: Annotated[int | None, "CPU threads; 1 for the embedded target, else torch's choice, when absent."] = None
     overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
     allow_code_execution: Annotated[bool, "Run the programs that the models write, to score them."] = False
 

@@ -49,9 +49,9 @@ class RenderBudget:
     def charge(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
-            raise TooMuch(f"the template makes more than {MAX_CHARACTERS:,} characters, the most that is allowed")
+            raise TooMuch(f"the template makes more than {MAX_CHARACTERS:,} characters, which is the limit")
         if time.monotonic() > self.end:
-            raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, the most that is allowed")
+            raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, which is the limit")
 
 
 budget: ContextVar[RenderBudget | None] = ContextVar("budget", default=None)

@@ -1,6 +1,7 @@
 """YAML parsing: duplicate keys are errors, only true and false are booleans (no and on are strings), and the size is
 bounded, with every alias counted as a copy of its anchor."""
 
+import os
 import re
 from copy import deepcopy
 from functools import lru_cache
@@ -55,7 +56,7 @@ class Loader(yaml.SafeLoader):
         bounds = (MAX_NODES, "keys and values"), (MAX_CHARACTERS, "characters"), (bounded.MAX_DEPTH, "levels of depth")
         for found, (most, what) in zip(size, bounds, strict=True):
             if found > most:
-                problem = f"more than {most:,} {what}, aliases expanded: these are the most that are read"
+                problem = f"more than {most:,} {what}, aliases expanded, which is the limit"
                 raise yaml.composer.ComposerError(None, None, problem, _mark(event))
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -119,7 +120,7 @@ def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
 def parse(text: str, place: str) -> Any:
     """Returns the value of a YAML text. Raises ConfigError with `place`, the line, and a bound that is exceeded."""
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, the most that are read: shorten it")
+        raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, which is the limit: shorten it")
     try:
         return deepcopy(_kept(text)) if len(text) <= MAX_KEPT else yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
@@ -138,6 +139,10 @@ def _kept(text: str) -> Any:
 
 def read(path: Path) -> dict[str, Any]:
     """Returns the mapping in a file. Raises ConfigError if the file cannot be read or parsed, or is not a mapping."""
+    if os.path.isdir(path):
+        raise ConfigError(f"{path}: this is a folder, not a YAML file: give the path of the file")
+    if path.suffix == ".jsonl" and os.path.isfile(path):
+        raise ConfigError(f"{path}: this has JSON lines, not YAML: `--data` of `specbench run` takes rows of a task")
     data = parse(bounded.read_text(path, "check the path and the file", MAX_BYTES), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …` and the other keys")

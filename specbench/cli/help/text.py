@@ -1,40 +1,45 @@
-"""Finds the help of a method or a task, and writes it as text of at most 100 columns."""
+"""Finds the help of a method, a task or a component, and writes it as text of at most 100 columns."""
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import indent, wrap
 from typing import Any
 
+from specbench.cli.help.component import ComponentHelp, component_help, component_names
 from specbench.cli.help.method import MethodHelp, method_help
 from specbench.cli.help.parameters import Parameter
 from specbench.cli.help.task import TaskHelp, task_help
-from specbench.core.errors import ConfigError, nearest
-from specbench.specs.catalogue import load_file, load_method, load_task, method_names, task_names
+from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
-from specbench.specs.task import TaskSpec
 
 
-def find_help(name: str) -> MethodHelp | TaskHelp:
-    """Returns the help of a method or else of a task. Raises ConfigError with the nearest name."""
-    spec = _load(name)
-    return method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)
-
-
-def _load(name: str) -> MethodSpec | TaskSpec:
-    if name.endswith((".yaml", ".yml")) or os.sep in name or "/" in name:
-        return load_file(name)
+def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
+    """Returns the help of a method, else of a task, else of the components with a name. Raises ConfigError with the
+    nearest name."""
     methods, tasks = method_names(), task_names()
-    if name in methods:
-        return load_method(name)
-    if name in tasks:
-        return load_task(name)
-    hint = f"{nearest(name, [*methods, *tasks])}, or the path of a .yaml file; `specbench list` shows all"
-    raise ConfigError(f"unknown method or task '{name}': {hint}")
+    if is_path(name):
+        spec = load_file(name)
+    elif name in methods:
+        spec = load_method(name)
+    elif name in tasks:
+        spec = load_task(name)
+    elif name in component_names():
+        return [*component_help(name)]
+    else:
+        known = [*methods, *tasks, *component_names()]
+        raise unknown_name("method, task or component", name, known, "give one that `specbench list` shows")
+    return [method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)]
 
 
 WIDTH = 100
+
+
+def help_text(help_: MethodHelp | TaskHelp | ComponentHelp) -> str:
+    """Returns help as text."""
+    if isinstance(help_, ComponentHelp):
+        return component_text(help_)
+    return method_text(help_) if isinstance(help_, MethodHelp) else task_text(help_)
 
 
 def method_text(help_: MethodHelp) -> str:
@@ -75,6 +80,18 @@ def task_text(help_: TaskHelp) -> str:
     )
 
 
+def component_text(help_: ComponentHelp) -> str:
+    """Returns the help of a component as text."""
+    return "\n".join(
+        [
+            *folded(f"{help_.name}: a {help_.role}, written as {help_.written}"),
+            *paragraphs(help_.text, 2),
+            *section("options", (line for each in help_.parameters for line in parameter_lines(each, is_option=True))),
+            *section("used by", folded(", ".join(help_.used_by), 2)),
+        ]
+    )
+
+
 def heading(help_: MethodHelp | TaskHelp) -> Iterator[str]:
     yield from folded(f"{help_.name} (version {help_.version}): {help_.title}")
     if isinstance(help_, MethodHelp) and help_.preset_of:
@@ -83,13 +100,14 @@ def heading(help_: MethodHelp | TaskHelp) -> Iterator[str]:
         yield f"paper: {help_.paper}"
 
 
-def parameter_lines(parameter: Parameter) -> Iterator[str]:
-    """Yields the lines of a parameter: key and value; type, range and default; meaning."""
-    yield f"  {parameter.key} = {shown(parameter.value)}"
+def parameter_lines(parameter: Parameter, is_option: bool = False) -> Iterator[str]:
+    """Yields the lines of a parameter: key and value; type, range and default; meaning. An option of a component has no
+    value of its own."""
+    yield f"  {parameter.key}" + ("" if is_option else f" = {shown(parameter.value)}")
     kind = ", ".join(filter(None, (parameter.type, parameter.range)))
     kind = kind.replace("only, ", "only ").replace("one of, ", "one of ")
     default = "must be given" if parameter.required else f"default {shown(parameter.default)}"
-    place = "" if parameter.settable else "; --set cannot change it: write it in the method's file"
+    place = "" if parameter.settable or is_option else "; --set cannot change it: write it in the method's file"
     yield from folded(f"{kind}; {default}{place}", 6)
     yield from folded(parameter.meaning or "", 6)
 

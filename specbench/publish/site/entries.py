@@ -132,7 +132,7 @@ class Entries:
 
 
 def read(files: Sequence[Path]) -> Entries:
-    """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are no
+    """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are not
     leaderboards, and where there are no rows."""
     runs, sides = RecordedRuns(), {}
     for file in files:

@@ -211,8 +211,8 @@ def requests_of(
 
 
 def _reference(record: Record) -> str | None:
-    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are no
-    reference."""
+    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are not
+    a reference."""
     reference = record.get("reference")
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None

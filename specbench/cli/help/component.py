@@ -1,0 +1,67 @@
+"""The help of a component: a drafter, verification rule, vocabulary bridge, scorer or reader."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from specbench.cli.help.method import known_methods, parts, prose
+from specbench.cli.help.parameters import Parameter, described
+from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
+from specbench.specs.catalogue import load_task, task_names
+
+KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry, and how YAML names a component of it
+    "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
+    "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
+    "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
+    "Scorers": (SCORERS, "`scorer: {type: NAME, …}` in a task"),
+    "Readers": (READERS, "`reader: NAME` in a task"),
+}
+
+
+class ComponentHelp(BaseModel):
+    """The help of a component. `used_by`: the known methods or tasks that have it."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    kind: Literal["component"] = "component"
+    role: str
+    name: str
+    text: str
+    written: str
+    parameters: list[Parameter]
+    used_by: list[str]
+
+
+def component_names() -> list[str]:
+    return sorted({name for registry, _ in KINDS.values() for name in registry.names()})
+
+
+def component_help(name: str) -> list[ComponentHelp]:
+    """Returns the help of every component with a name; a rule and a scorer may have the same one."""
+    return [
+        ComponentHelp(
+            role=(role := title.lower().removesuffix("s")), name=name, text=prose(registry.get(name)),
+            written=where.replace("NAME", name).replace("`", ""),
+            parameters=component_parameters(registry, name), used_by=users(registry, role, name),
+        )
+        for title, (registry, where) in KINDS.items() if name in registry.names()
+    ]  # fmt: skip
+
+
+def component_parameters(registry: Registry[..., Any], name: str) -> list[Parameter]:
+    """Returns the options of a component; a reader has none."""
+    return [] if registry is READERS else described(registry.options_model(name), "", {}, set())
+
+
+def users(registry: Registry[..., Any], role: str, name: str) -> list[str]:
+    """Returns the known methods, or tasks, that have a component."""
+    if registry not in (SCORERS, READERS):
+        found = {each.name: parts(each) for each in known_methods() if each.decoder is None}
+        return [
+            method for method, own in found.items()
+            if any(part.name == name and part.role.startswith(role) for part in own)
+        ]  # fmt: skip
+    tasks = [(task.name, [task.subset(name) for name in task.subset_names]) for task in map(load_task, task_names())]
+    if registry is READERS:
+        return [task for task, subsets in tasks if name in [each.reader for each in subsets]]
+    return [task for task, subsets in tasks if name in [each.scorer.type for each in subsets if each.scorer]]

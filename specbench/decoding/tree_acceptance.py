@@ -14,9 +14,7 @@ STEP = 0.4  # of the logarithm of the integration variable
 LOWEST, DECAY = 1e-4, 40.0  # ends of the integral, the upper one in units of its slowest decay
 
 
-def root_acceptance(
-    rule: VerificationRule, tree: TreeProposal, target: Distributions
-) -> tuple[float, float] | None:  # fmt: skip
+def root_acceptance(rule: VerificationRule, tree: TreeProposal, target: Distributions) -> tuple[float, float] | None:
     """Returns the chance that the rule accepts a child of the root, given the tree, and the optimum over all lossless
     rules for children that are drawn in the same way. Over several draws the mean of the first never exceeds that of
     the second.
@@ -41,12 +39,12 @@ def optimal_acceptance(
     `draft_probs` is what the children were drawn from, None for fixed ones; `draws`: see TreeProposal. Of the children
     `token_ids` only the fixed ones and the number of the drawn ones count.
     """
-    p = target_probs.double().cpu()
+    p = _exact(target_probs)
     if draft_probs is None:
         return float(p[token_ids].sum())
-    q = draft_probs.double().cpu()
+    q = _exact(draft_probs)
     if draws == "top_and_one":
-        top = torch.tensor(token_ids[:-1], dtype=torch.long)
+        top = torch.tensor(token_ids[:-1], dtype=torch.long, device=p.device)
         rest = q.index_fill(0, top, 0.0)
         overlap = torch.minimum(p, rest / rest.sum()).index_fill(0, top, 0.0)
         return float(p[top].sum() + overlap.sum())
@@ -57,6 +55,11 @@ def optimal_acceptance(
     inside = _all_without_replacement if draws == "without_replacement" else _all_independent
     chances = p.cumsum(0) + 1.0 - inside(q, len(token_ids))
     return min(1.0, float(chances.min()))
+
+
+def _exact(probs: torch.Tensor) -> torch.Tensor:
+    """Returns probabilities in float64, on the CPU where their device has no such numbers."""
+    return (probs.cpu() if probs.device.type == "mps" else probs).double()
 
 
 def _all_independent(probs: torch.Tensor, num_draws: int) -> torch.Tensor:
@@ -73,7 +76,7 @@ def _all_without_replacement(probs: torch.Tensor, num_draws: int) -> torch.Tenso
     j = 0 and 1 are known; the others are integrated over log t by the trapezoidal rule.
     """
     if num_draws >= len(probs):
-        return torch.cat([torch.zeros(len(probs) - 1, dtype=probs.dtype), torch.ones(1, dtype=probs.dtype)])
+        return torch.zeros_like(probs).index_fill(0, torch.tensor(len(probs) - 1, device=probs.device), 1.0)
     outside = (1.0 - probs.cumsum(0)).clamp_min(0.0)
     integral = torch.ones_like(probs)
     if num_draws > 1:
@@ -81,7 +84,7 @@ def _all_without_replacement(probs: torch.Tensor, num_draws: int) -> torch.Tenso
     if num_draws > 2:
         slowest = float(1.0 - probs.topk(num_draws - 1).values.sum())
         end = math.log(DECAY / max(slowest, 1e-12))
-        times = torch.arange(math.log(LOWEST), end, STEP, dtype=probs.dtype).exp()
+        times = torch.arange(math.log(LOWEST), end, STEP, dtype=probs.dtype, device=probs.device).exp()
         exponents = probs[:, None] * times
         logs = exponents + torch.log(-torch.expm1(-exponents))  # [vocab, times]
         polynomial = logs.logcumsumexp(0)

@@ -156,7 +156,7 @@ def shape_depth(**options: Any) -> int:
     return len(given_shape(**options).levels)
 
 
-@drafter("model_tree", provides=frozenset(), needs_model=True, tree_depth=shape_depth)
+@drafter("model_tree", provides=frozenset(), needs_model=True, tree_depth=shape_depth, tree_shape=given_shape)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -82,7 +82,7 @@ def recycling_shape(
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-@drafter("token_recycling", provides=frozenset(), needs_model=False, tree_depth=shape_depth)
+@drafter("token_recycling", provides=frozenset(), needs_model=False, tree_depth=shape_depth, tree_shape=recycling_shape)
 def token_recycling_drafter(
     models: ModelPair,
     sampling: Sampling,

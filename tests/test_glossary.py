@@ -8,6 +8,7 @@ from tests.test_metrics import autoregressive, generation, record
 
 ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, and with `tree_nodes`
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
+    "tree_acceptance_expected", "tree_acceptance_optimal", "verification_cost", "speedup_of_costs", "rank_chance@k",
 }  # fmt: skip
 
 
@@ -21,7 +22,8 @@ def test_scores_are_explained_with_what_is_derived_from_them() -> None:
     told = "bleu: the same for the baseline, over the answers for which both have one"
     assert meaning("bleu_ar") == ("0 … 100", told)
     assert meaning("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
-    assert meaning("pass@10") == meaning("pass@k") and meaning("tokens_per_second_ar") != meaning("speedup")
+    assert meaning("pass@10") == meaning("pass@k") and meaning("rank_chance@2") == MEANINGS["rank_chance@k"]
+    assert meaning("tokens_per_second_ar") != meaning("speedup")
     assert meaning("unheard_of") is None and meaning("unheard_of_ar") is None
 
 

@@ -16,7 +16,8 @@ from rich.console import Console
 from specbench import __version__
 from specbench.analysis.sweep import conditions, heading, title
 from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials, shown, trial_spec
-from specbench.analysis.tune import TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
+from specbench.analysis.tune import LENGTHS, TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
+from specbench.analysis.tune_trees import SIZES, checked_sizes, has_shape, tune_shape
 from specbench.core.console import say
 from specbench.core.digests import bytes_digest
 from specbench.core.errors import ConfigError
@@ -30,7 +31,7 @@ from specbench.running.blocks import prompt_digest
 from specbench.running.calibration import Loaded
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_file
-from specbench.specs.method import CalibrationSpec
+from specbench.specs.method import CalibrationSpec, MethodSpec
 
 SEAL = "# As `specbench tune` wrote it, digest of the lines below: "
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -38,13 +39,15 @@ DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # omit
 
 
 def run_tune(
-    request: Request, output: Path, *, amount: str, lengths: Sequence[str], step: float, console: Console
-) -> TuningReport:
-    """Tunes and writes the method files. Raises ConfigError for bad input, before anything is measured."""
+    request: Request, output: Path, *, amount: str, lengths: Sequence[str] | None, sizes: Sequence[str] | None,
+    step: float, console: Console,
+) -> TuningReport:  # fmt: skip
+    """Tunes and writes the method files. Raises ConfigError for bad input, before anything is measured. `sizes`: of
+    draft trees, in place of the `lengths` of chains."""
     check_method_file(output)
     spec = trial_spec(request, "tune", console)
     check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
-    tried = checked_lengths(lengths, spec.methods[1])
+    tried = checked_numbers(spec.methods[1], lengths, sizes)
     check_quality(spec, step)
     trials = open_trials(spec, request, console, "tune")
     calibration_slice = choose_slice(trials.loaded, amount, spec.seed)
@@ -52,7 +55,7 @@ def run_tune(
     sizes = ", ".join(f"{len(data.examples)} of {subset}" for _, subset, data in calibration_slice)
     say(console, f"calibration slice: {sizes}")
     tuner = Tuner(trials, tried, step)
-    presets = tune(tuner)
+    presets = tune_shape(tuner, tried) if has_shape(trials.base) else tune(tuner)
     calibration = calibration_of(calibration_slice)
     paths = write_presets(output, trials, presets, calibration, tuner.notes)
     data = {
@@ -64,6 +67,23 @@ def run_tune(
         ],
     }  # fmt: skip
     return TuningReport(data, [presets_table(trials, presets, paths)], trials.folder)
+
+
+def checked_numbers(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
+    """Returns the sizes of trees to try, or the draft lengths. Raises ConfigError for a number that cannot be, and for
+    the option of the other kind of method."""
+    if has_shape(method):
+        if lengths is not None:
+            raise ConfigError(
+                f"--lengths {','.join(lengths)}: {method.name} drafts trees: give --sizes, or leave it out"
+            )
+        return list(SIZES) if sizes is None else checked_sizes(sizes)
+    if sizes is not None:
+        raise ConfigError(
+            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no num_nodes, depth and rank_chances: give "
+            "--lengths, or leave it out"
+        )
+    return checked_lengths([str(length) for length in LENGTHS] if lengths is None else lengths, method)
 
 
 def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:

@@ -68,7 +68,10 @@ def tune(
     calibration: Annotated[
         str, typer.Option(help="The slice of each subset that is tuned on: a share, or a number of examples.")
     ] = "0.25",
-    lengths: Annotated[str, typer.Option(help="Draft lengths to try, separated by commas.")] = "5,10,15,20",
+    lengths: Annotated[str | None, typer.Option(help="Draft lengths to try, separated by commas; 5,10,15,20.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="Of draft trees: numbers of draft tokens to try; 4,8,16,32,64.")
+    ] = None,
     step: Annotated[float, typer.Option(help="Step of the thresholds above T_SD.")] = 0.1,
     *,
     options: RunOptions,
@@ -78,7 +81,7 @@ def tune(
     runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
-    """Tune a method's draft length and thresholds on a held-out slice, and write them as method files.
+    """Tune a method's draft length or tree, and its thresholds, on a held-out slice, and write them as method files.
 
     Runs of the tuned methods exclude the slice. Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.
 
@@ -89,7 +92,8 @@ def tune(
 
     request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))
     named = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
-    report = run_tune(request, named, amount=calibration, lengths=split(lengths), step=step, console=stderr)
+    tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
+    report = run_tune(request, named, amount=calibration, step=step, console=stderr, **tried)
     print_result(report.data, as_json, lambda: report.tables)
     if not as_json:
         stdout.print(f"files: {', '.join(report.data['files'])}\nruns: {report.folder}", soft_wrap=True)

@@ -208,7 +208,8 @@ class DrafterFeatures:
         `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, in words.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
     tree_depth: for a drafter whose proposals may be trees; it maps the drafter's options to the number of levels, and
-        raises ConfigError for options that do not fit.
+        raises ConfigError for options that do not fit. tree_shape: maps them to the largest tree, a TreeShape, or to
+        None if it grows as it is drafted; rank −1 is a token that cannot be accepted.
     """
 
     provides: AbstractSet[str] = frozenset()
@@ -216,6 +217,7 @@ class DrafterFeatures:
     needs: str | None = None
     prescribes: str | None = None
     tree_depth: Callable[..., int] | None = None
+    tree_shape: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,11 +78,9 @@ class GenerationState:
         num_emitted = self._emit([*accepted, verification.next_token])
         num_accepted = min(verification.num_accepted, num_emitted)
         rejected = proposal.has_children(verification.path[-1] if verification.path else -1)
-        next_token_emitted = num_emitted > verification.num_accepted
-        step = Step(
-            proposal.num_drafted, num_accepted + int(rejected and next_token_emitted), num_accepted, num_emitted,
-            proposal.num_nodes,
-        )  # fmt: skip
+        num_judged = num_accepted + int(rejected and num_emitted > verification.num_accepted)
+        siblings = proposal.siblings(verification.path[:num_accepted], num_judged)
+        step = Step(proposal.num_drafted, num_judged, num_accepted, num_emitted, proposal.num_nodes, siblings)
         self.steps.append(step)
         self.verifications.append(verification)
         return step

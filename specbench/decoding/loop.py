@@ -6,8 +6,9 @@ import torch
 
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import Finish, GenerationState, StopRules
-from specbench.decoding.proposal import Column, Proposal, Step, Verification
+from specbench.decoding.proposal import Column, Proposal, Step, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLED_EVERY, root_acceptance
 from specbench.decoding.verification import VerificationRule
 from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
@@ -38,6 +39,8 @@ class Generation:
     `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None where
     undefined. `draw_overlap` joins `Verification.draw_overlap` of all steps; None where no step has it.
 
+    `tree_samples` holds the values of `root_acceptance` at sampled steps; None for chains, and where no step has any.
+
     `external` is set only by external decoders. Their prefill times may be unknown (None), their steps and passes are
     empty, and their decode time is not broken down.
     """
@@ -55,6 +58,7 @@ class Generation:
     tokenizer_seconds: float | None = None
     external: ExternalCounts | None = None
     draw_overlap: list[float] | None = None
+    tree_samples: list[tuple[float, float]] | None = None
 
 
 @torch.inference_mode()
@@ -74,16 +78,21 @@ def decode(
     for log in (target.passes, draft_passes, state.tokenizing, tokenizing):
         log.clear()
     passes_of_rules: list[int] = []  # indices of draft passes
+    trees: list[tuple[TreeProposal, Distributions]] = []  # at sampled steps
 
     first_token_seconds = clock.now()
     while not state.finished:
         proposal = drafter.propose(state.ids, min(num_draft_tokens, state.num_remaining - 1), generator)
         output = proposal.scored_by(target, state.ids)
         num_draft_passes, start = draft_passes.num_passes, clock.mark()
-        verification = rule(proposal, Distributions(output.logits, sampling), generator)
+        distributions = Distributions(output.logits, sampling)
+        verification = rule(proposal, distributions, generator)
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, draft_passes.num_passes)
         proposal.update_target(target, verification)
+        is_sampled = len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES
+        if is_sampled and isinstance(proposal, TreeProposal):
+            trees.append((proposal, distributions))
         drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
     last_token_seconds = clock.now()
@@ -98,6 +107,7 @@ def decode(
         steps=state.steps,
         positions={name: judged_column(name, state) for name in POSITION_COLUMNS},
         draw_overlap=draw_overlap_column(state),
+        tree_samples=[each for tree in trees if (each := root_acceptance(rule, *tree)) is not None] or None,
         target_passes=target.passes.read(),
         draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,

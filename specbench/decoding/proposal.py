@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Literal
 
 import torch
@@ -99,6 +99,10 @@ class Proposal:
         """The number of draft tokens of a tree; None for a chain."""
         return None
 
+    def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
+        """Returns `Step.siblings`, given the accepted nodes; nothing for a chain."""
+        return ()
+
     def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the number of accepted tokens and whether all are accepted, each [1], from flags [num_drafted]."""
         num_accepted = accepts.long().cumprod(0).sum(0, keepdim=True)
@@ -152,6 +156,7 @@ class Step:
     """The token counts of one target pass after the prefill: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1.
 
     Of a draft tree, drafted, judged and accepted count levels: `num_drafted` is its depth, `num_nodes` its size.
+    `siblings` holds for each judged level the number of siblings and the rank of the accepted one, None if none was.
     """
 
     num_drafted: int
@@ -159,6 +164,7 @@ class Step:
     num_accepted: int
     num_emitted: int
     num_nodes: int | None = None  # None for a chain, whose size is num_drafted
+    siblings: tuple[tuple[int, int | None], ...] = ()
 
 
 class TreeProposal(Proposal):
@@ -230,6 +236,11 @@ class TreeProposal(Proposal):
 
     def update_target(self, target: ScoringModel, verification: Verification) -> None:
         target.keep_path(verification.path)
+
+    def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
+        found = [self.children(node) for node in [-1, *path][:num_judged]]
+        ranks = [level.index(node) for level, node in zip(found, path, strict=False)]
+        return tuple((len(level), rank) for level, rank in zip_longest(found, ranks))
 
 
 class OnDeviceProposal(Proposal):

@@ -49,6 +49,20 @@ class WalkingRule(VerificationRule):
         path, next_token = resolve(self.walk(proposal, target.probs), generator)
         return Verification(len(path), next_token, nodes=tuple(path))
 
+    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
+        """Returns 1 − Π (1 − a) over the chances a of the walk on which every coin is lost that can be."""
+        walk, lost = self.walk(tree, target.probs), 1.0
+        try:
+            choice = next(walk)
+            while True:
+                is_sure = isinstance(choice, Coin) and choice.probability >= 1.0
+                if isinstance(choice, Coin) and not is_sure:
+                    lost *= 1.0 - choice.probability
+                choice = walk.send(int(choice.weights.argmax()) if isinstance(choice, TokenDraw) else int(is_sure))
+        except StopIteration as end:
+            path, _ = end.value
+            return 1.0 if path else 1.0 - lost
+
 
 def resolve(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
     """Draws every choice of a walk. Returns its result."""
@@ -188,6 +202,13 @@ class GreedyMultiDraft(DescendingRule):
             return drawn, token
         token = yield TokenDraw(normalized_residual(target_probs, draft_probs))
         return next((child for child in top if tree.token_ids[child] == token), None), token
+
+    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
+        *top, drawn = (tree.token_ids[child] for child in tree.children(-1))
+        p = target.probs[0]
+        q = normalized(tree.draft_probs(-1).index_fill(0, torch.tensor(top, dtype=torch.long, device=p.device), 0.0))
+        chance = acceptance_probability(p[drawn], q[drawn])
+        return chance + (1.0 - chance) * float(normalized_residual(p, q)[top].sum())
 
 
 @RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True)

@@ -34,6 +34,10 @@ class VerificationRule:
         """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and of the next one."""
         raise NotImplementedError
 
+    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
+        """Returns the chance that a child of the root of a tree is accepted, given the tree; None if it is unknown."""
+        return None
+
 
 @RULES.register("rejection", lossless=True, requires={"probs"})
 def rejection_rule() -> VerificationRule:
@@ -150,6 +154,10 @@ class ExactMatch(VerificationRule):
             token_ids = proposal.on(target.probs.device)
             target_prob = at_tokens(target.probs[: len(token_ids)], token_ids)
         return Verification(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
+
+    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
+        token_ids = {tree.token_ids[child] for child in tree.children(-1)}
+        return float(target.probs[0, list(token_ids)].sum())
 
 
 exact_match = ExactMatch()

@@ -99,7 +99,8 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     for number, counts in enumerate(steps):
         if not isinstance(counts, Step):
             try:
-                counts = Step(*(int(count) for count in counts))
+                drafted, judged, accepted, emitted = map(int, counts)
+                counts = Step(drafted, judged, accepted, emitted)
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"step {number} is {counts!r}: write (drafted, judged, accepted, emitted)") from error
         sound = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens

@@ -7,6 +7,7 @@ from specbench.core.table import Table, numbers, words
 from specbench.results.captions import prescribed
 from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
+from specbench.results.tables import acceptance_heading
 from specbench.results.units import NULL, number, short
 
 PARTS = {
@@ -22,7 +23,7 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
     their parts, which sum to the whole."""
     plain = token_pass(rows)
     spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
-    figures = (*spent, "α", "draft\ncost", "verification\ncost")
+    figures = (*spent, acceptance_heading(rows), "draft\ncost", "verification\ncost")
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · ms per token", (*words("method"), *numbers(*figures)),
         [_cells(row, plain) for row in rows], _caption(rows),

@@ -13,6 +13,7 @@ import numpy as np
 
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.quality import ScoringSpec, quality
+from specbench.results.trees import tree_metrics
 from specbench.results.warnings import drift_of
 from specbench.running.records import (
     ACCEPTED,
@@ -161,17 +162,6 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
-        **(tree_metrics(prompts, own, levels) if any("tree_nodes" in g for g in own) else {}),
-    }
-
-
-def tree_metrics(prompts: Prompts, own: Sequence[Generation], levels: Sequence[int]) -> dict[str, Metric]:
-    """Returns the size and depth of draft trees and the draft passes of a step."""
-    num_steps = [len(g["steps"]) for g in own]
-    return {
-        "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
-        "tree_depth": prompts.ratio(levels, num_steps),
-        "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
     }
 
 
@@ -368,6 +358,8 @@ def summarize(
         **acceptance(prompts, own, verification),
         **scores,
     }
+    if any("tree_nodes" in generation for generation in own):
+        metrics |= tree_metrics(prompts, own, baseline, metrics)
     if decodes_with == "random":
         metrics["drafter_share"] = allocated_share(prompts, own)
     if decodes_with != "target":

@@ -30,7 +30,7 @@ from specbench.results.log_ratios import TAILS, Array, bonferroni
 from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns
-from specbench.results.tables import acceptance_cells, speed_cells, warning_lines
+from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells, warning_lines
 from specbench.results.units import MEANINGS, number, short, speed
 
 MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
@@ -176,7 +176,8 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     rows = [each.row for each in order]
     caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
     extra = None if metric in (*PLACES, rows[0].quality) else metric
-    figures = numbers("γ", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n"))
+    score = heading(rows).replace(" ", "\n")
+    figures = numbers("γ", acceptance_heading(rows), "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score)
     columns = (
         *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
         *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),

@@ -1,6 +1,7 @@
 """Rows → tables: of one method by subset, of several methods, and of several tasks."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.captions import (
@@ -16,7 +17,8 @@ from specbench.results.captions import (
     verdict_word,
 )
 from specbench.results.row import ALL, Row
-from specbench.results.units import number, pair, short, speed, unit_of, with_interval
+from specbench.results.trees import chances_by_rank
+from specbench.results.units import NULL, number, pair, short, speed, unit_of, with_interval
 
 MARK = "†"
 HAS_OWN_LINE = "few_prompts"  # the caption of every table has its own line for this warning
@@ -63,6 +65,11 @@ def acceptance_cells(row: Row) -> list[str]:
     return [number(row.metric("acceptance_rate"), 3), number(row.metric("mean_acceptance_length"), 2)]
 
 
+def acceptance_heading(rows: Sequence[Row]) -> str:
+    """Returns the heading of α, which draft trees do not have."""
+    return "chain\nα" if any(row.value("tree_nodes") is not None for row in rows) else "α"
+
+
 def speed_cells(row: Row) -> list[str]:
     """Returns tok/s, the speed-up with its interval, and the main score."""
     return [speed(row.metric("tokens_per_second")), speedup_cell(row), score_cell(row)]
@@ -83,9 +90,68 @@ def run_table(rows: Sequence[Row]) -> Table:
         cells.insert(-1, list(RULE))
     return Table(
         f"{short(lines[0].task)} · {short(lines[0].method)}",
-        (*words("subset"), *numbers("n", "α", "τ"), *speeds, *figures),
+        (*words("subset"), *numbers("n", acceptance_heading(lines), "τ"), *speeds, *figures),
         cells,
         [*caption(lines), *warning_lines(lines, [row.subset for row in lines]), *notes(lines)],
+    )
+
+
+WIDEST = 10  # columns of a table of draft trees
+
+
+def tree_table(rows: Sequence[Row]) -> Table:
+    """Returns a table of the acceptance by depth and by rank of the methods that draft. A chain is a tree of which each
+    node has one child, so that its chance of the first rank is its pooled acceptance rate."""
+    drafting = [row for row in rows if row.num_draft_tokens and any(row.accepted_tokens_per_step or ())]
+    lines = [line for row in drafting for line in (*_depth_cells(row), RULE)]
+    width = min(WIDEST, max((len(line) - 2 for line in lines), default=0))
+    cells = [[*line[: width + 2], *[""] * (width + 2 - len(line))] if line else RULE for line in lines]
+    columns = (*words("method", "number", folds=False), *numbers(*map(str, range(1, width + 1))))
+    return Table(
+        f"{short(rows[0].task)} · {rows[0].subset} · draft trees",
+        columns,
+        cells,
+        [
+            "P(accepted ≥ d): share of the steps that accepted d draft tokens or more; given d − 1: of the steps that "
+            "accepted d − 1 or more; rank b accepted: share of the judged nodes with b children or more whose b-th "
+            "child was accepted",
+            *(_tree_line(row) for row in drafting if row.value("tree_nodes") is not None),
+        ],
+    )
+
+
+def _depth_cells(row: Row) -> list[list[str]]:
+    """Returns the lines of a method: P(accepted ≥ d), the same given d − 1, and the chance by rank."""
+    counts = row.accepted_tokens_per_step or ()
+    reached = [sum(counts[depth:]) for depth in range(len(counts))]
+    deeper = [(above, there) for above, there in pairwise(reached) if above]
+    is_chain = row.value("tree_nodes") is None
+    chances = [row.metric("acceptance_rate_pooled")] if is_chain else chances_by_rank(row.metrics)
+    return [
+        [row.method_name, "P(accepted ≥ d)", *(_share(there, reached[0]) for _, there in deeper)],
+        ["", "given d − 1", *(_share(there, above) for above, there in deeper)],
+        *([["", "rank b accepted", *(number(chance, 2) for chance in chances)]] if chances else []),
+    ]
+
+
+def _share(part: int, whole: int) -> str:
+    """Returns a share as a table shows it."""
+    return number(part / whole if whole else None, 2)
+
+
+def _tree_line(row: Row) -> str:
+    """Returns the size, the acceptance, its optimum, and the costs of the trees of a method."""
+
+    def shown(name: str, digits: int) -> str:
+        return number(row.metric(name), digits)
+
+    chance, optimum = shown("tree_acceptance_expected", 3), shown("tree_acceptance_optimal", 3)
+    of_root = "" if chance == NULL else f", a child of the root accepted with {chance} of at most {optimum}"
+    return (
+        f"{row.method_name}: {shown('tree_nodes', 1)} draft tokens on {shown('tree_depth', 1)} levels, "
+        f"{shown('draft_efficiency', 3)} of them accepted{of_root}; τ {shown('mean_acceptance_length', 2)}, "
+        f"{shown('draft_passes_per_step', 1)} draft passes of c {shown('cost_ratio', 3)}, "
+        f"v {shown('verification_cost', 2)}: these give a speed-up of {shown('speedup_of_costs', 2)}"
     )
 
 
@@ -114,7 +180,8 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         *words("method", folds=False),
         Column("verdict", min_width=longest_word),
         Column("drafter", width=min(longest_drafter, WIDTH_OF_DRAFTERS)),
-        *numbers("γ", "α", "τ", "c", "tok/s", "speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
+        *numbers("γ", acceptance_heading(rows), "τ", "c", "tok/s"),
+        *numbers("speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
     )
     title = f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
     return Table(title, columns, cells, _comparison_caption(rows))
@@ -171,7 +238,7 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
         cells.append(RULE)
     every = [row for group in groups for row in group]
     lines = warning_lines(every, [f"{row.task_name} {row.method_name}" for row in every])
-    figures = numbers("α", "τ", "tok/s", "speed-up\n95 % interval")
+    figures = numbers(acceptance_heading(every), "τ", "tok/s", "speed-up\n95 % interval")
     return Table(
         f"{len(groups)} tasks · all subsets",
         (*words("task"), *numbers("n"), *words("method"), *figures, *numbers("score", folds=True), *words("of")),

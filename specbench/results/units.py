@@ -71,6 +71,7 @@ OTHERS = {
 RATINGS: Bounds = (1.0, 10.0)
 PERCENT: Bounds = (0.0, 100.0)
 PASS_AT = re.compile(r"pass@(\d+)")
+PER_NUMBER = re.compile(r"^(pass|rank_chance)@\d+$")
 
 
 def unit_of(name: str | None) -> Unit:
@@ -180,6 +181,29 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "be drawn: the probability that one is drawn and accepted",
     ),
     "draft_efficiency": ("share", f"accepted ÷ drafted tokens, all tokens of a draft tree included, {MEAN}"),
+    "tree_acceptance_expected": (
+        "share",
+        "only draft trees: chance that the rule accepts a child of the root, given the tree; mean over every 8th of "
+        "the first 64 steps of an answer; null for rules that do not know it",
+    ),
+    "tree_acceptance_optimal": (
+        "share",
+        "only draft trees: the largest chance of any lossless rule with children drawn in the same way, at the same "
+        "steps: min over sets H of p(H) + 1 − Pr(all children in H)",
+    ),
+    "rank_chance@k": (
+        "share",
+        "only draft trees: of the nodes on accepted paths with k children or more, those whose k-th child was accepted",
+    ),
+    "verification_cost": (
+        "ratio",
+        "only draft trees: v: mean target pass over a tree ÷ mean target pass of the baseline",
+    ),
+    "speedup_of_costs": (
+        "ratio",
+        "only draft trees: τ · (1 + overhead of the baseline) ÷ (draft passes per step · c + v + overhead), with "
+        "overheads per step in target passes of the baseline",
+    ),
     "tree_nodes": ("tokens", "only draft trees: draft tokens per target pass after prefill"),
     "tree_depth": ("tokens", "only draft trees: draft tokens on the longest path, per target pass after prefill"),
     "draft_passes_per_step": ("passes", "only draft trees: draft passes or look-ups per target pass after prefill"),
@@ -256,4 +280,4 @@ def meaning(name: str) -> tuple[str, str] | None:
             found = meaning(score)
             return None if found is None else (found[0], f"{score}: {OF_SCORES['…' + suffix][1].partition(': ')[2]}")
     metric = name.partition(",")[0]  # lm-eval's names: METRIC,FILTER
-    return SCORES["pass@k"] if PASS_AT.fullmatch(metric) else MEANINGS.get(metric)
+    return MEANINGS.get(PER_NUMBER.sub(r"\1@k", metric))

@@ -1,6 +1,7 @@
 """The blocks of a run, each measured and recorded as a whole."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +10,6 @@ from specbench.core.digests import text_digest
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
-from specbench.decoding.proposal import Step
 from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode, shortened
@@ -94,7 +94,7 @@ def recorded(generation: Generation) -> dict[str, Any]:
         "token_ids": generation.token_ids,
         "finish": generation.finish,
         "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
-        **({"tree_nodes": sizes} if (sizes := tree_sizes(generation.steps)) else {}),
+        **tree_fields(generation),
         "positions": generation.positions,
         **({"draw_overlap": generation.draw_overlap} if generation.draw_overlap is not None else {}),
         "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
@@ -107,9 +107,21 @@ def recorded(generation: Generation) -> dict[str, Any]:
     }
 
 
-def tree_sizes(steps: Sequence[Step]) -> list[int]:
-    """Returns the number of draft tokens of each step's tree; nothing if all steps had chains."""
-    return [step.num_nodes or 0 for step in steps] if any(step.num_nodes is not None for step in steps) else []
+def tree_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the keys of a record that only draft trees have; none if all steps had chains."""
+    steps = generation.steps
+    if all(step.num_nodes is None for step in steps):
+        return {}
+    siblings = [each for step in steps for each in step.siblings]
+    num_judged, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
+    ranks = range(max(num_judged, default=0))
+    return {
+        "tree_nodes": [step.num_nodes or 0 for step in steps],
+        "tree_ranks": [
+            [sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks
+        ],
+        **({"tree_samples": generation.tree_samples} if generation.tree_samples else {}),
+    }  # fmt: skip
 
 
 def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:

@@ -5,6 +5,10 @@
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
 tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
+tree_ranks                  draft trees only, by rank among siblings [judged, accepted]: the nodes on accepted paths
+                            with a child of this rank, and those of them in which it was the accepted one
+tree_samples                draft trees only, at sampled steps: the chance that a child of the root is accepted, given
+                            the tree, and the optimum over lossless rules (`specbench.decoding.tree_acceptance`)
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
 draw_overlap                union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
                             drafter drew a token, including positions at which it drew the end of the text
@@ -218,6 +222,8 @@ class GenerationShape(RecordPart):
     finish: Literal["eos", "stop", "length", "context"]
     steps: list[Step]
     tree_nodes: list[Count] | None = None
+    tree_ranks: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
+    tree_samples: list[Annotated[tuple[Finite, Finite], Field(strict=False)]] | None = None
     positions: dict[str, Values]
     draw_overlap: list[Finite] | None = None  # only for drafts that do not propose the end token
     passes: Passes
@@ -302,6 +308,7 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     if sizes is not None and (len(sizes) != len(depths) or any(map(operator.lt, sizes, depths))):
         problems.append(f"trees of {sizes} draft tokens for steps with {depths} levels")
     num_judged, num_emitted = step_sum(generation, JUDGED), step_sum(generation, EMITTED)
+    problems += _rank_problems(generation.get("tree_ranks"), num_judged, step_sum(generation, ACCEPTED))
     for key, values in generation["positions"].items():
         if values is not None and len(values) != num_judged:
             problems.append(f"{len(values)} {key} values for {num_judged} judged tokens")
@@ -310,6 +317,18 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
         problems.append(f"{len(draws)} draw_overlap values for {num_judged} judged and {num_emitted} emitted tokens")
     if problems:
         raise ValueError(f"record of {name}: {method}: {'; '.join(problems)}")
+
+
+def _rank_problems(ranks: Sequence[Sequence[int]] | None, num_judged: int, num_accepted: int) -> list[str]:
+    """Returns what is wrong with the counts by rank among siblings: every judged level has a first child, and every
+    accepted token one rank."""
+    if ranks is None:
+        return []
+    judged, accepted = [pair[0] for pair in ranks], [pair[1] for pair in ranks]
+    is_falling = judged == sorted(judged, reverse=True) and all(map(operator.ge, judged, accepted))
+    if is_falling and max(judged, default=0) == num_judged and sum(accepted) == num_accepted:
+        return []
+    return [f"tree_ranks {ranks} for {num_judged} judged and {num_accepted} accepted tokens"]
 
 
 def name_of(record: Record) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help.parameters import Parameter, parameters
+from specbench.cli.help.tree import TreeHelp, tree_help
 from specbench.core.resources import EMBEDDED
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import proposes_trees
@@ -47,6 +48,7 @@ class MethodHelp(BaseModel):
     lossless_reason: str
     needs: list[str]
     embedded: list[str]
+    tree: TreeHelp | None = None
     parameters: list[Parameter]
     sweep: dict[str, list[Any]]
     preset_of: str | None
@@ -70,7 +72,7 @@ def method_help(method: MethodSpec, call: str) -> MethodHelp:
     return MethodHelp(
         name=method.name, version=method.version, title=method.title, paper=method.paper, parts=parts(method),
         lossless=lossless, lossless_reason=reason, needs=needs(method), embedded=embedded(method),
-        parameters=found, sweep=method.sweep,
+        tree=tree_help(method), parameters=found, sweep=method.sweep,
         preset_of=next((other.name for other in known_methods() if is_preset(method, other)), None),
         presets=[Preset(name=other.name, title=other.title) for other in known_methods() if is_preset(other, method)],
         commands=commands(method, call, found),

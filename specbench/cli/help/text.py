@@ -10,6 +10,7 @@ from specbench.cli.help.component import ComponentHelp, component_help, componen
 from specbench.cli.help.method import MethodHelp, method_help
 from specbench.cli.help.parameters import Parameter
 from specbench.cli.help.task import TaskHelp, task_help
+from specbench.cli.help.tree import TreeHelp, tree_lines
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
 
@@ -52,12 +53,24 @@ def method_text(help_: MethodHelp) -> str:
             *folded(f"lossless: {help_.lossless} ({help_.lossless_reason})"),
             *folded(f"needs: {'; '.join(help_.needs)}"),
             *folded(f"models without --target: {', '.join(help_.embedded)}"),
+            *(tree_text(help_.tree) if help_.tree is not None else []),
             *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
             *section("values that `specbench sweep` tries", items(sweep_values(help_.sweep))),
             *section("presets of it", items((each.name, each.title) for each in help_.presets)),
             *section("run it", (f"  {line}" for line in help_.commands)),
         ]
     )
+
+
+def tree_text(tree: TreeHelp) -> list[str]:
+    """Returns the tree of a method and the lines of its step."""
+    heading, *drawing = tree_lines(tree)
+    step = (line for number, text in enumerate(tree.step, start=1) for line in folded_item(f"{number}. {text}"))
+    return ["", *folded(f"tree: {heading}"), *(f"  {line}" for line in drawing), *section("a step", step)]
+
+
+def folded_item(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False)
 
 
 def task_text(help_: TaskHelp) -> str:

@@ -9,6 +9,7 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import TreeShape
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
@@ -95,7 +96,20 @@ def longest_guess(*, ngram: int = 5, **others: Any) -> int:
     return ngram - 1
 
 
-@DRAFTERS.register("lookahead", tree_depth=longest_guess)
+def largest_tree(*, window: int = 7, ngram: int = 5, guesses: int = 7) -> TreeShape:
+    """Returns the tree of guesses with different first tokens, and the window with rank −1."""
+    parents: list[int] = []
+    for _ in range(guesses):
+        parents += [-1, *range(len(parents), len(parents) + ngram - 2)]
+    num_guessed = len(parents)
+    for level in range(ngram - 1):
+        first = len(parents)
+        parents += range(first - window, first) if level else [-1, *range(first, first + window - 1)]
+    ranks = [number // (ngram - 1) * (number % (ngram - 1) == 0) for number in range(num_guessed)]
+    return TreeShape(tuple(parents), (*ranks, *[-1] * (len(parents) - num_guessed)))
+
+
+@DRAFTERS.register("lookahead", tree_depth=longest_guess, tree_shape=largest_tree)
 def lookahead_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -167,7 +167,7 @@ def shape_depth(**options: Any) -> int:
     return len(given_shape(**options).levels)
 
 
-@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth)
+@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth, tree_shape=given_shape)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -83,7 +83,7 @@ def recycling_shape(
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-@DRAFTERS.register("token_recycling", tree_depth=shape_depth)
+@DRAFTERS.register("token_recycling", tree_depth=shape_depth, tree_shape=recycling_shape)
 def token_recycling_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -210,7 +210,7 @@ COLUMNS = (
         "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
     ),
     IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
-    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ judged draft tokens"),
+    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ judged draft tokens, of chains only"),
     IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding"),
     IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     IndexColumn("verdict", "verdict"),

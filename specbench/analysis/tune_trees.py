@@ -1,0 +1,191 @@
+"""`specbench tune` for draft trees: the shape with the most expected tokens per time, by measured chances and costs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
+
+import numpy as np
+
+from specbench.analysis.trials import TrialRun
+from specbench.analysis.tune import TunedPreset, Tuner
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.tree_shape import best_shape
+from specbench.results.units import with_interval
+from specbench.running.records import Generation
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+
+SIZES = (4, 8, 16, 32, 64)
+MOST = 512  # nodes
+PRIOR = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)  # chances by rank that shape the trees of the first run
+MAX_DEPTH = 16
+MIN_JUDGED = 20  # children of a rank: a chance from fewer is left out
+NUM_CANDIDATES = 3  # shapes that are run
+
+
+def has_shape(method: MethodSpec) -> bool:
+    """Returns whether the trees of a method get their shape from chances by rank."""
+    if method.decoder is not None or method.routes is not None:
+        return False
+    return {"num_nodes", "rank_chances", "depth"} <= set(DRAFTERS.options_model(method.drafter.type).model_fields)
+
+
+def with_shape(method: MethodSpec, num_nodes: int, rank_chances: Sequence[float], depth: int) -> MethodSpec:
+    """Returns the method with trees of the best shape of this size and at most this depth, named after both."""
+    depth = len(best_shape(rank_chances, num_nodes, depth).levels)
+    data = method.model_dump(exclude={"sweep"})
+    shape = {"widths": None, "num_nodes": num_nodes, "rank_chances": list(rank_chances), "depth": depth}
+    known = DRAFTERS.options_model(method.drafter.type).model_fields
+    data["drafter"] |= {name: value for name, value in shape.items() if name in known}
+    return build(MethodSpec, {**data, "name": f"nodes-{num_nodes}-depth-{depth}", "num_draft_tokens": depth})
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A size and a depth of trees, with what is expected of them."""
+
+    num_nodes: int
+    depth: int
+    tokens: float  # per target pass
+    speed: float  # tokens per target pass over one token
+
+
+@dataclass(frozen=True)
+class TreeCosts:
+    """The costs of a step in mean target passes over one token, as measured.
+
+    `verifying`: by the number of draft tokens the target's pass, with all that is neither pass. `drafting`: the draft
+    passes of a step, for trees without levels and for each level.
+    """
+
+    verifying: Mapping[float, float]
+    drafting: tuple[float, float]
+
+    def step(self, num_nodes: int, depth: int) -> float:
+        """Returns the cost of a step; between measured sizes it is interpolated."""
+        sizes = sorted(self.verifying)
+        verifying = float(np.interp(num_nodes, sizes, [self.verifying[size] for size in sizes]))
+        fixed, per_level = self.drafting
+        return verifying + fixed + per_level * depth
+
+
+def chances_by_rank(generations: Sequence[Generation]) -> list[float]:
+    """Returns the measured chance of each rank: accepted ÷ judged children, made falling; ranks with too few judged
+    children, and those never accepted, are left out."""
+    judged: list[int] = []
+    accepted: list[int] = []
+    for ranks in (generation.get("tree_ranks", ()) for generation in generations):
+        missing = [0] * (len(ranks) - len(judged))
+        judged, accepted = [*judged, *missing], [*accepted, *missing]
+        for rank, (num_judged, num_accepted) in enumerate(ranks):
+            judged[rank] += num_judged
+            accepted[rank] += num_accepted
+    known = [a / j for a, j in zip(accepted, judged, strict=True) if j >= MIN_JUDGED]
+    return [round(chance, 4) for chance in accumulate(known, min) if chance >= 1e-4]
+
+
+def costs_of(generations: Mapping[str, Sequence[Generation]], baseline: Sequence[Generation]) -> TreeCosts:
+    """Returns the costs of trees. `generations`: by method, each with trees of another size."""
+    plain = [seconds for generation in baseline for _, seconds in generation["passes"]["target"]]
+    target_pass = fmean(plain)
+    verifying = {0.0: sum(generation["decode_seconds"] for generation in baseline) / len(plain) / target_pass}
+    depths, drafting = [], []
+    for own in generations.values():
+        num_steps = sum(len(generation["steps"]) for generation in own)
+        drafted = sum(seconds for generation in own for _, seconds in generation["passes"]["draft"])
+        whole = sum(generation["decode_seconds"] for generation in own)
+        size = sum(sum(generation.get("tree_nodes", ())) for generation in own) / num_steps
+        verifying[size] = (whole - drafted) / num_steps / target_pass
+        depths.append(sum(step[0] for generation in own for step in generation["steps"]) / num_steps)
+        drafting.append(drafted / num_steps / target_pass)
+    per_level, fixed = np.polyfit(depths, drafting, 1) if np.ptp(depths) > 0 else (0.0, fmean(drafting))
+    return TreeCosts(verifying, (max(0.0, float(fixed)), max(0.0, float(per_level))))
+
+
+def shapes(rank_chances: Sequence[float], costs: TreeCosts, most: int) -> list[Shape]:
+    """Returns for every size up to `most` the depth with the most expected tokens per cost, the best size first.
+
+    The best tree of a size and depth is that of the dynamic programme of arXiv:2402.12374, §4.1; the depth and the size
+    follow from the measured costs (§4.1.2).
+    """
+    found = []
+    for num_nodes in range(1, most + 1):
+        tried = []
+        for depth in range(1, min(num_nodes, MAX_DEPTH) + 1):
+            shape = best_shape(rank_chances, num_nodes, depth)
+            tokens = 1.0 + sum(chances_of_nodes(shape.parents, [rank_chances[rank] for rank in shape.ranks]))
+            tried.append(Shape(len(shape.parents), len(shape.levels), tokens, tokens / costs.step(num_nodes, depth)))
+        found.append(max(tried, key=lambda shape: shape.speed))
+    return sorted(found, key=lambda shape: shape.speed, reverse=True)
+
+
+def chances_of_nodes(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
+    """Returns the chance of each node to be accepted: the product of the chances on its path."""
+    found: list[float] = []
+    for parent, chance in zip(parents, chances, strict=True):
+        found.append(chance * (found[parent] if parent >= 0 else 1.0))
+    return found
+
+
+def candidates(found: Sequence[Shape]) -> list[Shape]:
+    """Returns the best shape, and the best of those with at most half or at least twice its nodes."""
+    best = found[0]
+    smaller = [shape for shape in found if 2 * shape.num_nodes <= best.num_nodes]
+    larger = [shape for shape in found if shape.num_nodes >= 2 * best.num_nodes]
+    return [best, *smaller[:1], *larger[:1]][:NUM_CANDIDATES]
+
+
+def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
+    """Returns the method with the shape of trees that decodes the most tokens per second. One run measures chances by
+    rank and costs by size; they name three shapes, of which a second run takes the fastest."""
+    trials = tuner.trials
+    probes = {with_shape(trials.base, size, PRIOR, MAX_DEPTH).name: size for size in sizes}
+    methods = [with_shape(trials.base, size, PRIOR, MAX_DEPTH) for size in probes.values()]
+    run = trials.run("sizes-" + "-".join(map(str, sizes)), methods)
+    chances, costs = measured(run, list(probes))
+    ranked = shapes(chances, costs, max(sizes))
+    tuner.decide(
+        f"chance of a child to be the accepted one, by rank: {', '.join(f'{chance:g}' for chance in chances)}; cost of "
+        "a step without drafting, in target passes, by draft tokens: "
+        + ", ".join(f"{size:.3g}: {cost:.2f}" for size, cost in sorted(costs.verifying.items()))
+        + f"; drafting costs {costs.drafting[0]:.3f} and {costs.drafting[1]:.3f} for each level"
+    )
+    chosen = [with_shape(trials.base, shape.num_nodes, chances, shape.depth) for shape in candidates(ranked)]
+    second = trials.run("shapes-" + "-".join(method.name for method in chosen), chosen)
+    found = {method.name: second.metrics(method.name) for method in chosen}
+    best = max(chosen, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
+    seen = ", ".join(
+        f"{shape.num_nodes} on {shape.depth} levels: τ ≈ {shape.tokens:.2f}, run "
+        f"{with_interval(found[method.name]['mean_acceptance_length'], 2)}; tokens/s "
+        f"{with_interval(found[method.name]['tokens_per_second'], 1)}"
+        for shape, method in zip(candidates(ranked), chosen, strict=True)
+    )
+    tuner.decide(
+        f"{best.drafter.options['num_nodes']} draft tokens on {best.num_draft_tokens} levels: by shape: {seen}"
+    )
+    return [TunedPreset("", best.model_copy(update={"name": trials.base.name}), found[best.name])]
+
+
+def measured(run: TrialRun, names: Sequence[str]) -> tuple[list[float], TreeCosts]:
+    """Returns the chances by rank and the costs that a run measured. Raises ConfigError where nothing was accepted."""
+    own = {name: [record["methods"][name] for record in run.records] for name in names}
+    chances = chances_by_rank([generation for each in own.values() for generation in each])
+    if not chances:
+        raise ConfigError(
+            "no draft token of this slice was accepted often enough to shape a tree: give more examples with "
+            "--calibration or --limit, or another drafter"
+        )
+    return chances, costs_of(own, [record["methods"]["ar"] for record in run.records])
+
+
+def checked_sizes(texts: Sequence[str]) -> list[int]:
+    """Returns the numbers of draft tokens to try. Raises ConfigError for one that no tree can have."""
+    for text in texts:
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST:
+            raise ConfigError(f"--sizes {text}: not a number of draft tokens from 1 to {MOST}: give some like 4,16,64")
+    sizes = sorted({int(text) for text in texts})
+    if len(sizes) < 2:
+        raise ConfigError("--sizes: one size shows no costs by size: give two or more, such as 4,16,64")
+    return sizes

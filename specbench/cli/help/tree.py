@@ -1,0 +1,117 @@
+"""The tree of a method that drafts one, drawn as text, and what happens in a step."""
+
+import re
+from inspect import cleandoc
+from typing import Any
+
+from pydantic import BaseModel
+
+from specbench.decoding.tree_shape import TreeShape, best_shape
+from specbench.specs.composition import proposes_trees
+from specbench.specs.method import MethodSpec
+
+EXAMPLE = (0.5, 0.2, 0.1)  # probabilities by rank in the example of a tree that grows
+MAX_LINES = 24  # of a drawing; a tree with more paths is cut
+OWN = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
+
+
+class TreeHelp(BaseModel):
+    """The tree and the step of a method. `is_example`: whether the tree grows as it is drafted, so that the drawing is
+    one of many; `nodes_by_depth`: the draft tokens that can be accepted; `num_own`: those that cannot."""
+
+    is_example: bool
+    nodes_by_depth: list[int]
+    num_own: int
+    drawing: list[str]
+    step: list[str]
+
+
+def tree_help(method: MethodSpec) -> TreeHelp | None:
+    """Returns the tree and the step of a method; None for a method that drafts chains or nothing."""
+    if not proposes_trees(method):
+        return None
+    options = method.drafter.options
+    make = method.drafter.features.tree_shape
+    known = make(**options) if make is not None else None
+    shape = known or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
+    depths = depths_of(shape)
+    allowed = [
+        node for node, (rank, depth) in enumerate(zip(shape.ranks, depths, strict=True))
+        if rank == OWN or depth <= method.num_draft_tokens
+    ]  # fmt: skip
+    counts = [depths[node] for node in allowed if shape.ranks[node] != OWN]
+    return TreeHelp(
+        is_example=known is None,
+        nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
+        num_own=len(allowed) - len(counts),
+        drawing=drawing(shape, set(allowed)),
+        step=step_lines(method, None if known is None else len(allowed), options),
+    )
+
+
+def depths_of(shape: TreeShape) -> list[int]:
+    """Returns the depth of each node, from 1 on."""
+    depths: list[int] = []
+    for parent in shape.parents:
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return depths
+
+
+def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
+    """Returns the tree from left to right, a line for each leaf; a node is its rank among its siblings, from 1 on."""
+    children: dict[int, list[int]] = {}
+    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == OWN, shape.ranks[node], node)):
+        children.setdefault(shape.parents[node], []).append(node)
+
+    def paths(node: int) -> list[str]:
+        below = children.get(node, [])
+        lines: list[str] = []
+        for place, child in enumerate(below):
+            label = "w" if shape.ranks[child] == OWN else str(shape.ranks[child] + 1)
+            is_last = place == len(below) - 1
+            start = ("───" if is_last else "─┬─") if place == 0 else (" └─" if is_last else " ├─")
+            first, *others = paths(child)
+            lines.append(start + label + first)
+            lines += [("   " if is_last else " │ ") + " " * len(label) + line for line in others]
+        return lines or [""]
+
+    first, *others = paths(-1)
+    lines = [f"last token{first}", *(" " * len("last token") + line for line in others)]
+    if len(lines) <= MAX_LINES:
+        return lines
+    return [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES} more paths"]
+
+
+def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any]) -> list[str]:
+    """Returns what happens between two target passes, a line each. `num_nodes`: the size of the tree, where it is known
+    ahead."""
+    size = num_nodes or options.get("num_nodes")
+    read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
+    return [
+        f"draft: {first_sentence(method.drafter.factory)}",
+        f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
+        "position of its depth",
+        f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
+        "kept path: the keys and values of the accepted path are moved to the end of the text, all others are dropped; "
+        f"the step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
+    ]
+
+
+def first_sentence(code: Any) -> str:
+    """Returns the first sentence of a docstring, in one line."""
+    text = " ".join(cleandoc(code.__doc__ or "").split())
+    return re.split(r"\.\s+(?=[A-Z])", text)[0].rstrip(".")
+
+
+def tree_lines(found: TreeHelp) -> list[str]:
+    """Returns the sentence above the drawing, the drawing, and a note on its signs."""
+    size = f"{sum(found.nodes_by_depth)} draft tokens on {len(found.nodes_by_depth)} levels"
+    by_depth = ", ".join(map(str, found.nodes_by_depth))
+    if found.is_example:
+        heading = f"it grows as it is drafted; an example of {size} ({by_depth})"
+    else:
+        heading = f"at most {size} ({by_depth})"
+    own = f"; w: {found.num_own} tokens that the target reads for the drafter and that cannot be accepted" * bool(
+        found.num_own
+    )
+    return [f"{heading}; a number is the rank among the children of a node{own}", *found.drawing]

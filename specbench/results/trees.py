@@ -1,0 +1,67 @@
+"""The metrics of draft trees: their size, what is accepted of them, and their costs."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count, takewhile
+
+from specbench.results.bootstrap import SHARE, Metric, Prompts
+from specbench.running.records import DRAFTED, Generation, step_sum
+
+
+def tree_metrics(
+    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], found: Mapping[str, Metric]
+) -> dict[str, Metric]:
+    """Returns the metrics that only draft trees have. `found`: the other metrics."""
+    num_steps, num_plain_steps = ([len(g["steps"]) for g in side] for side in (own, baseline))
+    verifying, plain = (
+        [sum(seconds for _, seconds in g["passes"]["target"]) for g in side] for side in (own, baseline)
+    )
+    samples = [g.get("tree_samples") or [] for g in own]
+    expected, optimal = (
+        prompts.ratio([sum(pair[place] for pair in each) for each in samples], list(map(len, samples)), bounds=SHARE)
+        for place in (0, 1)
+    )
+    trees = {
+        "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
+        "tree_depth": prompts.ratio([step_sum(g, DRAFTED) for g in own], num_steps),
+        "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
+        "tree_acceptance_expected": expected,
+        "tree_acceptance_optimal": optimal,
+        "verification_cost": prompts.ratio(verifying, num_steps, plain, num_plain_steps),
+        **rank_chances(prompts, own),
+    }
+    values = {name: metric.value for name, metric in {**found, **trees}.items()}
+    if sum(plain):
+        target_pass = sum(plain) / sum(num_plain_steps)
+        plain_step = sum(g["decode_seconds"] for g in baseline) / sum(num_plain_steps) / target_pass
+        overhead = (values["overhead_seconds"] or 0.0) / (sum(num_steps) or 1) / target_pass
+        speedup = speedup_of_costs(values, overhead, plain_step)
+    else:
+        speedup = None
+    return {**trees, "speedup_of_costs": Metric(value=speedup)}
+
+
+def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_step: float) -> float | None:
+    """Returns τ ÷ (draft passes per step · c + v + overhead) in steps of the baseline. `overhead`: of a step of the
+    method, `plain_step`: a step of the baseline, in target passes over one token."""
+    length, passes, cost_ratio, verifying = (
+        values[name] for name in ("mean_acceptance_length", "draft_passes_per_step", "cost_ratio", "verification_cost")
+    )
+    if length is None or passes is None or cost_ratio is None or verifying is None:
+        return None
+    return length * plain_step / (passes * cost_ratio + verifying + overhead)
+
+
+def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns by rank, from 1 on, the share of the judged nodes with a child of this rank that had it accepted."""
+    counts = [g.get("tree_ranks") or [] for g in own]
+    ranks = [[each[rank] if rank < len(each) else (0, 0) for each in counts] for rank in range(max(map(len, counts)))]
+    return {
+        f"rank_chance@{rank}": prompts.ratio([pair[1] for pair in pairs], [pair[0] for pair in pairs], bounds=SHARE)
+        for rank, pairs in enumerate(ranks, start=1)
+    }
+
+
+def chances_by_rank(metrics: Mapping[str, Metric]) -> list[Metric]:
+    """Returns the chances by rank of the metrics of a row."""
+    found = (metrics.get(f"rank_chance@{rank}") for rank in count(1))
+    return list(takewhile(lambda metric: metric is not None, found))  # type: ignore[arg-type]

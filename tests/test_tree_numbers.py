@@ -1,0 +1,225 @@
+"""The numbers of draft trees: what a rule accepts beside the optimum, acceptance by depth and by rank, and costs."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from specbench.decoding.drafters.model_tree import ModelTreeDrafter
+from specbench.decoding.proposal import TreeProposal
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.tree_acceptance import (
+    FIRST_SAMPLE,
+    MAX_SAMPLES,
+    SAMPLED_EVERY,
+    _all_without_replacement,
+    optimal_acceptance,
+    root_acceptance,
+)
+from specbench.decoding.tree_rules import RecursiveRejection, Typical, WalkingRule, normalized
+from specbench.decoding.tree_shape import regular_shape
+from specbench.decoding.verification import exact_match
+from specbench.results.bootstrap import Metric
+from specbench.results.metrics import summarize
+from specbench.results.tables import comparison_table, tree_table
+from specbench.results.trees import chances_by_rank
+from specbench.running.blocks import tree_fields
+from specbench.running.records import check_counts
+from tests.test_leaderboard import row
+from tests.test_metrics import autoregressive, generation, record
+from tests.test_tree_drafters import generate
+from tests.test_tree_rules import CASES, RULES, Tokens, optimum, outcomes, sibling_draws, table, target_rows, trees
+from tests.toys import TableModel
+
+WIDE = 6
+
+
+def random_probs(seed: int, size: int = WIDE, spread: float = 2.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.softmax(spread * torch.randn(size, generator=generator, dtype=torch.float64), dim=0)
+
+
+def all_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, Tokens]]:
+    """Yields (probability, tokens) of all draws of `width` siblings."""
+    for tokens in itertools.product(range(len(q)), repeat=width):
+        mass, left = 1.0, q
+        for token in tokens:
+            mass *= float(left[token])
+            if draws == "without_replacement":
+                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
+        if mass > 0:
+            yield mass, tokens
+
+
+def smallest_bound(p: torch.Tensor, drawn: list[tuple[float, Tokens]]) -> float:
+    """Returns min over all sets H of P(H) + 1 − Pr(all children in H)."""
+    subsets = itertools.chain.from_iterable(itertools.combinations(range(len(p)), n) for n in range(len(p) + 1))
+    return min(
+        float(p[list(kept)].sum()) + 1 - sum(mass for mass, tokens in drawn if set(tokens) <= set(kept))
+        for kept in subsets
+    )
+
+
+@pytest.mark.parametrize("draws", ["independent", "without_replacement"])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_the_optimum_by_sorting_is_that_of_all_sets(width: int, draws: str) -> None:
+    for seed in range(6):
+        p, q = random_probs(seed), random_probs(seed + 100)
+        if seed % 2:  # a truncated draft distribution
+            q = normalized(q.index_fill(0, q.argmin(), 0.0))
+        found = optimal_acceptance(p, q, [0] * width, draws)
+        assert found == pytest.approx(smallest_bound(p, list(all_draws(q, width, draws))), abs=1e-9)
+        if width == 1:
+            assert found == pytest.approx(float(torch.minimum(p, q).sum()))
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
+def test_the_chance_that_all_draws_are_in_a_set(spread: float) -> None:
+    """Also for a draft distribution with nearly all of its mass on one token."""
+    q = random_probs(3, spread=spread)
+    for width in range(1, WIDE + 1):
+        drawn = list(all_draws(q, width, "without_replacement"))
+        inside = [sum(mass for mass, tokens in drawn if max(tokens) < size) for size in range(1, WIDE + 1)]
+        assert _all_without_replacement(q, width).tolist() == pytest.approx(inside, abs=1e-8)
+
+
+def test_the_optimum_of_a_large_vocabulary_is_between_its_bounds() -> None:
+    p, q = random_probs(1, 5000), random_probs(2, 5000)
+    found = [optimal_acceptance(p, q, [0] * width, "without_replacement") for width in (1, 2, 4, 8)]
+    assert found == sorted(found) and found[0] == pytest.approx(float(torch.minimum(p, q).sum())) and found[-1] < 1
+    assert optimal_acceptance(p, q, [0] * 4, "independent") < found[2]
+
+
+@pytest.mark.parametrize("widths", [(2,), (3,), (2, 1)])
+@pytest.mark.parametrize(("name", "draws"), CASES)
+def test_the_chance_of_a_rule_is_that_of_all_its_outcomes(name: str, draws: str, widths: tuple[int, ...]) -> None:
+    """For each tree; and over all trees it is at most the optimum, which it is for fixed children."""
+    p, q = table(1), table(1001)
+    mean = best = 0.0
+    rule: WalkingRule = RULES[name]
+    for mass, tree in trees(q, widths, draws):
+        rows = target_rows(p, tree)
+        found = root_acceptance(rule, tree, Distributions(rows.log(), Sampling(1.0), rows))
+        assert found is not None
+        accepted = sum(chance for chance, path, _ in outcomes(lambda: rule.walk(tree, rows)) if path)  # noqa: B023
+        assert found[0] == pytest.approx(accepted, abs=1e-9)
+        mean, best = mean + mass * found[0], best + mass * found[1]
+    assert best == pytest.approx(optimum(p(()), list(sibling_draws(q(()), widths[0], draws))), abs=1e-9)
+    assert mean <= best + 1e-9 and (draws != "fixed" or mean == pytest.approx(best))
+
+
+def test_exact_match_accepts_the_mass_of_the_children_and_others_are_unknown() -> None:
+    probs = torch.tensor([[0.5, 0.3, 0.2]] * 3)
+    target = Distributions(probs.log(), Sampling(1.0))
+    fixed = TreeProposal([0, 2], [-1, -1])
+    assert root_acceptance(exact_match, fixed, target) == pytest.approx((0.7, 0.7))
+    assert root_acceptance(Typical(0.09, 0.3), fixed, target) is None
+    assert root_acceptance(exact_match, TreeProposal([0, 2], [-1, 0], num_candidates=0), target) is None
+
+
+def test_the_siblings_of_judged_levels() -> None:
+    tree = TreeProposal([5, 6, 7, 8, 9], [-1, -1, 1, 1, 1])
+    assert tree.siblings((1, 4), 2) == ((2, 1), (3, 2))  # both accepted, nothing follows
+    assert tree.siblings((1,), 2) == ((2, 1), (3, None))  # the second level was rejected
+    assert tree.siblings((), 1) == ((2, None),)
+    assert tree.siblings((), 0) == ()
+
+
+def test_counts_by_rank_and_samples_of_a_generation() -> None:
+    """Every judged level has a first child, every accepted token one rank; samples are in every eighth step."""
+    drafter = ModelTreeDrafter(TableModel(8, 3), Sampling(1.0), regular_shape([3, 2]), "without_replacement")
+    made = generate(TableModel(8, 4), drafter, RecursiveRejection(), 300, 0, Sampling(1.0))
+    found = tree_fields(made)
+    judged, accepted = zip(*found["tree_ranks"], strict=True)
+    assert judged[0] == sum(step.num_judged for step in made.steps)
+    assert sum(accepted) == sum(step.num_accepted for step in made.steps) > 100
+    assert judged[0] == judged[1] > judged[2] and accepted[0] > accepted[1] > accepted[2] > 0
+    samples = made.tree_samples or []
+    num_steps = len(made.steps)
+    assert len(samples) == min(MAX_SAMPLES, len(range(FIRST_SAMPLE, num_steps, SAMPLED_EVERY))) == MAX_SAMPLES
+    assert all(0 < chance <= 1 and 0 < best <= 1 for chance, best in samples)
+    chain = generate(TableModel(8, 4), drafter, exact_match, 1, 0, Sampling(1.0))
+    assert tree_fields(chain) == {} and chain.tree_samples is None
+
+
+def test_a_cut_generation_counts_no_rank_after_its_end() -> None:
+    drafter = ModelTreeDrafter(TableModel(8, 4), Sampling(0.0), regular_shape([2, 1, 1]), "fixed")
+    made = generate(TableModel(8, 4), drafter, exact_match, 5, 0, Sampling(0.0))
+    assert sum(step.num_accepted for step in made.steps) == tree_fields(made)["tree_ranks"][0][1]
+
+
+TREE = generation(
+    [[3, 3, 2, 3], [2, 1, 0, 1]], decode=2.0, target=[(7, 0.6), (5, 0.5)], draft=[(1, 0.04)] * 3 + [(1, 0.05)] * 2
+) | {
+    "tree_nodes": [6, 4], "tree_ranks": [[4, 1], [3, 1]], "tree_samples": [[0.5, 0.75], [0.9, 0.95]],
+}  # fmt: skip
+PLAIN = autoregressive(5, decode=4.4, target=[(1, 1.0)] * 4)
+
+
+def test_the_costs_of_trees_give_a_speed_up() -> None:
+    found = summarize([record(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    values = {name: metric.value for name, metric in found.items()}
+    assert values["verification_cost"] == pytest.approx(0.55)
+    assert values["tree_acceptance_expected"] == pytest.approx(0.7)
+    assert values["tree_acceptance_optimal"] == pytest.approx(0.85)
+    # a step: 2.5 draft passes of 0.04, 0.55 of verifying, 0.34 of overhead; of the baseline 1.1
+    overhead = (2.0 - 1.1 - 0.22) / 2
+    assert values["speedup_of_costs"] == pytest.approx(2 * 1.1 / (2.5 * 0.04 + 0.55 + overhead))
+    unsampled = {name: value for name, value in TREE.items() if name != "tree_samples"}
+    found = summarize([record(0, PLAIN, unsampled)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    assert found["tree_acceptance_expected"].value is found["tree_acceptance_optimal"].value is None
+    chain = summarize([record(0, PLAIN, PLAIN)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    assert not {"verification_cost", "speedup_of_costs", "tree_nodes"} & set(chain)
+
+
+def test_chances_by_rank_are_over_all_answers() -> None:
+    """A record without them, of an earlier version, has none."""
+    other = generation([[3, 1, 0, 1]]) | {"tree_nodes": [9], "tree_ranks": [[1, 0], [1, 0], [1, 0]]}
+    records = [record(0, PLAIN, TREE), record(1, autoregressive(2), other)]
+    found = summarize(records, "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    assert [chance.value for chance in chances_by_rank(found)] == [1 / 5, 1 / 4, 0]
+    without = {name: value for name, value in TREE.items() if name != "tree_ranks"}
+    old = summarize([record(0, PLAIN, without)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    assert chances_by_rank(old) == [] and old["tree_nodes"].value == 5
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [[4, 1], [3, 2]],  # three accepted
+        [[5, 1], [3, 1]],  # five judged
+        [[4, 1], [5, 1]],  # more second children than first ones
+        [[4, 0], [1, 2]],  # more accepted than judged
+        [],
+    ],
+)
+def test_contradictory_counts_by_rank_are_refused(ranks: list[list[int]]) -> None:
+    check_counts(record(0, PLAIN, TREE), "m", 3)
+    with pytest.raises(ValueError, match=r"tree_ranks \[.*\] for 4 judged and 2 accepted tokens"):
+        check_counts(record(0, PLAIN, TREE | {"tree_ranks": ranks}), "m", 3)
+
+
+def test_the_table_of_trees() -> None:
+    """Of 10 steps 4 accept nothing, 4 one and 2 two tokens; a chain has its rate as the chance of the first rank."""
+    metrics = summarize([record(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    tree = row(
+        method="sd-tree@1:0", num_draft_tokens=3, accepted_tokens_per_step=(4, 4, 2, 0), metrics=metrics
+    )  # fmt: skip
+    rate = {"acceptance_rate_pooled": Metric(value=0.8)}
+    chain = row(method="sd@1:0", num_draft_tokens=1, accepted_tokens_per_step=(2, 6), metrics=rate)
+    plain = row(method="ar@1:0", num_draft_tokens=0, accepted_tokens_per_step=(6,), metrics={})
+    found = tree_table([plain, chain, tree])
+    assert [line for line in found.rows if line] == [
+        ["sd", "P(accepted ≥ d)", "0.75", "", ""],
+        ["", "given d − 1", "0.75", "", ""],
+        ["", "rank b accepted", "0.80", "", ""],
+        ["sd-tree", "P(accepted ≥ d)", "0.60", "0.20", "0.00"],
+        ["", "given d − 1", "0.60", "0.33", "0.00"],
+        ["", "rank b accepted", "0.25", "0.33", ""],
+    ]
+    assert "a child of the root accepted with 0.700 of at most 0.850" in found.caption[-1]
+    assert "v 0.55: these give a speed-up of" in found.caption[-1]
+    headings = [column.heading for column in comparison_table([plain, chain, tree]).columns]
+    assert "chain\nα" in headings
+    assert "α" in [column.heading for column in comparison_table([plain, chain]).columns]

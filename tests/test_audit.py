@@ -24,7 +24,7 @@ from specbench.decoding.loop import ExternalCounts, Generation, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling, draw
-from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection, rule
+from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
 from specbench.results.captions import verdict_of
@@ -413,7 +413,7 @@ def call(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> Specben
 def wrong_method(tmp_path: Path) -> Iterator[str]:
     """A rule that accepts everything and is declared lossless, and a method with it."""
 
-    @rule("wrong", lossless=True, requires=frozenset())
+    @RULES.register("wrong", lossless=True)
     def wrong() -> VerificationRule:
         return AcceptEverything()
 

@@ -15,19 +15,29 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
-from specbench.embedded import build, family
-from specbench.embedded.evaluation import agreement
-from specbench.embedded.family import TOKENIZERS, Member, NgramRecipe, Stage, TrainedMember
-from specbench.embedded.training import encode_example, grow_model, new_model
-from specbench.embedded.world import WORLDS, held_out_rows, training_rows
+from specbench.embedded import family
+from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables
 from specbench.models.ngram import NgramModel, vocabulary_digest
 from specbench.specs.run import embedded_drafter
+from tools.embedded import build
+from tools.embedded.evaluation import agreement
+from tools.embedded.recipes import MEMBERS, TOKENIZERS, Member, NgramRecipe, Stage, TrainedMember
+from tools.embedded.rows import (
+    EVALUATION_SEED,
+    NUM_EVALUATED,
+    NUM_SAMPLES,
+    SAMPLE_SEED,
+    held_out_rows,
+    training_rows,
+    write_samples,
+)
+from tools.embedded.training import encode_example, grow_model, new_model
 
-NAMES = [member.name for member in family.MEMBERS]
-MODELS = [member.name for member in family.MEMBERS if isinstance(member, Member)]
-TRAINED = [member.name for member in family.MEMBERS if isinstance(member, TrainedMember)]
+NAMES = [*MEMBERS]
+MODELS = [name for name, recipe in MEMBERS.items() if isinstance(recipe, Member)]
+TRAINED = [name for name, recipe in MEMBERS.items() if isinstance(recipe, TrainedMember)]
 SAMPLES = builtin_dir("tasks") / "samples" / "mgsm.jsonl"
 
 
@@ -59,12 +69,12 @@ def test_shipped_files_are_those_of_the_manifest(name):
     entry = family.read_manifest()[name]
     digest, files = family.digest_of(folder)
     assert (digest, files) == (entry["digest"], entry["files"])
-    assert entry["version"] == family.member(name).version
+    assert entry["version"] == MEMBERS[name].version
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_shipped_shape_is_the_declared_one(name):
-    config, recipe = AutoConfig.from_pretrained(family.member_path(name)), family.member(name)
+    config, recipe = AutoConfig.from_pretrained(family.member_path(name)), MEMBERS[name]
     assert (config.num_hidden_layers, config.hidden_size) == (recipe.stages[-1].num_layers, recipe.width)
     assert config.max_position_embeddings == TOKENIZERS[recipe.tokenizer].max_length
     assert config.vocab_size == len(_tokenizer(name)) == TOKENIZERS[recipe.tokenizer].vocab_size
@@ -73,7 +83,7 @@ def test_shipped_shape_is_the_declared_one(name):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_trained_drafter_has_the_shape_of_the_one_it_started_from_and_other_weights(name):
-    own, start = family.member_path(name), family.member_path(family.member(name).start)
+    own, start = family.member_path(name), family.member_path(MEMBERS[name].start)
     for file in ("config.json", "tokenizer.json"):
         assert (own / file).read_bytes() == (start / file).read_bytes()
     assert (own / "model.safetensors").read_bytes() != (start / "model.safetensors").read_bytes()
@@ -84,7 +94,7 @@ def test_trained_drafter_has_the_shape_of_the_one_it_started_from_and_other_weig
 def test_trained_drafter_was_made_of_the_members_that_are_shipped(name):
     manifest = family.read_manifest()
     assert _build_log()["members"][name]["made_from"] == {
-        used: manifest[used]["digest"] for used in ("target", family.member(name).start)
+        used: manifest[used]["digest"] for used in ("target", MEMBERS[name].start)
     }
 
 
@@ -93,7 +103,7 @@ def test_the_figures_are_those_of_the_members_that_are_shipped():
 
 
 def test_shipped_ngrams_are_over_the_tokens_of_the_target():
-    recipe, ngrams = family.member("ngram"), NgramModel.load(family.member_path("ngram"))
+    recipe, ngrams = MEMBERS["ngram"], NgramModel.load(family.member_path("ngram"))
     vocabulary = _tokenizer("target").get_vocab()
     assert ngrams.tokenizer_digest == vocabulary_digest(vocabulary)
     assert (ngrams.order, ngrams.vocab_size) == (recipe.order, len(vocabulary))
@@ -137,8 +147,8 @@ def test_trained_drafters_agree_more_with_the_target_where_they_were_trained():
 @pytest.mark.parametrize("name", NAMES)
 def test_build_log_has_the_declared_recipe(name):
     entry = _build_log()["members"][name]
-    assert entry["recipe"] == json.loads(json.dumps(asdict(family.member(name))))
-    tokenizer_recipe = json.loads(json.dumps(asdict(TOKENIZERS[family.member(name).tokenizer])))
+    assert entry["recipe"] == json.loads(json.dumps(asdict(MEMBERS[name])))
+    tokenizer_recipe = json.loads(json.dumps(asdict(TOKENIZERS[MEMBERS[name].tokenizer])))
     assert entry.get("tokenizer_recipe", tokenizer_recipe) == tokenizer_recipe
 
 
@@ -153,7 +163,7 @@ def test_a_changed_file_is_named(tmp_path, monkeypatch):
     folder = tmp_path / "drafter"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    build.add_to_manifest(family.member("drafter"), tmp_path)
+    build.add_to_manifest(MEMBERS["drafter"], tmp_path)
     (folder / "config.json").write_text('{"changed": true}')
     monkeypatch.setattr(family, "WEIGHTS", tmp_path)
     family.member_path.cache_clear()
@@ -166,21 +176,25 @@ def test_a_changed_file_is_named(tmp_path, monkeypatch):
         family.member_path.cache_clear()
 
 
+def test_the_shipped_members_are_those_of_the_recipes():
+    assert set(family.read_manifest()) == set(NAMES)
+
+
 def test_unknown_member_names_the_nearest():
     with pytest.raises(ConfigError, match="'drafter'"):
         family.member_path("draftr")
 
 
 def test_training_neither_asks_about_nor_shows_a_held_out_pair():
-    training = training_rows(family.member("target").worlds, 5000, Random(123))
+    training = training_rows(MEMBERS["target"].worlds, 5000, Random(123))
     used = {tuple(sorted(pair)) for row in training for pair in row.get("_asked", []) + row.get("_shown", [])}
     in_text = {
         tuple(sorted(map(int, pair)))
         for row in training
         for pair in re.findall(r"(?<!\d)(?=(\d+) [-+×÷] (\d+))", " ".join(WORLDS[row["task"]].example(row)))
     }
-    held_out = held_out_rows("mgsm", WORLDS["mgsm"].num_samples, build.SAMPLE_SEED)
-    held_out += held_out_rows("mgsm", WORLDS["mgsm"].num_evaluated, build.EVALUATION_SEED)
+    held_out = held_out_rows("mgsm", NUM_SAMPLES["mgsm"], SAMPLE_SEED)
+    held_out += held_out_rows("mgsm", NUM_EVALUATED["mgsm"], EVALUATION_SEED)
     asked = {tuple(sorted(pair)) for row in held_out for pair in row["_asked"]}
     assert asked and in_text
     assert not asked & used
@@ -188,14 +202,14 @@ def test_training_neither_asks_about_nor_shows_a_held_out_pair():
 
 
 def test_samples_are_what_the_build_writes(tmp_path):
-    build.write_samples(tmp_path)
+    write_samples(tmp_path)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert written == {path.name: path.read_bytes() for path in SAMPLES.parent.iterdir()}
 
 
-@pytest.mark.parametrize("task", [task for task, world in WORLDS.items() if world.num_samples])
+@pytest.mark.parametrize("task", [task for task, world in WORLDS.items() if world.has_task])
 def test_no_sample_is_trained_on(task):
-    samples = {WORLDS[task].example(row)[0] for row in held_out_rows(task, WORLDS[task].num_samples, build.SAMPLE_SEED)}
+    samples = {WORLDS[task].example(row)[0] for row in held_out_rows(task, NUM_SAMPLES[task], SAMPLE_SEED)}
     trained = {WORLDS[task].example(row)[0] for row in training_rows({task: 1.0}, 300, Random(3))}
     assert samples and not samples & trained
 
@@ -292,7 +306,7 @@ def test_bytes_drafter_has_one_token_per_byte():
 )  # fmt: skip
 def test_drafter_for_a_bridge(bridge, name):
     assert embedded_drafter(bridge) == f"embedded:{name}"
-    assert family.member(name).role == "drafter"
+    assert MEMBERS[name].role == "drafter"
 
 
 @pytest.mark.parametrize(
@@ -343,9 +357,7 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
         stages = tuple(Stage(depth, 3, 1e-2, 1e-3) for depth in depths)
         return replace(recipe, width=32, batch_tokens=1000, stages=stages)
 
-    members = tuple(tiny(recipe) for recipe in family.MEMBERS)
-    monkeypatch.setattr(family, "MEMBERS", members)
-    monkeypatch.setattr(build, "MEMBERS", members)
+    monkeypatch.setattr(build, "MEMBERS", {name: tiny(recipe) for name, recipe in MEMBERS.items()})
     monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
     log = build.build_members(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)

@@ -1,4 +1,5 @@
-"""What only reads leaderboards and records starts without torch and transformers, which take seconds to import."""
+"""A command imports what it needs: one that only reads starts without torch and transformers, which take seconds to
+import, and a plain run loads none of the other commands' code."""
 
 import shutil
 import subprocess
@@ -44,3 +45,31 @@ def test_commands_that_read_start_without_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True)
     told = [line for line in done.stderr.splitlines() if " ended with " in line]
     assert told == [f"{words} ended with {TOO_FEW if words[0] == 'check' else 0} []" for words in COMMANDS]
+
+
+UNUSED = (  # by a run of `sd` without a judge
+    "specbench.analysis", "specbench.publish", "specbench.integrations", "specbench.training",
+    "specbench.embedded.world", "specbench.tasks.judge.judgements", "specbench.core.completions",
+    "specbench.models.ngram", "specbench.decoding.drafters.ngram", "specbench.decoding.tree_rules",
+    "specbench.decoding.bridges.string", "specbench.tasks.scoring.texts", "specbench.cli.train", "specbench.cli.help",
+    "scipy.stats", "sacrebleu", "lm_eval", "matplotlib",
+)  # fmt: skip
+RUN = ["run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en", "--output", "run",
+       "--set", "generation.max_new_tokens=4"]  # fmt: skip
+PLAIN_RUN = f"""
+import sys
+from specbench.cli import main
+sys.argv = ["specbench", *{RUN}]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+assert "specbench.running.runner" in sys.modules and "specbench.results.rows" in sys.modules
+print("imported:", [name for name in {UNUSED} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_a_plain_run_imports_only_what_it_measures_with(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PLAIN_RUN], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "imported: []" in done.stderr.splitlines()
+    assert (tmp_path / "run" / "records.jsonl").is_file()

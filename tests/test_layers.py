@@ -1,6 +1,7 @@
 """The packages import downwards only, lazy imports included, and no two files import each other."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_packages_import_downwards_only(graph: Graph) -> None:
     assert not upwards, "\n".join(sorted(upwards))
 
 
+def test_core_names_no_package_above_it() -> None:
+    """Neither in an import nor in a text, such as the path of a module that is loaded later."""
+    above = re.compile(rf"specbench\.({'|'.join(set(LEVEL) - {'core'})}|embedded)\b")
+    named = [
+        name for name, path in MODULES.items() if package(name) == "core" and above.search(path.read_text("utf-8"))
+    ]
+    assert not named, named
+
+
 def test_packages_of_one_layer_do_not_import_each_other(graph: Graph) -> None:
     across = [
         f"{name} imports {other}" for name, others in graph.items() for other in others
@@ -111,7 +121,7 @@ def test_no_packages_import_each_other(graph: Graph) -> None:
         found.setdefault(package(name), set()).update(package(other) for other in others)
     found.pop("", None)
     for name, others in found.items():
-        others -= {name, "", "embedded"}  # the embedded family is data and the code that builds it
+        others -= {name, "", "embedded"}  # the embedded family is data, and its world needs the tasks' prompts
     assert not cycle(found)
 
 

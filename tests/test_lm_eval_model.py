@@ -12,7 +12,8 @@ from lm_eval import evaluator
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
-from specbench.cli.run import PASSED_ON, lm_eval
+from specbench.cli import PASSED_ON
+from specbench.cli.run import lm_eval
 from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
@@ -361,7 +362,7 @@ def test_the_door_is_a_command(line: Callable[..., list[str]], tmp_path: Path, c
     write_task(tmp_path / "tasks", "sums")
     app = typer.Typer()
     app.callback()(lambda: None)
-    app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
+    app.command("lm-eval", context_settings=PASSED_ON["lm-eval"])(lm_eval)
     app(["lm-eval", *line("sums", "-L", "1", "--gen_kwargs", "max_gen_toks=4", "temperature=0")], standalone_mode=False)
     assert "gen_kwargs: ({'max_gen_toks': 4, 'temperature': 0})" in capfd.readouterr().out
 

@@ -57,7 +57,7 @@ def only(name: str, folder: Path) -> TaskSpec:
 def examples(task: TaskSpec, limit: int | None = None, data: str | None = None) -> TaskData:
     """As a run gets them: from the scorer that a task names."""
     assert task.scorer is not None
-    made: TaskData = task.scorer.factory.examples(data=data, limit=limit, **task.scorer.options)  # type: ignore
+    made: TaskData = task.scorer.features.examples(data=data, limit=limit, **task.scorer.options)  # type: ignore
     return made
 
 

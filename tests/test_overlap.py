@@ -133,7 +133,7 @@ def test_a_text_is_free_of_loops_or_not(text, free):
 
 def test_what_the_scorer_of_texts_says():
     scorer = SCORERS.get("text")()
-    assert not SCORERS.get("text").needs_reference and not scorer.needs_reference
+    assert not SCORERS.features("text").needs_reference and not scorer.needs_reference
     assert scorer("", "").values == {"loop_free": 0.0, "repetition_rate": 0.0}
     assert scorer(STORY, "").values == {"loop_free": 1.0, "repetition_rate": 0.0}
     looped = scorer(STORY + " and the fox ran away" * 10, "").values["repetition_rate"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from specbench.cli import app
+from specbench.cli import make_app
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.generation_state import StopRules
@@ -37,7 +37,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     words = ["run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en,te", "--output", str(folder)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)  # of the warm-up
-        result = CliRunner().invoke(app, words)
+        result = CliRunner().invoke(make_app(), words)
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]
 

@@ -8,6 +8,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.running.plan import check_prompts, check_references
 from specbench.running.prompts import uses_chat
+from specbench.specs.components import ScorerSpec
 from specbench.tasks.examples import Example
 from specbench.tasks.scoring.contract import make_scorer
 from tests import tiny
@@ -15,7 +16,7 @@ from tests import tiny
 
 def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
     data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", (prompt,), (reference,))])
-    task = SimpleNamespace(name="t", language="en", scorer=SimpleNamespace(type="number", options={}))
+    task = SimpleNamespace(name="t", language="en", scorer=ScorerSpec.model_validate({"type": "number"}))
     decoder = SimpleNamespace(model=model)
     decoder.parts = (decoder,)
     scorer = make_scorer(task)

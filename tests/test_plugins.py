@@ -31,6 +31,7 @@ parrot = "specbench_parrot:TASKS"
 MODULE = '''
 from pathlib import Path
 
+from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 
@@ -52,12 +53,9 @@ class Parrot(Drafter):
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
 
+@DRAFTERS.declare(provides={"probs"})
 def parrot(models, sampling, *, count: int = 7):
     return Parrot(count)
-
-
-parrot.provides = frozenset({"probs"})
-parrot.needs_model = False
 '''
 
 METHOD = """\

@@ -15,7 +15,7 @@ from specbench.results.metrics import summarize
 from specbench.results.quality import CorpusStatistics, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
 from specbench.results.units import meaning, unit_of
 from specbench.running.blocks import judged
-from specbench.tasks.scoring.contract import Score
+from specbench.tasks.scoring.contract import Score, Scorer
 from tests.test_metrics import autoregressive
 
 BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "number", "rouge", "text", "choice"))
@@ -148,11 +148,11 @@ def test_means_have_their_own_names_and_are_paired():
     assert metrics["rougeL_difference"].value == pytest.approx(-1 / 7) and metrics["rouge2"].value == pytest.approx(0.8)
 
 
-class Passing:
+class Passing(Scorer):
     """A scorer whose metrics are of all answers to a prompt: pass@k as human-eval computes it."""
 
     names = ("pass@1", "pass@2")
-    signature = {}  # noqa: RUF012
+    combines_samples = True
 
     def __call__(self, text, reference):
         return Score({"pass@1": float(text == reference)})

@@ -15,7 +15,7 @@ import typer
 import yaml
 
 import specbench.integrations.external as externals
-from specbench.cli import app
+from specbench.cli import make_app
 from specbench.results.check_speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
@@ -117,7 +117,7 @@ def words_of(command: str, limit: str = "1") -> list[str]:
 
 @pytest.mark.parametrize("page", COMMANDS)
 def test_every_command_is_parsed(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(make_app())
     commands = dict(walk(group, "specbench"))
     called: list[str] = []
 

@@ -6,12 +6,12 @@ import pytest
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Registry
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, NoFeatures, Registry
 
 
 @pytest.fixture
 def registry():
-    made = Registry("gadget", "specbench.no-such-group")
+    made = Registry("gadget", "specbench.no-such-group", NoFeatures)
 
     @made.register("dial")
     def dial(model, *, size: Annotated[int, Field(ge=1)], mode: Literal["slow", "fast"] = "slow"):

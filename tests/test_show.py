@@ -15,7 +15,7 @@ from specbench.cli.help.parameters import described
 from specbench.cli.help.text import find_help, method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
-from specbench.core.registry import BRIDGES, DRAFTERS, RULES, Registry
+from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.overrides import with_overrides
 
@@ -143,7 +143,7 @@ def gadget(
 
 
 def test_other_annotations() -> None:
-    registry = Registry("gadget", "specbench.no-such-group")
+    registry = Registry("gadget", "specbench.no-such-group", NoFeatures)
     registry.register("gadget")(gadget)
     found = {each.key: each for each in described(registry.options_model("gadget"), "gadget", {}, {"gadget.size"})}
     assert {key.removeprefix("gadget."): (each.type, each.range) for key, each in found.items()} == {

@@ -190,20 +190,20 @@ def test_infinite_threshold_is_allowed():
 def bare_components(monkeypatch):
     """A drafter that gives no probabilities, and a rule that needs a thing that only one drafter has."""
 
+    monkeypatch.setattr(DRAFTERS, "_builtin", dict(DRAFTERS._builtin))
+    monkeypatch.setattr(RULES, "_builtin", dict(RULES._builtin))
+
+    @DRAFTERS.register("silent")
     def silent():
         return None
 
+    @DRAFTERS.register("talkative", provides={"gossip"})
     def talkative():
         return None
 
+    @RULES.register("picky", requires={"gossip"})
     def picky():
         return None
-
-    silent.provides, talkative.provides, picky.requires = frozenset(), frozenset({"gossip"}), frozenset({"gossip"})
-    DRAFTERS.names()
-    monkeypatch.setitem(DRAFTERS._builtin, "silent", silent)
-    monkeypatch.setitem(DRAFTERS._builtin, "talkative", talkative)
-    monkeypatch.setitem(RULES._builtin, "picky", picky)
 
 
 def test_illegal_composition_says_what_is_lacking(bare_components):

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.world import held_out_rows
 from specbench.specs.components import build
 from specbench.training.data import TrainingData, TrainingPrompt, load_data, total_steps
 from specbench.training.spec import TrainSpec
+from tools.embedded.rows import held_out_rows
 
 
 def loaded(kind: str = "distill", seed: int = 0, block: dict[str, Any] | None = None, **data: Any) -> TrainingData:

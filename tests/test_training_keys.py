@@ -10,9 +10,9 @@ import pytest
 from specbench.cli.train import spec_keys
 from specbench.specs import components as dotted
 from specbench.specs.components import build
-from specbench.training.spec import NgramSpec, TrainSpec
+from specbench.training.spec import HEADS, NOT_FOR_HEADS, NgramSpec, TrainSpec
 
-KINDS = ("scdf", "distill", "finetune", "ngram")
+KINDS = ("scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "ngram")
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 
 
@@ -24,7 +24,8 @@ def spec(kind: str, data: dict[str, Any]) -> TrainSpec | NgramSpec:
 def test_every_key_of_a_kind_is_named_with_its_default_and_its_meaning(kind: str) -> None:
     named = {key.key: key for key in spec_keys(kind)}
     others = set(KINDS) - {kind}
-    made = spec(kind, BASE).model_dump(exclude={"kind", *others})
+    without = {*others, *(NOT_FOR_HEADS if kind in HEADS else ())}
+    made = spec(kind, BASE).model_dump(exclude={"kind", *without})
     assert set(dotted.leaves(made)) <= set(named)
     for key in named.values():
         assert key.meaning, key.key
@@ -37,7 +38,7 @@ def test_every_named_key_can_be_set(kind: str) -> None:
     for key in spec_keys(kind):
         if key.key not in ("data.tasks", "output"):
             spec(kind, dotted.put(BASE, key.key, key.value))
-    assert "lora.rank" in {key.key for key in spec_keys(kind)} or kind == "ngram"
+    assert ("lora.rank" in {key.key for key in spec_keys(kind)}) == (kind in ("scdf", "distill", "finetune"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

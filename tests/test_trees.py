@@ -10,7 +10,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
@@ -207,7 +207,7 @@ def test_a_rule_for_chains_does_not_take_a_drafter_of_trees(monkeypatch: pytest.
     DRAFTERS.names()
     monkeypatch.setattr(DRAFTERS, "_builtin", dict(DRAFTERS._builtin))
 
-    @drafter("bush", provides=frozenset({"probs"}), needs_model=False, tree_depth=lambda: 3)
+    @DRAFTERS.register("bush", provides={"probs"}, tree_depth=lambda: 3)
     def bush(models: object, sampling: Sampling) -> RandomTrees:
         return RandomTrees(4, 5)
 

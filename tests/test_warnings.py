@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from specbench.cli import app
+from specbench.cli import make_app
 from specbench.results.bootstrap import Metric
 from specbench.results.check import check
 from specbench.results.leaderboard import load, write
@@ -126,7 +126,7 @@ def drifting(tmp_path_factory: pytest.TempPathFactory, tiny_pair: tuple[str, str
     run += ["--data", "sample"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)  # of the warm-up
-        assert CliRunner().invoke(app, run).exit_code == 0
+        assert CliRunner().invoke(make_app(), run).exit_code == 0
     path = folder / "records.jsonl"
     records = read(path)
     assert all(each["measured_at"] > 1.7e9 for each in records), "seconds since 1970"
@@ -139,7 +139,7 @@ def drifting(tmp_path_factory: pytest.TempPathFactory, tiny_pair: tuple[str, str
             for passes in generation["passes"].values():
                 passes[:] = [[length, spent * scale] for length, spent in passes]
     path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
-    assert CliRunner().invoke(app, run).exit_code == 0
+    assert CliRunner().invoke(make_app(), run).exit_code == 0
     return folder
 
 

@@ -5,12 +5,12 @@ from itertools import combinations
 
 import pytest
 
-from specbench.embedded import build
-from specbench.embedded.world import WORLDS, chat, held_out_rows
+from specbench.embedded.world import WORLDS, chat
 from specbench.embedded.world import chat as dolly
 from specbench.embedded.world import sentences as world_sentences
 from specbench.embedded.world.grammar import LANGUAGES, Sentence, gender_of, say, words
 from specbench.embedded.world.rows import tables
+from tools.embedded.rows import SAMPLE_SEED, held_out_rows
 
 PAIRS = list(WORLDS["wmt"].weights())
 SAID = [
@@ -181,7 +181,7 @@ def test_every_translation_task_has_rows_of_its_own():
     """Two tasks meet by chance in one short sentence ("Anna is tall."); the same draws would share a dozen."""
     sources = []
     for task in ("wmt", "iwslt14", "low_resource_mt", "spec_bench", "multilingual_spec_bench"):
-        rows = held_out_rows(task, 12, build.SAMPLE_SEED)
+        rows = held_out_rows(task, 12, SAMPLE_SEED)
         english = {row["translation"]["en"] for row in rows if "translation" in row}
         english |= {row["_completion"][0] for row in rows if row["subset"] in ("translation", *chat.SOURCE_LANGUAGES)}
         sources.append(english)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import typer
 from pydantic import BaseModel
 
-from specbench.cli import app
+from specbench.cli import make_app
 from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import shown
@@ -28,7 +28,7 @@ from specbench.specs.task import TaskSpec
 from specbench.training.spec import DEFAULTS, NgramSpec, TrainSpec
 from tools.surroundings import EXIT_CODES, VARIABLES
 
-KINDS: dict[str, tuple[Registry, str]] = {
+KINDS: dict[str, tuple[Registry[..., Any], str]] = {
     "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
     "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
     "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
@@ -57,7 +57,7 @@ def pages() -> dict[str, str]:
 def commands() -> str:
     """Returns a section for every command, with its arguments and options."""
     lines = ["# Commands and options", "", "`specbench COMMAND --help` prints the same in a terminal.", ""]
-    for name, command in walk(typer.main.get_command(app), "specbench"):
+    for name, command in walk(typer.main.get_command(make_app()), "specbench"):
         lines += [f"## {name}", "", paragraphs(command.help or ""), "", *options_table(command.params)]
     return "\n".join(lines)
 

@@ -4,24 +4,17 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from specbench import __version__
-from specbench.cli.analyses import audit, fairness, languages, limit, vocab
 from specbench.cli.arguments import bound_numbers, check_words
-from specbench.cli.info import fetch, list_, show, validate
-from specbench.cli.leaderboard import check, compare, leaderboard, schema
-from specbench.cli.publish import board, site, suite
-from specbench.cli.run import PASSED_ON, lm_eval, run
-from specbench.cli.train import train
-from specbench.cli.tune import sweep, tune
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 # The base class of all usage errors, in click or in the copy of click in newer versions of typer.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
@@ -32,7 +25,6 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
@@ -41,18 +33,31 @@ def options(
     """Benchmark speculative decoding of language models."""
 
 
-COMMANDS: Mapping[str, Callable[..., None]] = {
-    "run": run, "list": list_, "validate": validate, "fetch": fetch, "show": show, "audit": audit, "sweep": sweep,
-    "suite": suite, "tune": tune, "vocab": vocab, "limit": limit, "languages": languages, "fairness": fairness,
-    "compare": compare, "schema": schema, "site": site, "check": check,
+# The function or group of each command, as module:name, in the order of the help.
+COMMANDS = {
+    "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "info:show",
+    "audit": "analyses:audit", "sweep": "tune:sweep", "suite": "publish:suite", "tune": "tune:tune",
+    "vocab": "analyses:vocab", "limit": "analyses:limit", "languages": "analyses:languages",
+    "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
+    "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval", "train": "train:train",
+    "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
 }  # fmt: skip
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
-app.add_typer(train, name="train")
-app.add_typer(leaderboard, name="leaderboard")
-app.add_typer(board, name="board")
-bound_numbers(app)
+PASSED_ON = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Returns the command line with some of its commands; it imports the modules of these alone."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(options)
+    for name in names:
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"specbench.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, context_settings=PASSED_ON.get(name))(command)
+    bound_numbers(app)
+    return app
 
 
 def main() -> None:
@@ -76,6 +81,8 @@ def call_app() -> int:
     """Parses the command line and runs its command. Returns the exit code."""
     try:
         check_words(sys.argv[1:])
+        first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        app = make_app([first] if first in COMMANDS else COMMANDS)
         code = int(app(standalone_mode=False) or 0)
     except ConfigError as error:
         return fail(error)

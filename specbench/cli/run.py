@@ -43,15 +43,18 @@ def run(
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
-    from specbench.tasks.judge.judgements import judging_of
     from specbench.tasks.sandbox import run as permission
 
     permission.allow(options.allow_code_execution)
+    judging = None
+    if judge is not None or judge_base_url is not None or judge_prices is not None or judge_dry_run:
+        from specbench.tasks.judge.judgements import judging_of
+
+        judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
     request = Request(
         split(task), split(method), options, command_line(), output=path("--output", output),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
-        lm_eval_include=path("--lm-eval-include", lm_eval_include),
-        judging=judging_of(judge, judge_base_url, judge_prices, judge_dry_run),
+        lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
     )  # fmt: skip
     outcome = execute(request, stderr)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
@@ -76,9 +79,6 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
         yield breakdown_table(group)
     if len(groups) > 1:
         yield overview_table(groups)
-
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the rest is parsed by lm-eval
 
 
 def lm_eval(context: typer.Context) -> None:

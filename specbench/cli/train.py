@@ -15,7 +15,16 @@ from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.components import AnySpec
-from specbench.training.spec import BLOCKS, DEFAULTS, EXAMPLES, DescribedSpec, NgramSpec, TrainSpec
+from specbench.training.spec import (
+    BLOCKS,
+    DEFAULTS,
+    EXAMPLES,
+    HEADS,
+    NOT_FOR_HEADS,
+    DescribedSpec,
+    NgramSpec,
+    TrainSpec,
+)
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -36,7 +45,8 @@ def spec_keys(kind: str) -> Iterator[Parameter]:
     model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
-        if block != "kind" and (block == kind or block not in BLOCKS):
+        has_effect = block == kind or block not in (*BLOCKS, *(NOT_FOR_HEADS if kind in HEADS else ()))
+        if block != "kind" and has_effect:
             yield parameter
 
 
@@ -122,6 +132,9 @@ NUM_STEPS = {
     "scdf": "250 of 4 passes (the paper's 1,000 draws, as we read it)",
     "distill": "800 (the paper's)",
     "finetune": "as many as finetune.epochs take",
+    "medusa": "as many as medusa.epochs take",
+    "eagle": "as many as eagle.epochs take",
+    "eagle3": "as many as eagle3.epochs take",
 }
 
 
@@ -226,6 +239,9 @@ KINDS = {
     "scdf": "Fine-tune a drafter on the target's continuations, the languages that it misses most weighted most.",
     "distill": "Distil the target's most probable tokens into a drafter: on its answers to a task, or on raw text.",
     "finetune": "Pretrain a drafter on texts, or fine-tune it on what the target generates.",
+    "medusa": "Train Medusa heads on what the target generates.",
+    "eagle": "Train an EAGLE-1 head, which EAGLE-2 uses too, on what the target generates.",
+    "eagle3": "Train an EAGLE-3 head on what the target generates.",
 }
 for kind, about_it in KINDS.items():
     train.command(kind, cls=WithKeys, help=about_it + " The same command resumes.")(trainer(kind))

@@ -9,57 +9,85 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, get_args
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import CoreSchema
 
+from specbench import BUILT_IN
 from specbench.core.errors import ConfigError, nearest
 
 Factory = Callable[..., Any]
 MAX_INT = 2**63 - 1  # maximum of every integer in a spec: tensors and files hold no larger ones
 
 
-class Registry:
-    """The registry of one kind of component. `group`: the entry point group of its plug-ins. `home`: the module whose
-    import registers the built-in components. It is imported at the first look-up, because it imports torch and this
-    module."""
+AnyFactory = TypeVar("AnyFactory", bound=Factory)
+Declared = ParamSpec("Declared")
+AnyFeatures = TypeVar("AnyFeatures")
 
-    def __init__(self, kind: str, group: str, home: str | None = None) -> None:
+
+class Registry(Generic[Declared, AnyFeatures]):
+    """The registry of one kind of component.
+
+    `group`: the entry point group of its plug-ins, and the key of its modules in BUILT_IN. `features`: the record of
+    what a factory declares about its components; its fields are keywords of `register` and `declare`.
+    """
+
+    def __init__(self, kind: str, group: str, features: Callable[Declared, AnyFeatures]) -> None:
         self.kind = kind
         self.group = group
-        self.home = home
         self._builtin: dict[str, Factory] = {}
+        self._make_features = features
+        self._features: dict[Factory, AnyFeatures] = {}
         self._options: dict[str, tuple[Factory, type[BaseModel]]] = {}
 
-    def register(self, name: str) -> Callable[[Factory], Factory]:
-        """Returns a decorator that registers a factory under a name."""
+    def register(
+        self, name: str, *args: Declared.args, **declared: Declared.kwargs
+    ) -> Callable[[AnyFactory], AnyFactory]:
+        """Returns a decorator that registers a factory under a name, with the features that it declares."""
 
-        def add(factory: Factory) -> Factory:
+        def add(factory: AnyFactory) -> AnyFactory:
             if name in self._builtin:
                 raise ValueError(f"{self.kind} '{name}' is registered twice")
             self._builtin[name] = factory
+            return self.declare(*args, **declared)(factory)
+
+        return add
+
+    def declare(self, *args: Declared.args, **declared: Declared.kwargs) -> Callable[[AnyFactory], AnyFactory]:
+        """Returns a decorator for the factory of a plug-in, whose name is that of its entry point."""
+        features = self._make_features(*args, **declared)
+
+        def add(factory: AnyFactory) -> AnyFactory:
+            self._features[factory] = features
             return factory
 
         return add
+
+    def features(self, name: str) -> AnyFeatures:
+        """Returns what the factory of a name declares; if it declares nothing, the defaults."""
+        default = cast(Callable[[], AnyFeatures], self._make_features)
+        return self._features.get(self.get(name)) or default()
 
     @cached_property
     def _plugins(self) -> dict[str, Any]:
         return {point.name: point for point in entry_points(group=self.group)}
 
     def names(self) -> list[str]:
-        self._import_home()
+        for module in BUILT_IN.get(self.group, ()):
+            importlib.import_module(module)
         return sorted({*self._builtin, *self._plugins})
 
-    def _import_home(self) -> None:
-        if self.home:
-            importlib.import_module(self.home)
-
     def get(self, name: str) -> Factory:
-        """Returns the factory. Raises ConfigError that lists the choices."""
-        self._import_home()
+        """Returns the factory; built-in modules are imported only until one has registered it. Raises ConfigError that
+        lists the choices."""
+        modules = iter(BUILT_IN.get(self.group, ()))
+        while name not in self._builtin and (module := next(modules, None)):
+            importlib.import_module(module)
         if name in self._builtin:
             return self._builtin[name]
         if name not in self._plugins:
@@ -172,10 +200,76 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
     return list(model.model_fields)
 
 
-DRAFTERS = Registry("drafter", "specbench.drafters", home="specbench.decoding")
-DECODERS = Registry("decoder", "specbench.decoders", home="specbench.integrations.entry")
-RULES = Registry("rule", "specbench.rules", home="specbench.decoding")
-BRIDGES = Registry("bridge", "specbench.bridges", home="specbench.decoding")
-READERS = Registry("reader", "specbench.readers", home="specbench.tasks.readers")
-SCORERS = Registry("scorer", "specbench.scorers", home="specbench.tasks.scoring")
-TASK_SOURCES = Registry("task source", "specbench.task_sources", home="specbench.integrations.lm_eval.tasks")
+@dataclass(frozen=True, kw_only=True)
+class DrafterFeatures:
+    """What the factory of a drafter declares.
+
+    provides: the distributions that come with its proposals, `probs` (after temperature and truncation) and
+        `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, in words.
+    prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
+    tree_depth: for a drafter whose proposals may be trees; it maps the drafter's options to the number of levels, and
+        raises ConfigError for options that do not fit. tree_shape: maps them to the largest tree (`parents` of the
+        nodes, and their `ranks`, −1 for tokens that cannot be accepted), or to None if it grows as it is drafted.
+    """
+
+    provides: AbstractSet[str] = frozenset()
+    needs_model: bool = False
+    needs: str | None = None
+    prescribes: str | None = None
+    tree_depth: Callable[..., int] | None = None
+    tree_shape: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleFeatures:
+    """What the factory of a verification rule declares: whether the output follows the target's distribution, the
+    distributions that a drafter must provide, and whether the rule judges draft trees as well as chains."""
+
+    lossless: bool = False
+    requires: AbstractSet[str] = frozenset()
+    verifies_trees: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgeFeatures:
+    """What the factory of a vocabulary bridge declares: whether it needs equal vocabularies, and which of the
+    distributions that a drafter provides are not available through the bridge."""
+
+    same_vocabulary: bool = False
+    removes: AbstractSet[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerFeatures:
+    """What the factory of a scorer declares.
+
+    needs_reference: a scorer that needs none is called with "". takes_language: whether the first argument of the
+        factory is the language of the task. examples: for tasks of another harness, a function of the scorer's
+        options, `data` and `limit` that returns the TaskData which replaces the rows of the task.
+    """
+
+    needs_reference: bool = True
+    takes_language: bool = False
+    examples: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderFeatures:
+    """What the factory of a reader declares. join: merges two consecutive rows into one before they are read, or
+    returns None."""
+
+    join: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoFeatures:
+    """The record of kinds whose factories declare nothing."""
+
+
+DRAFTERS = Registry("drafter", "specbench.drafters", DrafterFeatures)
+DECODERS = Registry("decoder", "specbench.decoders", NoFeatures)
+RULES = Registry("rule", "specbench.rules", RuleFeatures)
+BRIDGES = Registry("bridge", "specbench.bridges", BridgeFeatures)
+READERS = Registry("reader", "specbench.readers", ReaderFeatures)
+SCORERS = Registry("scorer", "specbench.scorers", ScorerFeatures)
+TASK_SOURCES = Registry("task source", "specbench.task_sources", NoFeatures)

@@ -11,9 +11,10 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from specbench.core.registry import RULES
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposal, Verification, at_tokens
 from specbench.decoding.sampling import DenseProbs, Distributions, draw, residual
-from specbench.decoding.verification import VerificationRule, rule
+from specbench.decoding.verification import VerificationRule
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,7 @@ Walk = Generator[Choice, int, tuple[list[int], int]]  # returns the accepted nod
 
 
 class WalkingRule(VerificationRule):
-    """A rule that is a walk over a proposal, given the target's distributions [num_nodes + 1, vocab] and the drafter's.
-
-    `draws` are the ways of drawing siblings that the rule is valid for (see TreeProposal).
-    """
-
-    draws: frozenset[str] = frozenset()
+    """A rule that walks over a proposal, given the target's distributions [num_nodes + 1, vocab] and the drafter's."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         """Yields the random choices of one verification. Returns the accepted nodes and the next token."""
@@ -134,7 +130,7 @@ class RecursiveRejection(WalkingRule):
         return target_probs, None
 
 
-@rule("recursive_rejection", lossless=True, requires=frozenset(), verifies_trees=True)
+@RULES.register("recursive_rejection", lossless=True, verifies_trees=True)
 def recursive_rejection_rule() -> VerificationRule:
     """The children of a node are judged in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
     the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
@@ -186,7 +182,7 @@ def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_draf
     return high
 
 
-@rule("k_seq", lossless=True, requires=frozenset(), verifies_trees=True)
+@RULES.register("k_seq", lossless=True, verifies_trees=True)
 def k_seq_rule() -> VerificationRule:
     """The k children of a node, drawn independently, are judged in turn with probability min(1, p(x)/(ρ q(x))), where ρ
     between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
@@ -227,7 +223,7 @@ class GreedyMultiDraft(WalkingRule):
         return chance + (1.0 - chance) * float(normalized_residual(p, q)[top].sum())
 
 
-@rule("greedy_multi_draft", lossless=True, requires=frozenset(), verifies_trees=True)
+@RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True)
 def greedy_multi_draft_rule() -> VerificationRule:
     """For children that are the drafter's most probable tokens and one token drawn from the others. The drawn one is
     accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
@@ -279,7 +275,7 @@ class Traversal(WalkingRule):
             draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
 
 
-@rule("traversal", lossless=True, requires=frozenset(), verifies_trees=True)
+@RULES.register("traversal", lossless=True, verifies_trees=True)
 def traversal_rule() -> VerificationRule:
     """Judges whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut at
     one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
@@ -311,7 +307,7 @@ class BlockVerification(WalkingRule):
         return [], (yield Draw(normalized_residual(target_probs[0], draft_probs[0])))
 
 
-@rule("block", lossless=True, requires=frozenset({"probs"}))
+@RULES.register("block", lossless=True, requires={"probs"})
 def block_rule() -> VerificationRule:
     """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
@@ -347,7 +343,7 @@ class Typical(VerificationRule):
         return Verification(len(path), target.draw(path[-1] + 1 if path else 0, generator), nodes=tuple(path))
 
 
-@rule("typical", lossless=False, requires=frozenset(), verifies_trees=True)
+@RULES.register("typical", lossless=False, verifies_trees=True)
 def typical_rule(
     *,
     epsilon: Annotated[float, Field(gt=0, le=1, description=EPSILON)] = 0.09,

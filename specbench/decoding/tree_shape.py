@@ -38,9 +38,15 @@ class TreeShape:
 
 
 def best_shape(rank_chances: Sequence[float], num_nodes: int, max_depth: int) -> TreeShape:
+    """Returns the tree of `num_nodes` nodes with the largest expected number of accepted tokens, if a candidate of rank
+    r is accepted with chance `rank_chances[r]` at every node, given that its parent was."""
+    return best_shape_by_level([rank_chances] * max_depth, num_nodes)
+
+
+def best_shape_by_level(level_chances: Sequence[Sequence[float]], num_nodes: int) -> TreeShape:
     """Returns the tree of `num_nodes` nodes with the largest expected number of accepted tokens.
 
-    A candidate of rank r is accepted with chance `rank_chances[r]` at every node, given that its parent was; the
+    A candidate of rank r at depth d is accepted with chance `level_chances[d][r]`, given that its parent was; the
     expected number is the sum of the nodes' chances. The most probable nodes are added one by one (arXiv:2401.10774,
     §2.3.3), which gives the optimum of the dynamic programme of arXiv:2402.12374, §4.1.1, for falling chances. Equal
     chances are ordered by depth and rank.
@@ -48,17 +54,18 @@ def best_shape(rank_chances: Sequence[float], num_nodes: int, max_depth: int) ->
     parents: list[int] = []
     ranks: list[int] = []
     # (−chance of the node, depth, ranks of its path, parent)
-    waiting: list[tuple[float, int, tuple[int, ...], int]] = [(-rank_chances[0], 1, (0,), -1)]
+    waiting: list[tuple[float, int, tuple[int, ...], int]] = [(-level_chances[0][0], 1, (0,), -1)]
     while waiting and len(parents) < num_nodes:
         chance, depth, path, parent = heapq.heappop(waiting)
-        node = len(parents)
+        node, rank = len(parents), path[-1]
         parents.append(parent)
-        ranks.append(path[-1])
-        if path[-1] + 1 < len(rank_chances):
-            above = chance / rank_chances[path[-1]] if rank_chances[path[-1]] else 0.0
-            heapq.heappush(waiting, (above * rank_chances[path[-1] + 1], depth, (*path[:-1], path[-1] + 1), parent))
-        if depth < max_depth:
-            heapq.heappush(waiting, (chance * rank_chances[0], depth + 1, (*path, 0), node))
+        ranks.append(rank)
+        chances = level_chances[depth - 1]
+        if rank + 1 < len(chances):
+            following = chance / chances[rank] * chances[rank + 1]
+            heapq.heappush(waiting, (following, depth, (*path[:-1], rank + 1), parent))
+        if depth < len(level_chances):
+            heapq.heappush(waiting, (chance * level_chances[depth][0], depth + 1, (*path, 0), node))
     return TreeShape(tuple(parents), tuple(ranks))
 
 

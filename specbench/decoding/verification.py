@@ -1,8 +1,7 @@
 """Verification rules: they decide which draft tokens are accepted, and draw the token that comes after them.
 
 A rule maps (proposal, target distributions, generator) to a Verification. The target distributions are those of the
-draft positions and of the next one: num_drafted + 1 rows. Each factory has the attributes `lossless` and `requires`,
-which names the distributions that a drafter must provide.
+draft positions and of the next one: num_drafted + 1 rows.
 """
 
 import math
@@ -13,7 +12,7 @@ from typing import Annotated, Literal, cast
 import torch
 from pydantic import Field
 
-from specbench.core.registry import RULES, Factory
+from specbench.core.registry import RULES
 from specbench.decoding.proposal import (
     OUT_OF_VOCABULARY,
     Column,
@@ -29,6 +28,7 @@ class VerificationRule:
     """Decides which draft tokens are accepted and draws the token after them."""
 
     compares_processed = False  # whether the rule compares the distributions after temperature and truncation
+    draws: frozenset[str] | None = None  # ways of drawing siblings (see TreeProposal) that it is valid for; None: all
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and of the next one."""
@@ -39,22 +39,7 @@ class VerificationRule:
         return None
 
 
-def rule(
-    name: str, *, lossless: bool, requires: frozenset[str], verifies_trees: bool = False
-) -> Callable[[Factory], Factory]:
-    """Registers a rule factory with the attributes that the composition check reads. `verifies_trees` is true if the
-    rule judges draft trees as well as chains."""
-
-    def add(factory: Factory) -> Factory:
-        factory.lossless = lossless  # type: ignore[attr-defined]
-        factory.requires = requires  # type: ignore[attr-defined]
-        factory.verifies_trees = verifies_trees  # type: ignore[attr-defined]
-        return RULES.register(name)(factory)
-
-    return add
-
-
-@rule("rejection", lossless=True, requires=frozenset({"probs"}))
+@RULES.register("rejection", lossless=True, requires={"probs"})
 def rejection_rule() -> VerificationRule:
     """A draft token x is accepted with probability min(1, p(x)/q(x)), where p is the target's distribution and q the
     drafter's. After a rejection the next token is drawn from the residual, norm(max(p − q, 0)) (arXiv:2211.17192,
@@ -143,7 +128,7 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
     return Verification(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, draw_overlap=draw_overlap)
 
 
-@rule("exact_match", lossless=True, requires=frozenset(), verifies_trees=True)
+@RULES.register("exact_match", lossless=True, verifies_trees=True)
 def exact_match_rule() -> VerificationRule:
     """A token is drawn from the target at every position; draft tokens are accepted while they equal it
     (arXiv:2502.05202, Alg. 2). In a draft tree the path goes from each token to its child that equals the target's.
@@ -288,7 +273,7 @@ DIVERGENCE_ON = (
 )
 
 
-@rule("fuzzy", lossless=False, requires=frozenset({"probs", "raw_probs"}))
+@RULES.register("fuzzy", lossless=False, requires={"probs", "raw_probs"})
 def fuzzy_rule(
     *,
     divergence: Annotated[DivergenceName, Field(description=DIVERGENCE)],
@@ -350,7 +335,7 @@ def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor
     return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, out_of_vocabulary], dim=-1)
 
 
-@rule("random_accept", lossless=False, requires=frozenset())
+@RULES.register("random_accept", lossless=False)
 def random_accept_rule(
     *, probability: Annotated[float, Field(ge=0, le=1, description="The probability that a draft token is accepted.")]
 ) -> VerificationRule:

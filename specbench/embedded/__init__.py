@@ -1,1 +1,1 @@
-"""The embedded models: a small synthetic world, tiny models trained on it, and the command that builds them."""
+"""The embedded models: tiny models, and the small synthetic world that they know."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
@@ -32,7 +32,10 @@ from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.tasks.judge.judgements import Judging, with_recorded
+from specbench.tasks.judge import JUDGEMENTS_FILE
+
+if TYPE_CHECKING:
+    from specbench.tasks.judge.judgements import Judging
 
 
 def measurement_of(
@@ -177,7 +180,7 @@ def execute(
 
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
-    judging: Judging | None = None, make_progress: MakeProgress = RunProgress,
+    judging: "Judging | None" = None, make_progress: MakeProgress = RunProgress,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measures what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
@@ -195,7 +198,11 @@ def measure_into(
             known = {record_key(record): record for record in records}
             return MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
 
-        records, judge = with_recorded(measured, cells, folder.path, console)
+        records, judge = measured, None
+        if (folder.path / JUDGEMENTS_FILE).exists():
+            from specbench.tasks.judge.judgements import with_recorded
+
+            records, judge = with_recorded(measured, cells, folder.path, console)
         rows = rows_of(records, judge)
         write(folder.leaderboard, rows)  # whatever becomes of a judge that is asked now
         if judging is not None and judging.is_dry_run:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
 from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
@@ -101,8 +101,8 @@ def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
         return CONFIDENCE
     unbiased = variances * sizes / (sizes - 1)
     freedom = unbiased.sum() ** 2 / (unbiased**2 / (sizes - 1)).sum()
-    t = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
-    return float(2 * stats.norm.cdf(t * np.sqrt(unbiased.sum() / total)) - 1)
+    t = special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
+    return float(2 * special.ndtr(t * np.sqrt(unbiased.sum() / total)) - 1)
 
 
 CUTS = ("length", "context")  # the ends that a generation did not choose itself
@@ -125,7 +125,7 @@ class ScoringSpec:
     @property
     def code(self) -> str | None:
         """The language that can be identified in an answer; None where none is required, or answers are too short."""
-        return known(self.language) if self.language and getattr(self.scorer, "in_sentences", True) else None
+        return known(self.language) if self.language and (self.scorer is None or self.scorer.in_sentences) else None
 
     @property
     def main(self) -> str | None:
@@ -237,7 +237,7 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
 
 def _is_of_samples(scoring: ScoringSpec, name: str) -> bool:
     """Returns whether a metric is one of all answers to a prompt, such as pass@k."""
-    return scoring.scorer is not None and name in scoring.scorer.names and hasattr(scoring.scorer, "of_samples")
+    return scoring.scorer is not None and name in scoring.scorer.names and scoring.scorer.combines_samples
 
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import cast
 
-from specbench import decoding  # noqa: F401  (registers the built-in components)
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS
 from specbench.decoding.bridges import VocabularyMismatch
@@ -17,7 +16,6 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_rules import WalkingRule
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
@@ -135,7 +133,7 @@ def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling,
 
 def check_draws(method: MethodSpec, rule: VerificationRule, drafter: Drafter) -> None:
     """Raises ConfigError if a rule for trees is not valid for the way in which the drafter draws siblings."""
-    if drafter.draws is None or not isinstance(rule, WalkingRule) or drafter.draws in rule.draws:
+    if drafter.draws is None or rule.draws is None or drafter.draws in rule.draws:
         return
     raise ConfigError(
         f"method '{method.name}': verification.rule = '{method.verification.rule}': is for children drawn "

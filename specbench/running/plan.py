@@ -111,18 +111,14 @@ def check_prompts(cell: Cell, chat: str) -> None:
 
 
 def check_references(cell: Cell) -> None:
-    """Raises ConfigError for a reference that the scorer cannot read. A scorer for which judging an answer is costly
-    checks references with `check_reference`; others are tested by judging an empty answer."""
+    """Raises ConfigError for a reference that the scorer cannot read."""
     scorer = cell.scorer
     for example in cell.data.examples:
         for reference in example.references:
             if scorer is None or reference is None:
                 continue
             try:
-                if hasattr(scorer, "check_reference"):
-                    scorer.check_reference(reference)
-                else:
-                    scorer("", reference)
+                scorer.check_reference(reference)
             except ConfigError as error:
                 raise ConfigError(f"{cell.data.location}: {cell.subset} example {example.id}: {error}") from error
 

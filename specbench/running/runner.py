@@ -73,7 +73,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
     cell, example = block.cell, block.example
     results: dict[str, Any] = {}
     num_prompt_tokens, num_truncated = 0, example.truncated_tokens
-    needs_none = cell.task.scorer is not None and not cell.task.scorer.needs_reference
+    needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
     reference = "" if block.reference is None and needs_none else block.reference
     for decoder in block.order:
         name = decoder.method.name

@@ -7,7 +7,20 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, Factory, Registry, Strict, first_problem
+from specbench.core.registry import (
+    BRIDGES,
+    DRAFTERS,
+    RULES,
+    SCORERS,
+    BridgeFeatures,
+    DrafterFeatures,
+    Factory,
+    Registry,
+    RuleFeatures,
+    ScorerFeatures,
+    Strict,
+    first_problem,
+)
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -49,7 +62,7 @@ class Component(Spec):
 
     options: dict[str, Any]
 
-    registry: ClassVar[Registry]
+    registry: ClassVar[Registry[..., Any]]
     place: ClassVar[str]
     key: ClassVar[str]
 
@@ -89,10 +102,18 @@ class DrafterSpec(Component):
     registry, place, key = DRAFTERS, "drafter", "type"
     type: str
 
+    @property
+    def features(self) -> DrafterFeatures:
+        return DRAFTERS.features(self.type)
+
 
 class VerificationSpec(Component):
     registry, place, key = RULES, "verification", "rule"
     rule: str
+
+    @property
+    def features(self) -> RuleFeatures:
+        return RULES.features(self.rule)
 
 
 class BridgeSpec(Component):
@@ -100,6 +121,10 @@ class BridgeSpec(Component):
 
     registry, place, key = BRIDGES, "bridge", "type"
     type: str
+
+    @property
+    def features(self) -> BridgeFeatures:
+        return BRIDGES.features(self.type)
 
     @model_validator(mode="before")
     @classmethod
@@ -116,9 +141,8 @@ class ScorerSpec(Component):
     type: str
 
     @property
-    def needs_reference(self) -> bool:
-        """Returns whether the scorer needs a reference; a factory that does not sets `needs_reference = False`."""
-        return bool(getattr(self.factory, "needs_reference", True))
+    def features(self) -> ScorerFeatures:
+        return SCORERS.features(self.type)
 
 
 def like_json(values: Any, place: str) -> None:

@@ -1,7 +1,7 @@
 """Checks that the parts of a method are compatible: drafter, rule, bridge, draft length, routes, drafter share."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -137,34 +137,34 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
             f"'{method.prescribes}' accepts: write verification: {{rule: {method.prescribes}}}"
         )
-    if proposes_trees(method):
-        _check_trees(method)
-    requires = feature_set(method.verification.factory, "requires")
-    removed = requires & feature_set(method.bridge.factory, "removes")
+    if (tree_depth := method.drafter.features.tree_depth) is not None:
+        _check_trees(method, tree_depth)
+    requires = method.verification.features.requires
+    removed = requires & method.bridge.features.removes
     if removed:
         raise ConfigError(
             f"verification.rule = '{method.verification.rule}': needs {', '.join(sorted(removed))}, which bridge "
             f"'{method.bridge.type}' cannot carry: choose another rule or another bridge"
         )
-    lacking = requires - feature_set(method.drafter.factory, "provides")
+    lacking = requires - method.drafter.features.provides
     if lacking:
         drafters = [name for name in DRAFTERS.names() if name != "none"]
-        able = [name for name in drafters if requires <= feature_set(DRAFTERS.get(name), "provides")]
+        able = [name for name in drafters if requires <= DRAFTERS.features(name).provides]
         raise ConfigError(
             f"verification.rule = '{method.verification.rule}': needs {', '.join(sorted(lacking))}, which drafter "
             f"'{method.drafter.type}' lacks: choose another rule or a drafter that has it ({', '.join(able)})"
         )
 
 
-def _check_trees(method: "MethodSpec") -> None:
+def _check_trees(method: "MethodSpec", tree_depth: Callable[..., int]) -> None:
     """Raises ConfigError if the rule or the bridge is for chains only, or more levels are requested than trees have."""
-    if not getattr(method.verification.factory, "verifies_trees", False):
-        able = [name for name in RULES.names() if getattr(RULES.get(name), "verifies_trees", False)]
+    if not method.verification.features.verifies_trees:
+        able = [name for name in RULES.names() if RULES.features(name).verifies_trees]
         raise ConfigError(
             f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
             f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
         )
-    depth = method.drafter.factory.tree_depth(**method.drafter.options)  # type: ignore[attr-defined]
+    depth = tree_depth(**method.drafter.options)
     if method.num_draft_tokens > depth:
         raise ConfigError(
             f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {depth} levels: give {depth} or "
@@ -179,9 +179,4 @@ def _check_trees(method: "MethodSpec") -> None:
 
 def proposes_trees(method: "MethodSpec") -> bool:
     """Returns whether a proposal of the method's drafter may be a tree."""
-    return method.decoder is None and getattr(method.drafter.factory, "tree_depth", None) is not None
-
-
-def feature_set(factory: Any, attribute: str) -> frozenset[str]:
-    """Returns the features that a component declares to provide, require or remove."""
-    return frozenset(getattr(factory, attribute, ()))
+    return method.decoder is None and method.drafter.features.tree_depth is not None

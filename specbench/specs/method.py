@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs import components as dotted
 from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
-from specbench.specs.composition import RouteSpec, check_composition, feature_set, with_default_drafter
+from specbench.specs.composition import RouteSpec, check_composition, with_default_drafter
 
 PromptDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
@@ -136,7 +136,7 @@ class MethodSpec(Spec):
         """
         if self.decoder is not None:
             return self.decoder.claims_lossless
-        return self.decodes_with == "target" and bool(getattr(self.verification.factory, "lossless", False))
+        return self.decodes_with == "target" and self.verification.features.lossless
 
     @property
     def needs_drafter(self) -> bool:
@@ -144,12 +144,12 @@ class MethodSpec(Spec):
         if self.decoder is not None:
             return self.decoder.drafter != "none"
         drafters = [self.drafter, *(route.drafter for route in (self.routes or {}).values() if route.drafter)]
-        return self.decodes_with != "target" or any(_needs_model(drafter) for drafter in drafters)
+        return self.decodes_with != "target" or any(drafter.features.needs_model for drafter in drafters)
 
     @property
     def checkpoint(self) -> str | None:
         """Returns the draft model that the method's file names, or None."""
-        if self.decoder is not None or not _needs_model(self.drafter):
+        if self.decoder is not None or not self.drafter.features.needs_model:
             return None
         return self.drafter.options.get("checkpoint")
 
@@ -171,7 +171,7 @@ class MethodSpec(Spec):
         assert self.routes is not None
         own = self.routes[name]
         drafter = own.drafter or self.drafter
-        absent = {"routes", "language", "sweep", "calibration", *(() if _needs_model(drafter) else ("bridge",))}
+        absent = {"routes", "language", "sweep", "calibration", *(() if drafter.features.needs_model else ("bridge",))}
         length = self.num_draft_tokens if own.num_draft_tokens is None else own.num_draft_tokens
         data = {**self.model_dump(exclude=absent), "drafter": drafter.model_dump(), "num_draft_tokens": length}
         made = build(MethodSpec, data, prefix=f"routes.{name}: ")
@@ -236,18 +236,18 @@ class MethodSpec(Spec):
             return False
         if self.routes is not None:
             return all(part.drafts_token_by_token for part in self.parts)
-        carried = feature_set(self.drafter.factory, "provides") - feature_set(self.bridge.factory, "removes")
+        carried = self.drafter.features.provides - self.bridge.features.removes
         return "raw_probs" in carried or self.prescribes is not None
 
     @property
     def prescribes(self) -> str | None:
         """Returns the rule that the drafter prescribes, because it sets the acceptance rate itself; None for others."""
-        return getattr(self.drafter.factory, "prescribes", None)
+        return self.drafter.features.prescribes
 
     @property
     def bridges_nothing(self) -> bool:
         """Returns whether the bridge is for two models with the same vocabulary."""
-        return bool(getattr(self.bridge.factory, "same_vocabulary", False))
+        return self.bridge.features.same_vocabulary
 
     @model_validator(mode="after")
     def _legal(self) -> "MethodSpec":
@@ -264,7 +264,3 @@ class MethodSpec(Spec):
             for value in values:
                 build(MethodSpec, dotted.put(plain, path, value), prefix=f"sweep.{path}: ")
         return self
-
-
-def _needs_model(drafter: DrafterSpec) -> bool:
-    return bool(getattr(drafter.factory, "needs_model", False))

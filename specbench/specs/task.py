@@ -280,8 +280,11 @@ class TaskSpec(Spec):
             if fixed:
                 raise ConfigError(f"subsets.{name}.{fixed[0]}: a subset cannot change '{fixed[0]}': delete the key")
             self.subset(name)
-        if self.reader is not None and self.reader not in READERS.names():
-            raise ConfigError(f"reader: unknown reader '{self.reader}': {nearest(self.reader, READERS.names())}")
+        if self.reader is not None:
+            try:
+                READERS.get(self.reader)
+            except ConfigError as error:
+                raise ConfigError(f"reader: {error}") from error
         for key, template in self._templates().items():
             templates.check(template, key)
             unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []
@@ -293,7 +296,8 @@ class TaskSpec(Spec):
     def _check_references(self) -> None:
         if self.reference and self.references:
             raise ConfigError("references: the task has a `reference` too: delete one of the two keys")
-        if self.scorer and self.scorer.needs_reference and not (self.reference or self.references or self.subsets):
+        needs_one = self.scorer is not None and self.scorer.features.needs_reference
+        if needs_one and not (self.reference or self.references or self.subsets):
             raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
 
     def reference_templates(self) -> dict[str, str]:

@@ -60,8 +60,9 @@ def load_examples(
     several names. Raises ConfigError for anything wrong with the data.
     """
     chosen = task.subset(subset)
-    if chosen.scorer is not None and hasattr(chosen.scorer.factory, "examples"):  # a task of another harness
-        made: TaskData = chosen.scorer.factory.examples(data=data, limit=limit, **chosen.scorer.options)
+    make_examples = chosen.scorer.features.examples if chosen.scorer is not None else None
+    if make_examples is not None and chosen.scorer is not None:  # a task of another harness
+        made: TaskData = make_examples(data=data, limit=limit, **chosen.scorer.options)
         return made
     place = data or ("sample" if use_sample else "hub")
     source = open_source(task, subset, place, num_subsets)

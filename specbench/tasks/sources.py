@@ -213,14 +213,13 @@ def rows_of(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
     """Yields the rows that the reader makes of each source row, with their place; a sample has the final layout
     already.
 
-    A reader may have `join(row, next) -> Row | None`, which merges two consecutive rows, or returns None. Raises
-    ConfigError naming the place of a row on which the reader fails.
+    Raises ConfigError naming the place of a row on which the reader fails.
     """
     if task.reader is None or source.kind == "sample":
         yield from source.rows
         return
     read: Callable[[Row], Any] = READERS.get(task.reader)()
-    join: Join | None = getattr(read, "join", None)
+    join = READERS.features(task.reader).join
     for place, raw in _joined(task, source.rows, join) if join else source.rows:
         with _naming(task, place, raw):
             made = read(raw)

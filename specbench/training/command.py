@@ -23,9 +23,10 @@ from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
 from specbench.training.cost import CostMeter
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
+from specbench.training.draft_head import DraftHead
 from specbench.training.objectives import build_objective
 from specbench.training.output import FORMAT, WITHOUT_EFFECT, OutputFolder, TrainingRecord, all_settings, data_record
-from specbench.training.spec import EXAMPLES, KINDS, TrainSpec
+from specbench.training.spec import EXAMPLES, HEADS, KINDS, TrainSpec
 from specbench.training.train import (
     check_fit,
     device_of,
@@ -97,7 +98,7 @@ def is_finished(spec: TrainSpec) -> bool:
     check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
             "target": identified(model_source(spec.target), spec.target_revision),
-            "drafter": identified(model_source(spec.drafter), spec.drafter_revision),
+            "drafter": spec.drafter and identified(model_source(spec.drafter), spec.drafter_revision),
         },
     })  # fmt: skip
     return True
@@ -119,7 +120,9 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
     data = settings["data"]
     names = [name.removeprefix(WORLD) for name in data["tasks"]]
     known = [name for name, given in zip(names, data["tasks"], strict=True) if name == given or is_measured(name)]
-    words = ["--task", ",".join(dict.fromkeys(known)) or "TASK", "--method", "sd", "--drafter", str(folder)]
+    words = ["--task", ",".join(dict.fromkeys(known)) or "TASK", "--method"]
+    is_head = settings["kind"] in HEADS
+    words += [settings["kind"], "--set", f"drafter.path={folder}"] if is_head else ["sd", "--drafter", str(folder)]
     if settings["target"] != TrainSpec.model_fields["target"].default:
         words += ["--target", settings["target"]]
     if settings["target_revision"] is not None:
@@ -159,7 +162,8 @@ def train_with_settings(
     if accelerator.is_main_process:
         warn_of_overlap(data, console)
     device = device_of(spec, accelerator)
-    target, drafter = load_target(spec, device), load_drafter(spec, device)
+    target = load_target(spec, device)
+    drafter = load_drafter(spec, device, target)
     check_fit(target, drafter)
     with output.reporting_what_is_kept(console):
         with CostMeter(drafter.device) as meter:
@@ -186,7 +190,7 @@ def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any],
     }  # fmt: skip
 
 
-def model_record(model: CausalLM) -> dict[str, str | None]:
+def model_record(model: CausalLM | DraftHead) -> dict[str, str | None]:
     """Returns a model's name, and the commit or the digest of its files."""
     return {"name": model.name, "revision": model.revision}
 

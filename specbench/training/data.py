@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from random import Random
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import stream_seed
-from specbench.embedded.world import WORLDS
+from specbench.embedded.world import WORLDS, World
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
@@ -24,10 +24,6 @@ from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
 from specbench.tasks.scoring.contract import Reference
 from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
-
-if TYPE_CHECKING:
-    from specbench.embedded.world import World
-
 
 TEXT_FORMATS = (".txt", ".jsonl")
 
@@ -159,11 +155,10 @@ NUM_ROWS = 256  # of each subset, if no limit is given
 MAX_DRAWS = 20  # for each requested row: some subsets have few different rows
 
 
-def load_world(name: str) -> "World":
+def load_world(name: str) -> World:
     """Returns the kind of rows of the embedded world with this name. Raises ConfigError for an unknown name."""
-
     if name not in WORLDS:
-        choices = [task for task, world in WORLDS.items() if world.num_samples]
+        choices = [task for task, world in WORLDS.items() if world.has_task]
         alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
         found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
         raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
@@ -172,7 +167,7 @@ def load_world(name: str) -> "World":
 
 def is_measured(name: str) -> bool:
     """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
-    return load_world(name).num_samples > 0
+    return load_world(name).has_task
 
 
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
@@ -346,8 +341,9 @@ def total_steps(spec: TrainSpec, num_items: int) -> int:
     """
     if spec.num_steps is not None:
         return spec.num_steps
-    assert spec.finetune is not None
-    num_passes = spec.finetune.epochs * -(-num_items // spec.finetune.batch_size)
+    assert spec.epochs is not None
+    epochs, batch_size = spec.epochs
+    num_passes = epochs * -(-num_items // batch_size)
     num_steps = -(-num_passes // spec.gradient_accumulation)
     check_warmup(spec.warmup, num_steps)
     return num_steps

@@ -17,6 +17,7 @@ from specbench.models.text_model import shortest_context
 from specbench.running.prompts import Budget, encode, shortened
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
+from specbench.training.draft_head import DraftHead, head_losses
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
@@ -37,7 +38,7 @@ MINI_BATCH = 8  # samples that go through the models together
 
 class SampleObjective:
     """The mean loss over all learnt tokens of a batch. Each of its mini-batches holds samples of one group, so that the
-    loss of each group is known.
+    loss of each group is known; with `mixes_groups`, a batch is one pass over samples of similar length.
 
     `share` of each group's prompts (at least one) is held out with all answers, the same prompts for the same seed. A
     prompt that is held out of one group is learnt in none. The last batch of an epoch may be smaller.
@@ -46,10 +47,14 @@ class SampleObjective:
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
 
     def __init__(
-        self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses
-    ) -> None:
+        self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses,
+        mixes_groups: bool = False,
+    ) -> None:  # fmt: skip
         self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
+        self._mixes_groups = mixes_groups
         self.samples, self.held_out = split_held_out(samples, share, seed)
+        if mixes_groups:
+            self.samples.sort(key=lambda sample: len(sample.ids))
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
@@ -62,6 +67,9 @@ class SampleObjective:
         """Returns the mini-batches of a batch; their weights sum to 1."""
         self._sums, self._counts = {}, {}
         samples = self.batch(number)
+        if self._mixes_groups:
+            batch = Batch(samples)
+            return [LossPart("all", 1.0, batch.num_learnt, partial(self._loss_of_groups, batch))]
         total = sum(sample.num_learnt for sample in samples)
         groups = dict.fromkeys(sample.group for sample in samples)
         return [
@@ -74,6 +82,9 @@ class SampleObjective:
         """Returns the samples of a pass. Every epoch contains each sample once, in its own order."""
         per_epoch = -(-len(self.samples) // self._batch_size)
         epoch, place = divmod(number, per_epoch)
+        if self._mixes_groups:
+            start = shuffled(per_epoch, self._seed, "epoch", epoch)[place] * self._batch_size
+            return self.samples[start : start + self._batch_size]
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
@@ -95,9 +106,19 @@ class SampleObjective:
 
     def _loss(self, group: str, batch: Batch, drafter: nn.Module) -> Tensor:
         loss = self._token_losses(batch, drafter).mean()
-        self._sums[group] = self._sums.get(group, 0.0) + float(loss.detach()) * batch.num_learnt
-        self._counts[group] = self._counts.get(group, 0) + batch.num_learnt
+        self._count(group, float(loss.detach()) * batch.num_learnt, batch.num_learnt)
         return loss
+
+    def _loss_of_groups(self, batch: Batch, drafter: nn.Module) -> Tensor:
+        losses = self._token_losses(batch, drafter)
+        lengths = [sample.num_learnt for sample in batch.samples]
+        for sample, part in zip(batch.samples, losses.detach().split(lengths), strict=True):
+            self._count(sample.group, float(part.sum()), len(part))
+        return losses.mean()
+
+    def _count(self, group: str, loss: float, num_tokens: int) -> None:
+        self._sums[group] = self._sums.get(group, 0.0) + loss
+        self._counts[group] = self._counts.get(group, 0) + num_tokens
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -253,7 +274,7 @@ AnyObjective = CorrectiveObjective | SampleObjective
 
 
 def build_objective(
-    spec: TrainSpec, target: CausalLM, drafter: CausalLM, data: TrainingData, cache_folder: Path,
+    spec: TrainSpec, target: CausalLM, drafter: CausalLM | DraftHead, data: TrainingData, cache_folder: Path,
     console: Console | None = None,
 ) -> AnyObjective:  # fmt: skip
     """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
@@ -264,7 +285,7 @@ def build_objective(
     can be learnt, and if the target's server fails.
     """
     store = GenerationCache(cache_folder, console)
-    context = shortest_context([target, drafter])
+    context = target.context_limit if isinstance(drafter, DraftHead) else shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
     tokenizer = drafter.tokenizer
     if spec.distill is not None and spec.distill.corpus == "general":
@@ -276,17 +297,22 @@ def build_objective(
         if spec.scdf is not None:
             prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
             return CorrectiveObjective(spec, target, prompts)
-        if spec.finetune is not None:
-            samples = self_distilled(spec, target, texts, store, limit)
-        else:
+        if spec.distill is not None:
             samples = answered(spec, target, texts, 0.0, store)
+        else:
+            samples = self_distilled(spec, target, texts, store, limit)
     if spec.distill is not None:
         batch_size = spec.distill.batch_size
         losses = soft_target_losses(target, samples, spec.distill.top_k, spec.generation_batch)
+    elif spec.head is not None:
+        assert isinstance(drafter, DraftHead)
+        drafter.choose_vocabulary(spec, samples)
+        batch_size, losses = spec.head.batch_size, head_losses(spec, target)
     else:
         assert spec.finetune is not None
         batch_size, losses = spec.finetune.batch_size, text_losses(target.vocab_size)
-    return SampleObjective(samples, batch_size, spec.validation_share, spec.seed, losses)
+    is_head = spec.head is not None
+    return SampleObjective(samples, batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
 
 
 def fitting_prompts(

@@ -100,6 +100,54 @@ class FinetuneSpec(DescribedSpec):
     """Share of the prompts that is held out for validation."""
 
 
+class HeadSpec(DescribedSpec):
+    """Settings of a draft head, which learns the target's distributions on the target's answers to the prompts."""
+
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0,)
+    """The target answers every prompt once at each of these temperatures."""
+    batch_size: Positive = 16
+    """Texts of a pass."""
+    epochs: Positive = 2
+    """Epochs if num_steps is null."""
+    validation_share: Share = 0.02
+    """Share of the prompts that is held out for validation."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """The loss of each further draft token has this factor more."""
+
+
+class MedusaSpec(HeadSpec):
+    """Settings of Medusa heads (arXiv:2401.10774, §2.2)."""
+
+    num_heads: Annotated[int, Field(ge=1, le=16)] = 5
+    """Heads, which is the number of tokens on the longest path of a draft."""
+    num_blocks: Annotated[int, Field(ge=0, le=4)] = 1
+    """Residual blocks of each head."""
+
+
+class EagleSpec(HeadSpec):
+    """Settings of an EAGLE-1 head (arXiv:2401.15077, §3.2, §4)."""
+
+    epochs: Positive = 20
+    """Epochs if num_steps is null."""
+    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 1
+    """Draft steps that are trained: from the second on, the head reads its own states."""
+    state_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the distance to the target's hidden state (smooth L1)."""
+    logit_weight: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the cross-entropy with the target's distribution."""
+
+
+class Eagle3Spec(HeadSpec):
+    """Settings of an EAGLE-3 head (arXiv:2503.01840, §3.2)."""
+
+    epochs: Positive = 10
+    """Epochs if num_steps is null. The paper uses at most 40."""
+    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 7
+    """Draft steps that are trained: from the second on, the head reads its own states."""
+    draft_vocab_size: Positive | None = None
+    """The head drafts only this number of tokens, those most frequent in the training texts; null: all."""
+
+
 class LoraSpec(DescribedSpec):
     """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
 
@@ -170,13 +218,20 @@ class DataSpec(DescribedSpec):
         return self
 
 
-Kind = Literal["scdf", "distill", "finetune"]
+Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3"]
+HEADS = ("medusa", "eagle", "eagle3")
+NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize")  # a head is one layer
 
 # P0's STEPS = 1,000 (printed "10,00") count draws of languages; GRAD_ACCUM = 4 of them make an update: App. D.1 divides
 # the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
 # P1's table 2 has the keys of transformers' Trainer: its 800 total and 60 warm-up steps are updates of 4 · 16 samples.
 # With another num_steps the warm-up keeps its share. The papers do not give weight decay and clipping (P1, P3) and the
 # schedule (P0); these are the usual values.
+# Learning rates, warm-up and clipping of heads are those of the papers or of their published training code.
+NEW_HEAD: dict[str, Any] = {
+    "drafter": None, "schedule": "cosine", "warmup": 0.03, "weight_decay": 0.0, "gradient_accumulation": 1,
+    "max_new_tokens": 512, "max_text_tokens": 2048,
+}  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {
     "scdf": {"num_steps": 250, "learning_rate": 1e-4, "schedule": "constant", "warmup": 0, "weight_decay": 0.01,
              "gradient_accumulation": 4, "max_new_tokens": 64, "max_text_tokens": 512,
@@ -185,10 +240,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
                 "weight_decay": 0.01, "gradient_accumulation": 4, "max_new_tokens": 128, "max_text_tokens": 128},
     "finetune": {"learning_rate": 2e-5, "schedule": "cosine", "warmup": 0.03, "weight_decay": 0.0,
                  "gradient_accumulation": 1, "max_new_tokens": 512, "max_text_tokens": 2048},
+    "medusa": {**NEW_HEAD, "learning_rate": 1e-3, "warmup": 0.1},
+    "eagle": {**NEW_HEAD, "learning_rate": 3e-5, "clip": 0.5},
+    "eagle3": {**NEW_HEAD, "learning_rate": 5e-5, "clip": 0.5},
 }  # fmt: skip
 
 
-BLOCKS: dict[str, type[DescribedSpec]] = {"scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec}
+BLOCKS: dict[str, type[DescribedSpec]] = {
+    "scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec, "medusa": MedusaSpec, "eagle": EagleSpec,
+    "eagle3": Eagle3Spec,
+}  # fmt: skip
 
 
 class TrainSpec(DescribedSpec):
@@ -203,8 +264,8 @@ class TrainSpec(DescribedSpec):
     """The model that is drafted for: hub id, folder or embedded:NAME."""
     target_revision: str | None = None
     """Hub revision of the target."""
-    drafter: Text = "embedded:drafter"
-    """The model that is trained."""
+    drafter: Text | None = "embedded:drafter"
+    """The model or the head that is trained; null: a new head."""
     drafter_revision: str | None = None
     """Hub revision of the drafter."""
     data: DataSpec
@@ -213,7 +274,10 @@ class TrainSpec(DescribedSpec):
     seed: Seed = 0
     """Seed of every random stream."""
     num_steps: Positive | None = None
-    """Updates of the weights; null, for finetune only: as many as finetune.epochs take."""
+    """Updates of the weights; null, for finetune and heads only: as many as their epochs take."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon (torch 2.9 or later) trains the matrices inside the layers by torch.optim.Muon, all others by AdamW with
+    0.15 times the learning rate."""
     learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
     """Peak learning rate; several are tried in turn, and the validation loss selects one."""
     schedule: Literal["constant", "cosine"]
@@ -252,6 +316,9 @@ class TrainSpec(DescribedSpec):
     scdf: ScdfSpec | None = None
     distill: DistillSpec | None = None
     finetune: FinetuneSpec | None = None
+    medusa: MedusaSpec | None = None
+    eagle: EagleSpec | None = None
+    eagle3: Eagle3Spec | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -283,8 +350,15 @@ class TrainSpec(DescribedSpec):
             )
         if self.quantize == "nf4" and self.lora is None:
             raise ConfigError("quantize = 'nf4': 4-bit weights cannot be trained: give lora.rank=16 too")
-        if self.kind != "finetune" and self.num_steps is None:
+        if self.kind in ("scdf", "distill") and self.num_steps is None:
             raise ConfigError("num_steps: the key 'num_steps' is missing: add it")
+        if self.head is None and self.optimizer != "adamw":
+            raise ConfigError(f"optimizer = '{self.optimizer}': trains draft heads only: give adamw")
+        if self.head is None and self.drafter is None:
+            raise ConfigError(f"drafter: '{self.kind}' trains a draft model: give --drafter")
+        for key in NOT_FOR_HEADS:
+            if self.head is not None and getattr(self, key) not in (None, False, "none"):
+                raise ConfigError(f"{key}: has no effect on a draft head, which is one layer: leave it out")
         if self.num_steps is not None:
             check_warmup(self.warmup, self.num_steps)
         return self
@@ -292,8 +366,25 @@ class TrainSpec(DescribedSpec):
     @property
     def validation_share(self) -> float:
         """Returns the share of the data that is held out for validation."""
-        block = self.distill or self.finetune
+        block = self.distill or self.finetune or self.head
         return block.validation_share if block else 0.0
+
+    @property
+    def head(self) -> HeadSpec | None:
+        """The settings of a draft head; None if a draft model is trained."""
+        return self.medusa or self.eagle or self.eagle3
+
+    @property
+    def epochs(self) -> tuple[int, int] | None:
+        """The number of epochs and the texts of a pass, of the kinds that have them."""
+        block = self.finetune or self.head
+        return None if block is None else (block.epochs, block.batch_size)
+
+    @property
+    def answer_temperatures(self) -> tuple[float, ...]:
+        """The temperatures at which the target answers the prompts."""
+        block = self.finetune or self.head
+        return (0.0,) if block is None else block.temperatures
 
 
 def check_warmup(warmup: float, num_steps: int) -> None:
@@ -337,6 +428,9 @@ EXAMPLES = {
     "scdf": "scdf.estimator=sampled",
     "distill": "distill.top_k=10",
     "finetune": "finetune.stage=pretrain",
+    "medusa": "medusa.num_heads=3",
+    "eagle": "eagle.num_draft_steps=3",
+    "eagle3": "eagle3.num_draft_steps=5",
     "ngram": "data.split=train",
 }
 KINDS = (*get_args(Kind), *get_args(NgramSpec.model_fields["kind"].annotation))

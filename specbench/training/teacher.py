@@ -301,8 +301,7 @@ def self_distilled(
     does not change it. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language without
     samples.
     """
-    assert spec.finetune is not None
-    answers = [answered(spec, target, texts, temperature, store) for temperature in spec.finetune.temperatures]
+    answers = [answered(spec, target, texts, temperature, store) for temperature in spec.answer_temperatures]
     cut = [Sample(each.group, each.ids[:max_tokens], each.num_given) for some in answers for each in some]
     samples = [sample for sample in cut if sample.num_learnt > 0]
     learnt = {sample.group for sample in samples}

@@ -25,6 +25,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import identified
 from specbench.models.loading import choose_device, load_model, model_source
 from specbench.results.environment import environment
+from specbench.training.draft_head import DraftHead
 from specbench.training.loop import (
     Loop,
     Objective,
@@ -90,8 +91,16 @@ def computes_target(spec: TrainSpec) -> bool:
     return given is None or (given.stage != "pretrain" and given.server.base_url is None)
 
 
-def load_drafter(spec: TrainSpec, device: str) -> CausalLM:
+def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | DraftHead:
     """Returns the drafter before the training, in float32 unless it is quantised."""
+    if spec.head is not None:
+        return DraftHead.of(spec, target)
+    return load_draft_model(spec, device)
+
+
+def load_draft_model(spec: TrainSpec, device: str) -> CausalLM:
+    """Returns the draft model before the training."""
+    assert spec.drafter is not None
     if spec.quantize == "nf4":
         return in_four_bits(spec.drafter, spec.drafter_revision, device)
     return load_model(spec.drafter, revision=spec.drafter_revision, dtype="float32", device=device)
@@ -120,20 +129,26 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
     return CausalLM(model, tokenizer, name, identified(source, revision))
 
 
-def check_fit(target: CausalLM, drafter: CausalLM) -> None:
+def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
     """Raises ConfigError if the models do not share a vocabulary: training compares them token by token."""
+    if isinstance(drafter, DraftHead):
+        return
     try:
         shared(ModelPair(target, drafter), Sampling(), lambda model: NoDrafter())
     except VocabularyMismatch as error:
         raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
 
 
-def prepare_network(model: nn.Module, spec: TrainSpec) -> nn.Module:
+def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:
     """Returns the network in which the trained parameters require gradients: all of them, or those of its adapters."""
+    if isinstance(drafter, DraftHead):
+        return drafter.train_only_own()
+    model = drafter.model
     if spec.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if spec.lora is None:
-        return model.requires_grad_(True)
+        trained: nn.Module = model.requires_grad_(True)
+        return trained
     from peft import LoraConfig, TaskType, get_peft_model
 
     torch.manual_seed(stream_seed(spec.seed, "lora"))
@@ -155,9 +170,13 @@ def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
     return whole
 
 
-def stored_dtype(model: Any, revision: str | None) -> torch.dtype:
-    """Returns the precision in which the network's checkpoint is stored; it is trained in float32."""
-    config = AutoConfig.from_pretrained(model.config._name_or_path, revision=revision)
+def stored_dtype(drafter: CausalLM | DraftHead, spec: TrainSpec) -> torch.dtype:
+    """Returns the precision in which the drafter's checkpoint is stored, for a head the target's; it is trained in
+    float32."""
+    model, revision = drafter, spec.drafter_revision
+    if isinstance(drafter, DraftHead):
+        model, revision = drafter.target, spec.target_revision
+    config = AutoConfig.from_pretrained(model.model.config._name_or_path, revision=revision)
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 
@@ -165,8 +184,8 @@ STATE_BYTES = 12  # per trained parameter in a checkpoint: its value and two mom
 
 
 def train_drafter(
-    drafter: CausalLM, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
-    about: Mapping[str, Any] = MappingProxyType({}), command: str | None = None,
+    drafter: CausalLM | DraftHead, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console,
+    num_steps: int, about: Mapping[str, Any] = MappingProxyType({}), command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
     """Trains a drafter into an open output folder (`OutputFolder.open`), from its checkpoint if there is one.
 
@@ -174,7 +193,7 @@ def train_drafter(
     ConfigError if the disk lacks space, if no learning rate keeps the loss finite, or if a file cannot be written.
     """
     accelerator = make_accelerator(spec)
-    model = prepare_network(drafter.model, spec)
+    model = prepare_network(drafter, spec)
     folder.check_room(needed_bytes(model, len(spec.learning_rate)))
     tried = train_all_rates(model, objective, spec, folder, console, num_steps, accelerator)
     if all(progress.lost for progress in tried):
@@ -190,7 +209,7 @@ def train_drafter(
         models={
             **about.get("models", {}),
             "num_trained_parameters": num_elements(trained_parameters(model)),
-            "stored_dtype": str(stored_dtype(drafter.model, spec.drafter_revision)).removeprefix("torch."),
+            "stored_dtype": str(stored_dtype(drafter, spec)).removeprefix("torch."),
         },
         chosen=chosen,
         curves=[progress.record(rate) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
@@ -234,25 +253,33 @@ def rate_folder(folder: OutputFolder, number: int) -> Path:
 
 
 def write_finished(
-    model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
+    model: nn.Module, drafter: CausalLM | DraftHead, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
 ) -> None:
     """Writes the checkpoint, the log, the record and its picture into the work folder, and moves them into place."""
     final = folder.work / "final"
     shutil.rmtree(final, ignore_errors=True)
     final.mkdir()
-    if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
-        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
-        model = prepare_network(load_drafter(spec.model_copy(update={"quantize": "none"}), "cpu").model, spec)
-        set_weights(model, weights)
-    plain: Any = merge_adapters(model, spec)
-    plain.to(stored_dtype(plain, spec.drafter_revision)).save_pretrained(final)
-    drafter.tokenizer.save_pretrained(final)
+    if isinstance(drafter, DraftHead):
+        drafter.save(final, stored_dtype(drafter, spec))
+    else:
+        save_draft_model(model, drafter, spec, final)
     shutil.copyfile(rate_folder(folder, record.chosen) / "log.csv", final / "log.csv")
     draw_curves(record, final / "curves.png")
     record.write(final)
     for path in final.iterdir():
         path.chmod(0o644)  # safetensors writes files that only the owner can read
     folder.publish(final)
+
+
+def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: Path) -> None:
+    """Writes a draft model, with its adapters merged, and its tokenizer."""
+    if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
+        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+        model = prepare_network(load_draft_model(spec.model_copy(update={"quantize": "none"}), "cpu"), spec)
+        set_weights(model, weights)
+    plain: Any = merge_adapters(model, spec)
+    plain.to(stored_dtype(drafter, spec)).save_pretrained(folder)
+    drafter.tokenizer.save_pretrained(folder)
 
 
 def needed_bytes(model: nn.Module, num_rates: int) -> int:

@@ -17,7 +17,8 @@ from rich.console import Console
 from specbench.core import bounded, completions
 from specbench.core.errors import ConfigError
 from specbench.tasks.examples import Example
-from specbench.tasks.judge.judgements import FILE, judge_records, ratings, write_judgements
+from specbench.tasks.judge import JUDGEMENTS_FILE
+from specbench.tasks.judge.judgements import judge_records, ratings, write_judgements
 from specbench.tasks.judge.requests import JudgeSettings
 from specbench.training import teacher as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
@@ -69,7 +70,7 @@ def judged(settings: JudgeSettings, folder: Path) -> tuple[float | None, list[st
         found = judge_records([RECORD], QUESTIONS, settings, console)
     except ConfigError as error:
         return None, [*told.getvalue().splitlines(), f"error: {error}"]
-    write_judgements(folder / FILE, found, settings)
+    write_judgements(folder / JUDGEMENTS_FILE, found, settings)
     (judgement,) = found.values()
     return judgement.score, told.getvalue().split("\n")[:-1]
 
@@ -183,7 +184,7 @@ def test_a_folder_in_the_place_of_a_reply(kept: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("attack", FILES["judgements"], ids=lambda attack: attack["name"])
 def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: Path) -> None:
     _, settings, _ = kept
-    path = tmp_path / FILE
+    path = tmp_path / JUDGEMENTS_FILE
     line = {**json.loads(path.read_text()), **attack.get("with", {})}
     before = filled(attack.get("text", json.dumps(line)), "")
     path.write_bytes(before)
@@ -198,6 +199,6 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_no_file_in_the_place_of_judgements(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / FILE)
+    make(tmp_path / JUDGEMENTS_FILE)
     with pytest.raises(ConfigError, match="cannot be read"):
         ratings(tmp_path, "m")

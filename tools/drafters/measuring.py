@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 
 from specbench.analysis.fairness_report import FairnessReport
-from specbench.embedded.build import sample_of, write_rows
-from specbench.embedded.world import held_out_rows
+from tools.embedded.rows import held_out_rows, sample_of, write_rows
 
 from .workplace import Workplace
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.embedded.build import mean_loss
-from specbench.embedded.family import TrainedMember, member
+from tools.embedded.build import mean_loss
+from tools.embedded.recipes import MEMBERS, TrainedMember
 
 from .workplace import Workplace
 
@@ -28,7 +28,7 @@ class Trained:
 
 def stage(name: str, number: int = 0) -> dict[str, Any]:
     """The settings of a training of a shipped member."""
-    recipe = member(name)
+    recipe = MEMBERS[name]
     assert isinstance(recipe, TrainedMember)
     settings: dict[str, Any] = json.loads(json.dumps(recipe.stages[number]))
     return settings

@@ -140,7 +140,7 @@ def needs(method: MethodSpec) -> list[str]:
         found.append("a draft model, with any vocabulary")
     else:
         found.append("a draft model, which may have another vocabulary than the target" + own_models_note(method))
-    also = [getattr(part.drafter.factory, "needs", None) for part in method.parts if part.decoder is None]
+    also = [part.drafter.features.needs for part in method.parts if part.decoder is None]
     return [*found, *dict.fromkeys(filter(None, also))]
 
 

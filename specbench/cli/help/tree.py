@@ -31,7 +31,7 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
     if not proposes_trees(method):
         return None
     options = method.drafter.options
-    make = getattr(method.drafter.factory, "tree_shape", None)
+    make = method.drafter.features.tree_shape
     known = make(**options) if make is not None else None
     shape = known or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
     depths = depths_of(shape)

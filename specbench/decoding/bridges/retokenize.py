@@ -2,7 +2,8 @@
 
 import torch
 
-from specbench.decoding.bridges import MakeDrafter, bridge
+from specbench.core.registry import BRIDGES
+from specbench.decoding.bridges import MakeDrafter
 from specbench.decoding.bridges.translation import LOOK_BEHIND, BridgedDrafter, DraftContext, running_text
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
@@ -64,7 +65,7 @@ class Retokenized(BridgedDrafter):
         return token_ids[: crossing.index(False)] if False in crossing else token_ids
 
 
-@bridge("retokenize", removes=frozenset({"raw_probs"}))
+@BRIDGES.register("retokenize", removes={"raw_probs"})
 def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts in the drafter's own tokens and proposes the target's tokens of the same text (SLEM)."""
     assert models.drafter is not None

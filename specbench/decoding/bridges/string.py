@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.bridges import MakeDrafter, bridge
+from specbench.core.registry import BRIDGES
+from specbench.decoding.bridges import MakeDrafter
 from specbench.decoding.bridges.psi import Psi, StringProbs
 from specbench.decoding.bridges.string_tree import Budget, DraftTree, Suffix
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
@@ -108,7 +109,7 @@ def crossing(target: CausalLM, draft: CausalLM) -> Crossing:
 CAP = "Draft contexts that one step may read; where ψ needs more, the run ends with an error."
 
 
-@bridge("string", removes=frozenset({"raw_probs"}))
+@BRIDGES.register("string", removes={"raw_probs"})
 def string(
     models: ModelPair,
     sampling: Sampling,

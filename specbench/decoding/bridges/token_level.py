@@ -8,7 +8,8 @@ from typing import cast
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch, bridge
+from specbench.core.registry import BRIDGES
+from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import end_table
@@ -166,7 +167,7 @@ class TokenBridge(BridgedDrafter):
         return token_ids
 
 
-@bridge("intersection")
+@BRIDGES.register("intersection")
 def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts only tokens that both vocabularies have: the draft logits are masked before sampling (TLI, Alg. 4)."""
     assert models.drafter is not None
@@ -175,7 +176,7 @@ def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Dr
     return TokenBridge(make(view), DraftContext(models), common)
 
 
-@bridge("union")
+@BRIDGES.register("union")
 def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts any token; one that the target's vocabulary lacks is judged with p = 0 and ends the draft (Alg. 1)."""
     assert models.drafter is not None
@@ -186,7 +187,7 @@ def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     )
 
 
-@bridge("shared", same_vocabulary=True)
+@BRIDGES.register("shared", same_vocabulary=True)
 def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """The drafter has the target's vocabulary, so no translation is needed. A drafter with another vocabulary raises
     VocabularyMismatch, which names both sizes."""

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from specbench.core.registry import DRAFTERS, Factory
 from specbench.decoding.proposal import Draws, Proposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import TreeShape
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
 
@@ -53,33 +51,3 @@ class Drafter:
 
         The first pass is that of the prompt: its proposal is empty, and its next token is the first of the answer.
         """
-
-
-def drafter(
-    name: str,
-    *,
-    provides: frozenset[str],
-    needs_model: bool,
-    needs: str | None = None,
-    prescribes: str | None = None,
-    tree_depth: Callable[..., int] | None = None,
-    tree_shape: Callable[..., TreeShape | None] | None = None,
-) -> Callable[[Factory], Factory]:
-    """Registers a drafter factory with the attributes that the composition check reads.
-
-    `needs` describes what else a user must provide. `prescribes` names the verification rule whose acceptance rate the
-    drafter sets, so that it is not a measurement. `tree_depth` is set if a proposal may be a tree: it maps the
-    drafter's options to the number of levels, and raises ConfigError for options that do not fit. `tree_shape` maps
-    them to the largest tree, or to None if it grows as it is drafted; rank −1 is a token that cannot be accepted.
-    """
-
-    def add(factory: Factory) -> Factory:
-        factory.provides = provides  # type: ignore[attr-defined]
-        factory.needs_model = needs_model  # type: ignore[attr-defined]
-        factory.needs = needs  # type: ignore[attr-defined]
-        factory.prescribes = prescribes  # type: ignore[attr-defined]
-        factory.tree_depth = tree_depth  # type: ignore[attr-defined]
-        factory.tree_shape = tree_shape  # type: ignore[attr-defined]
-        return DRAFTERS.register(name)(factory)
-
-    return add

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import TreeShape
@@ -100,7 +101,7 @@ def largest_tree(*, window: int = 7, ngram: int = 5, guesses: int = 7) -> TreeSh
     return TreeShape(tuple(parents), (*ranks, *[-1] * (len(parents) - num_guessed)))
 
 
-@drafter("lookahead", provides=frozenset(), needs_model=False, tree_depth=longest_guess, tree_shape=largest_tree)
+@DRAFTERS.register("lookahead", tree_depth=longest_guess, tree_shape=largest_tree)
 def lookahead_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -5,7 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import ModelPair
@@ -100,7 +101,7 @@ CHECKPOINT = (
 )
 
 
-@drafter("model", provides=frozenset({"probs", "raw_probs"}), needs_model=True)
+@DRAFTERS.register("model", provides={"probs", "raw_probs"}, needs_model=True)
 def model_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -6,7 +6,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import CHECKPOINT
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
@@ -36,10 +37,12 @@ class ModelTreeDrafter(Drafter):
     sampling: Sampling
     draws: Draws
 
-    def __init__(self, model: ScoringModel, sampling: Sampling, shape: TreeShape, draws: Draws) -> None:
+    def __init__(
+        self, model: ScoringModel, sampling: Sampling, shape: TreeShape, draws: Draws | Literal["auto"]
+    ) -> None:
         self.model = model
         self.sampling = sampling
-        self.draws = draws
+        self.draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
         self.shape = shape
         self.passes: PassLog | None = model.passes
         self._num_read = 0  # nodes of the last proposal that the draft model has read
@@ -133,6 +136,14 @@ DRAWS = (
 )
 
 
+Widths = Annotated[list[Width], Field(min_length=1, max_length=16, description=WIDTHS)] | None
+RankChances = Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] | None
+Depth = Annotated[int, Field(ge=1, le=64, description=DEPTH)] | None
+DrawsOption = Annotated[
+    Literal["auto", "fixed", "independent", "without_replacement", "top_and_one"], Field(description=DRAWS)
+]
+
+
 def given_shape(
     *, widths: list[int] | None = None, num_nodes: int | None = None, rank_chances: list[float] | None = None,
     depth: int | None = None, **others: Any,
@@ -156,26 +167,22 @@ def shape_depth(**options: Any) -> int:
     return len(given_shape(**options).levels)
 
 
-@drafter("model_tree", provides=frozenset(), needs_model=True, tree_depth=shape_depth, tree_shape=given_shape)
+@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth, tree_shape=given_shape)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,
     *,
-    widths: Annotated[list[Width], Field(min_length=1, max_length=16, description=WIDTHS)] | None = None,
+    widths: Widths = None,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
-    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] | None = None,
-    depth: Annotated[int, Field(ge=1, le=64, description=DEPTH)] | None = None,
-    draws: Annotated[
-        Literal["auto", "fixed", "independent", "without_replacement", "top_and_one"], Field(description=DRAWS)
-    ] = "auto",
+    rank_chances: RankChances = None,
+    depth: Depth = None,
+    draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
     checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
 ) -> ModelTreeDrafter:
     """A small language model drafts a tree, one pass per level, with the run's sampling parameters or its own
     temperature (arXiv:2305.09781)."""
     del checkpoint  # already loaded as models.drafter
-    sampling = sampling.at(temperature)
     assert models.drafter is not None
-    resolved: Draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
     shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
-    return ModelTreeDrafter(models.drafter, sampling, shape, resolved)
+    return ModelTreeDrafter(models.drafter, sampling.at(temperature), shape, draws)

@@ -11,7 +11,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling, residual
 from specbench.models.causal_lm import ModelPair
@@ -160,6 +161,7 @@ class NgramDrafter(Drafter):
     One pass, look-up and draw, is logged per draft token.
     """
 
+    name: str
     sampling: Sampling
 
     def __init__(
@@ -212,7 +214,7 @@ PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: 
 NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; the embedded target brings one)"
 
 
-@drafter("ngram", provides=frozenset({"probs", "raw_probs"}), needs_model=False, needs=NEEDS)
+@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS)
 def ngram_drafter(
     models: ModelPair,
     sampling: Sampling,

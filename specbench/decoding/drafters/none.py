@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling
 
@@ -21,7 +22,7 @@ class NoDrafter(Drafter):
         return EMPTY
 
 
-@drafter("none", provides=frozenset({"probs"}), needs_model=False)
+@DRAFTERS.register("none", provides={"probs"})
 def no_drafter(models: Any, sampling: Sampling) -> NoDrafter:
     """Drafts nothing: every step is one target pass over one token."""
     return NoDrafter()

@@ -9,7 +9,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
@@ -109,7 +110,7 @@ class PromptLookupDrafter(Drafter):
         return copied
 
 
-@drafter("prompt_lookup", provides=frozenset({"probs"}), needs_model=False)
+@DRAFTERS.register("prompt_lookup", provides={"probs"})
 def prompt_lookup_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -12,7 +12,8 @@ import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
@@ -225,7 +226,7 @@ class SyntheticDrafter(Drafter):
 ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."
 
 
-@drafter("synthetic", provides=frozenset({"probs"}), needs_model=True, prescribes="rejection")
+@DRAFTERS.register("synthetic", provides={"probs"}, needs_model=True, prescribes="rejection")
 def synthetic_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from specbench.decoding.drafters import Drafter, drafter
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import DEPTH, NUM_NODES, RANK_CHANCES, Chance, TreeShape, best_shape, check_chances
@@ -82,7 +83,7 @@ def recycling_shape(
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-@drafter("token_recycling", provides=frozenset(), needs_model=False, tree_depth=shape_depth, tree_shape=recycling_shape)
+@DRAFTERS.register("token_recycling", tree_depth=shape_depth, tree_shape=recycling_shape)
 def token_recycling_drafter(
     models: ModelPair,
     sampling: Sampling,

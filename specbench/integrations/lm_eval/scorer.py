@@ -25,8 +25,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import Reference, Score, unscored
+from specbench.tasks.scoring.contract import Reference, Score, Scorer, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLACES = ("dataset_kwargs", "metadata")  # locations of rows; the prompts of a run have their own digest
@@ -142,7 +141,7 @@ CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
 }  # fmt: skip
 
 
-class LmEvalScorer:
+class LmEvalScorer(Scorer):
     """Metrics by lm-eval's names, "METRIC,FILTER". A reference identifies the document: {"doc": its number, "target":
     …}.
 
@@ -153,10 +152,7 @@ class LmEvalScorer:
 
     def __init__(self, loaded: LoadedTask) -> None:
         self._loaded = loaded
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self._loaded.names
+        self.names = loaded.names
 
     @cached_property
     def _summed(self) -> dict[str, Any]:
@@ -227,11 +223,3 @@ def corpus_statistics(metric: Any, item: Any) -> list[float]:
     texts = [references] if isinstance(references, str) else list(references)
     text = answer if isinstance(answer, str) else answer[0]
     return [float(count) for count in metric._extract_corpus_statistics([text], [[each] for each in texts])[0]]
-
-
-@SCORERS.register("lm_eval")
-def lm_eval(*, task: str, config: str) -> LmEvalScorer:
-    """The filters and metrics of a task of lm-eval that --task lm_eval:NAME has loaded."""
-    if (task, config) not in LOADED_TASKS:
-        raise ConfigError(f"scorer.task = {task!r}: not loaded: give the task as --task lm_eval:{task}")
-    return LmEvalScorer(LOADED_TASKS[task, config])

@@ -14,9 +14,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import TASK_SOURCES
-from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LoadedTask, keep_loaded, quiet, seeded
-from specbench.integrations.lm_eval.scorer import lm_eval as scorer
+from specbench.core.registry import SCORERS, TASK_SOURCES
+from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer, LoadedTask, keep_loaded, quiet, seeded
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, TaskData
@@ -250,6 +249,13 @@ def major(version: Any) -> int:
         return 1
 
 
+def find_loaded(name: str, config: str) -> LoadedTask:
+    """Returns a loaded task by the options of its scorer. Raises ConfigError for one that is not loaded."""
+    if (name, config) not in LOADED_TASKS:
+        raise ConfigError(f"scorer.task = {name!r}: not loaded: give the task as --task lm_eval:{name}")
+    return LOADED_TASKS[name, config]
+
+
 def examples(*, task: str, config: str, data: str | None, limit: int | None) -> TaskData:
     """Returns the documents of a loaded task with lm-eval's prompts. As the scorer's `examples`, they replace rows.
 
@@ -260,8 +266,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
             f"--data {data}: task {PREFIX}{task} brings its own: leave it out, and for other rows write a YAML that "
             "includes the task's, with dataset_path: json"
         )
-    scorer(task=task, config=config)
-    loaded = LOADED_TASKS[task, config]
+    loaded = find_loaded(task, config)
     made = tuple(example(loaded, number, each) for number, each in enumerate(loaded.instances(limit)))
     text = json.dumps([[each.prompt, each.reference] for each in made])
     return TaskData(*origin(loaded), hashlib.sha256(text.encode()).hexdigest()[:12], made, fewshot_info(loaded, made))
@@ -317,4 +322,7 @@ def origin(loaded: LoadedTask) -> tuple[Any, str]:
     return "hub", "/".join(str(part) for part in (config.dataset_path, config.dataset_name) if part) or loaded.name
 
 
-scorer.examples = examples  # type: ignore[attr-defined]
+@SCORERS.register("lm_eval", examples=examples)
+def lm_eval(*, task: str, config: str) -> LmEvalScorer:
+    """The filters and metrics of a task of lm-eval that --task lm_eval:NAME has loaded."""
+    return LmEvalScorer(find_loaded(task, config))

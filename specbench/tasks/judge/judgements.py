@@ -18,7 +18,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.records import Record, record_key
 from specbench.core.registry import first_problem
-from specbench.tasks.judge import JUDGED
+from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
 from specbench.tasks.judge.requests import (
     HIGHEST,
     LOWEST,
@@ -191,7 +191,6 @@ def with_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float |
     ]
 
 
-FILE = "judgements.jsonl"
 REMEDY = "delete the file, and give --judge again for new ones (what was paid for is in the cache)"
 
 
@@ -226,7 +225,7 @@ def with_recorded(
 
     Raises ConfigError for a damaged file.
     """
-    path = folder / FILE
+    path = folder / JUDGEMENTS_FILE
     lines = _read_lines(path)
     if not lines:
         return records, None
@@ -243,7 +242,8 @@ def with_recorded(
 
 def ratings(folder: Path, signature: str) -> dict[JudgementKey, float | None]:
     """Returns the ratings of the judge with this signature. Raises ConfigError for a damaged file."""
-    return {line.key: line.score for line in _read_lines(folder / FILE) if line.settings.signature == signature}
+    lines = _read_lines(folder / JUDGEMENTS_FILE)
+    return {line.key: line.score for line in lines if line.settings.signature == signature}
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
@@ -345,7 +345,7 @@ class Judging:
                 f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(found)} answers: check "
                 "--judge-base-url and the server, and repeat the command: what was measured is kept"
             )
-        write_judgements(folder / FILE, found, self.settings)
+        write_judgements(folder / JUDGEMENTS_FILE, found, self.settings)
         return with_scores(records, {key: judgement.score for key, judgement in found.items()})
 
     def show(self, records: list[Record], cells: Iterable[JudgedCell]) -> None:

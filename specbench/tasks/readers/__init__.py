@@ -1,9 +1,7 @@
-"""Readers: they turn the rows of a published file into the rows of a task. Importing this package registers them."""
+"""Readers: they turn the rows of a published file into the rows of a task."""
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import TypeVar
 
 from specbench.core.registry import READERS
@@ -24,7 +22,3 @@ def row_reader(name: str) -> Callable[[Read], Read]:
         return read
 
     return register
-
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")

@@ -14,46 +14,12 @@ LETTERS = "ABCD"
 FINAL = {"text", "references"}
 
 
-@READERS.register("scrolls_summary")
-def scrolls_summary() -> "Scrolls":
-    """SCROLLS without a question: the whole input is the text."""
-    return Scrolls(lambda row: {"text": row["input"]})
-
-
-@READERS.register("scrolls")
-def scrolls() -> "Scrolls":
-    """SCROLLS with a question, which ends at the first empty line of the input."""
-    return Scrolls(_question_first)
-
-
-@READERS.register("scrolls_choice")
-def scrolls_choice() -> "Scrolls":
-    """QuALITY: four answers, "(A) …" to "(D) …", follow the question; the right one is given by its text."""
-    return Scrolls(_with_options)
-
-
-@READERS.register("scrolls_meetings")
-def scrolls_meetings() -> "Scrolls":
-    """QMSum in SCROLLS' layout or in its own: a meeting with several queries becomes one row for each query."""
-    return Scrolls(_question_first)
-
-
 class Scrolls:
-    """A reader that splits the input by `split`. SCROLLS repeats a row for every further right answer: consecutive rows
-    of one id become one row with several `references`."""
+    """A reader that splits the input by `split`."""
 
     def __init__(self, split: Callable[[Row], Row]) -> None:
         self._split = split
         self._seen: set[str] = set()
-
-    def join(self, row: Row, following: Row) -> Row | None:
-        """Returns a row and the next as one if they have the same id, with the texts of `output` as a list; else
-        None."""
-        if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
-            return None
-        if row["input"] != following.get("input"):
-            raise ConfigError(f"column 'id' = '{row['id']}': the row before has the same id, another input: correct it")
-        return {**row, "output": [*_outputs(row), *_outputs(following)]}
 
     def __call__(self, row: Row) -> Row | list[Row]:
         if "meeting_transcripts" in row:
@@ -68,6 +34,18 @@ class Scrolls:
         self._seen.add(row["id"])
         outputs = list(dict.fromkeys(_outputs(row)))
         return {"id": row.get("pid") or row["id"], "references": outputs} | self._split({**row, "output": outputs})
+
+
+def join_answers(row: Row, following: Row) -> Row | None:
+    """Returns a row and the next as one if they have the same id, with the texts of `output` as a list; else None.
+
+    SCROLLS repeats a row for every further right answer.
+    """
+    if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
+        return None
+    if row["input"] != following.get("input"):
+        raise ConfigError(f"column 'id' = '{row['id']}': the row before has the same id, another input: correct it")
+    return {**row, "output": [*_outputs(row), *_outputs(following)]}
 
 
 def _outputs(row: Row) -> list[str]:
@@ -110,6 +88,30 @@ def _queries(row: Row) -> list[Row]:
     text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
     asked: list[dict[str, Any]] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
     return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]
+
+
+@READERS.register("scrolls_summary", join=join_answers)
+def scrolls_summary() -> Scrolls:
+    """SCROLLS without a question: the whole input is the text."""
+    return Scrolls(lambda row: {"text": row["input"]})
+
+
+@READERS.register("scrolls", join=join_answers)
+def scrolls() -> Scrolls:
+    """SCROLLS with a question, which ends at the first empty line of the input."""
+    return Scrolls(_question_first)
+
+
+@READERS.register("scrolls_choice", join=join_answers)
+def scrolls_choice() -> Scrolls:
+    """QuALITY: four answers, "(A) …" to "(D) …", follow the question; the right one is given by its text."""
+    return Scrolls(_with_options)
+
+
+@READERS.register("scrolls_meetings", join=join_answers)
+def scrolls_meetings() -> Scrolls:
+    """QMSum in SCROLLS' layout or in its own: a meeting with several queries becomes one row for each query."""
+    return Scrolls(_question_first)
 
 
 # Column names of published files in lower case → language code.

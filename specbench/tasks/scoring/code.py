@@ -3,7 +3,7 @@
 import ast
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, inf
 from typing import Literal
@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
-from specbench.tasks.scoring.contract import Reference, Score, is_missing, unscored
+from specbench.tasks.scoring.contract import Reference, Score, Scorer, is_missing, unscored
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
 PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too
@@ -103,13 +103,14 @@ def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extra
 
 
 @dataclass(frozen=True)
-class CodeScorer:
+class CodeScorer(Scorer):
     """Scores programs. One answer has only a pass@1; the pass@k of a problem comes from all its answers
     (`of_samples`)."""
 
     names: tuple[str, ...]
     limits: Limits
     extract: Extract
+    combines_samples = True
 
     def __call__(self, text: str, reference: Reference) -> Score:
         if is_missing(reference):
@@ -128,13 +129,6 @@ class CodeScorer:
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
         """Returns a metric of one problem from the pass@1 of each of its answers; None if there are too few."""
         return pass_at_k(len(values), sum(value == 1.0 for value in values), int(name.removeprefix("pass@")))
-
-    def corpus(self, name: str, sums: Sequence[float]) -> float:
-        raise ValueError(f"{name} is a mean over problems, not a corpus metric")
-
-    @property
-    def signature(self) -> Mapping[str, str]:
-        return {}
 
     def _none(self, problem: str) -> Score:
         return unscored(("pass@1",), problem)

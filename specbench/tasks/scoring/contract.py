@@ -2,11 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import signature
-from typing import Protocol
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import SCORERS
 from specbench.specs.task import TaskSpec
 
 Reference = str | list[str] | dict[str, str]
@@ -28,32 +25,41 @@ class Score:
     outcome: Mapping[str, str] = field(default_factory=dict)
 
 
-class Scorer(Protocol):
-    """Judges answers. `names`: its metrics; the first one is the quality, and higher is better.
+class Scorer:
+    """Judges answers. `names`: its metrics; the first one is the quality, and higher is better."""
 
-    A factory that needs no reference has the attribute `needs_reference = False`: its scorer is called with "". A
-    factory with a parameter `language` receives the language of the task, unless its options give one.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
+    names: tuple[str, ...]
+    in_sentences: bool = True  # whether answers are long enough to detect their language; a letter or a name is not
+    combines_samples: bool = False  # whether its metrics are those of `of_samples`
 
     def __call__(self, text: str, reference: Reference) -> Score:
         """Judges one answer. Raises ConfigError for a reference that it cannot read, never for an answer."""
+        raise NotImplementedError
+
+    def check_reference(self, reference: Reference) -> None:
+        """Raises ConfigError for a reference that the scorer cannot read. Where judging an answer is costly, a scorer
+        overrides this."""
+        self("", reference)
+
+    def of_samples(self, name: str, values: Sequence[float]) -> float | None:
+        """Returns a metric of one problem from the first metric of each of its answers, such as pass@k; None if there
+        are too few."""
+        raise NotImplementedError
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
         """Returns the corpus metric from the sums of its statistics."""
+        raise ValueError(f"{name} is a mean over answers, not a corpus metric")
 
     @property
     def signature(self) -> Mapping[str, str]:
         """Returns how each metric was computed (sacrebleu's signature); empty if its name says it."""
+        return {}
 
 
 @dataclass(frozen=True)
-class PerAnswer:
+class PerAnswer(Scorer):
     """A scorer whose metrics are means over answers. `judge` returns the values of one answer, or None if the scorer's
-    normalisation leaves nothing of the reference. `in_sentences`: whether answers are long enough to detect their
-    language; a letter or a name is not."""
+    normalisation leaves nothing of the reference."""
 
     names: tuple[str, ...]
     judge: Callable[[str, Reference], Mapping[str, float] | None]
@@ -65,13 +71,6 @@ class PerAnswer:
             return unscored(self.names)
         values = self.judge(text, reference)
         return unscored(self.names, "the reference holds no words") if values is None else Score(values)
-
-    def corpus(self, name: str, sums: Sequence[float]) -> float:
-        raise ValueError(f"{name} is a mean over answers, not a corpus metric")
-
-    @property
-    def signature(self) -> Mapping[str, str]:
-        return {}
 
 
 def reference_texts(reference: Reference) -> list[str]:
@@ -101,8 +100,6 @@ def make_scorer(task: TaskSpec) -> Scorer | None:
     """Returns the scorer of a task that is merged with its subset."""
     if task.scorer is None:
         return None
-    factory, options = SCORERS.get(task.scorer.type), task.scorer.options
-    if "language" in signature(factory).parameters:
-        options = {"language": task.language, **options}
-    made: Scorer = factory(**options)
+    language = (task.language,) if task.scorer.features.takes_language else ()
+    made: Scorer = task.scorer.factory(*language, **task.scorer.options)
     return made

@@ -168,7 +168,7 @@ def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
     return result
 
 
-@SCORERS.register("number")
+@SCORERS.register("number", takes_language=True)
 def number(
     language: str | None = None, *, answer_phrases: Sequence[str] = (), decimal_comma: bool = False
 ) -> PerAnswer:

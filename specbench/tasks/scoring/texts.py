@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, alternatives, is_missing, unscored
+from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, alternatives, is_missing, unscored
 from specbench.tasks.scoring.language import is_unspaced, words
 
 ROUGE_TYPES = ("rougeL", "rouge1", "rouge2")
@@ -159,7 +159,7 @@ def _best(
 BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "intl", "char", "none")  # those without a download
 
 
-class TranslationScorer:
+class TranslationScorer(Scorer):
     """BLEU and chrF++, 0 … 100. The value of one answer is its sentence BLEU (of the orders that it is long enough
     for); the corpus values come from the sums of sacrebleu's statistics."""
 
@@ -245,7 +245,7 @@ def ends_in_loop(units: Sequence[str], min_length: int) -> bool:
     return False
 
 
-@SCORERS.register("text")
+@SCORERS.register("text", needs_reference=False)
 def text() -> PerAnswer:
     """Measures of a text without a reference, such as a story (arXiv:2605.30580, section 3.1).
 
@@ -263,6 +263,3 @@ def text() -> PerAnswer:
         }
 
     return PerAnswer(("loop_free", "repetition_rate"), judge, needs_reference=False)
-
-
-text.needs_reference = False  # type: ignore[attr-defined]

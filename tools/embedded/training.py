@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench.embedded.family import Stage
-from specbench.embedded.world import WORLDS, training_rows
+from specbench.embedded.world import WORLDS
+from tools.embedded.recipes import Stage
+from tools.embedded.rows import training_rows
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:

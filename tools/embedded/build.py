@@ -1,19 +1,11 @@
-"""Builds the members of the embedded family.
+"""Builds members of the embedded family: their tokenizers, models and n-grams, the manifest and the build's log."""
 
-`python -m specbench.embedded.build [--smoke] [--output DIR] [--only MEMBER]`.
-
-Without --output the weights go beside this file: members that exist at their version are kept, the others are built.
-With --output DIR all members are built in DIR. The build is seeded and runs on one CPU thread for two hours, and a
-quarter of an hour more for the drafters that are trained from others. The log counts processor seconds.
-"""
-
-import argparse
 import json
 import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,35 +20,22 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specbench.core.files import TRAINING_RECORD, write_atomically
-from specbench.core.resources import builtin_dir
 from specbench.core.resumable_folder import replacing
-from specbench.embedded.evaluation import member_figures
-from specbench.embedded.family import (
-    MANIFEST,
-    MEMBERS,
-    TOKENIZERS,
-    WEIGHTS,
-    Member,
-    NgramRecipe,
-    Recipe,
-    TokenizerRecipe,
-    TrainedMember,
-    digest_of,
-    member,
-    read_manifest,
-)
-from specbench.embedded.training import batches, encode_example, grow_model, new_model, train_stage, world_examples
-from specbench.embedded.world import WORLDS, held_out_rows, training_rows
-from specbench.embedded.world import choices as mmlu
+from specbench.embedded.family import MANIFEST, digest_of, read_manifest
+from specbench.embedded.world import WORLDS
 from specbench.models.ngram import vocabulary_digest
 from specbench.specs.components import build
-from specbench.training.command import train_with_settings
+from specbench.training.command import cache_folder, train_with_settings
 from specbench.training.ngram_build import build_ngrams as count_ngrams
 from specbench.training.output import TrainingRecord
 from specbench.training.spec import TrainSpec
+from tools.embedded.evaluation import member_figures
+from tools.embedded.recipes import MEMBERS, TOKENIZERS, Member, NgramRecipe, Recipe, TokenizerRecipe, TrainedMember
+from tools.embedded.rows import evaluation_rows, training_rows
+from tools.embedded.training import batches, encode_example, grow_model, new_model, train_stage, world_examples
 
 
-def kept_tokenizers(output: Path, members: Sequence[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
+def kept_tokenizers(output: Path, members: Iterable[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
     """Returns the tokenizers of the members that are kept: a new member that shares one uses it unchanged."""
     kept = [recipe for recipe in members if recipe.name not in names and (output / recipe.name).is_dir()]
     tokenizers: dict[str, PreTrainedTokenizerBase] = {
@@ -112,18 +91,19 @@ def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
     stage."""
     made: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        drafter = output / recipe.start
+        drafter = recipe.start and output / recipe.start
         for number, stage in enumerate(recipe.stages):
             trained = Path(temporary) / f"stage-{number}"
-            models = {"target": str(output / "target"), "drafter": str(drafter), "output": str(trained)}
+            models = {"target": str(output / "target"), "drafter": drafter and str(drafter), "output": str(trained)}
             spec = build(TrainSpec, {**stage, **models})
-            record = train_with_settings(spec, Console(quiet=True), Path(temporary))
+            record = train_with_settings(spec, Console(quiet=True), cache_folder())
             assert record is not None
             made.append(training_log(record, stage))
             drafter = trained
+        assert drafter is not None
         with new_member(output / recipe.name) as building:
             shutil.copytree(drafter, building, ignore=shutil.ignore_patterns(*OF_THE_TRAINING), dirs_exist_ok=True)
-    made_from = {name: digest_of(output / name)[0] for name in ("target", recipe.start)}
+    made_from = {name: digest_of(output / name)[0] for name in ("target", recipe.start) if name}
     return {"made_from": made_from, "trainings": made}
 
 
@@ -245,35 +225,7 @@ def make_ngram(recipe: NgramRecipe, tokenizer: PreTrainedTokenizerBase, output: 
     return {"num_tokens": model.num_tokens, "num_ngrams": model.num_ngrams}
 
 
-SAMPLE_SEED, EVALUATION_SEED = 11, 12
 MAX_NEW, SMOKE_MAX_NEW = 160, 8
-
-
-def write_samples(folder: Path) -> None:
-    """Writes the bundled held-out rows of every task of the world; the same bytes every time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_rows(folder / "mmlu-dev.jsonl", mmlu.mmlu_exemplars())
-    for task, world in WORLDS.items():
-        if world.num_samples:
-            rows = held_out_rows(task, world.num_samples, SAMPLE_SEED)
-            write_rows(folder / f"{task}.jsonl", [sample_of(row) for row in rows])
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes a file of JSON lines."""
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-
-
-def sample_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the columns of a row that a sample has: its subset and id first, without the world's private keys."""
-    public = {key: value for key, value in row.items() if key != "task" and not key.startswith("_")}
-    return {"subset": row["subset"], "id": row["id"], **public}
-
-
-def evaluation_rows(smoke: bool) -> list[dict[str, Any]]:
-    """Returns held-out rows of every task of the world, different from the samples."""
-    tasks = {task: 1 if smoke else world.num_evaluated for task, world in WORLDS.items() if world.num_evaluated}
-    return [row for task, count in tasks.items() for row in held_out_rows(task, count, EVALUATION_SEED)]
 
 
 def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]:
@@ -281,11 +233,11 @@ def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]
     output.mkdir(parents=True, exist_ok=True)
     log_path = output / "build.json"
     log: dict[str, Any] = json.loads(log_path.read_text(encoding="utf-8")) if log_path.is_file() else {"members": {}}
-    command = "python -m specbench.embedded.build" + " --smoke" * smoke + f" --only {names[0]}" * (len(names) == 1)
-    made = kept_tokenizers(output, MEMBERS, names)
+    command = "python -m tools.embedded" + " --smoke" * smoke + f" --only {names[0]}" * (len(names) == 1)
+    made = kept_tokenizers(output, MEMBERS.values(), names)
     for name in names:
         started = time.process_time()
-        recipe = smoke_version(member(name)) if smoke else member(name)
+        recipe = smoke_version(MEMBERS[name]) if smoke else MEMBERS[name]
         if recipe.tokenizer not in made:
             made[recipe.tokenizer] = make_tokenizer(recipe.tokenizer, smoke)
         entry = make_member(recipe, made[recipe.tokenizer], output)
@@ -295,7 +247,7 @@ def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]
         log["members"][name] = entry
         write_json(log_path, log)
     if (output / "target").is_dir():
-        present = [recipe for recipe in MEMBERS if (output / recipe.name).is_dir()]
+        present = [recipe for recipe in MEMBERS.values() if (output / recipe.name).is_dir()]
         log["figures"] = member_figures(output, present, evaluation_rows(smoke), SMOKE_MAX_NEW if smoke else MAX_NEW)
         log["figures_of"] = {name: entry["digest"] for name, entry in read_manifest(output).items()}
     log["total_seconds"] = sum(entry["seconds"] for entry in log["members"].values())
@@ -308,31 +260,3 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": str(torch.__version__),
             "transformers": transformers.__version__, "tokenizers": tokenizers.__version__,
             "machine": platform.machine()}  # fmt: skip
-
-
-def main() -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m specbench.embedded.build", description=__doc__)
-    parser.add_argument(
-        "--smoke",
-        action="store_true",
-        help="a hundredth of the data and two steps of every stage, into a temporary folder",
-    )
-    parser.add_argument("--output", type=Path, help="make everything anew in this folder")
-    parser.add_argument("--only", choices=[recipe.name for recipe in MEMBERS], help="make one member")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
-    output = arguments.output or (Path(tempfile.mkdtemp(prefix="specbench-demo-")) if arguments.smoke else WEIGHTS)
-    names = [arguments.only] if arguments.only else [recipe.name for recipe in MEMBERS]
-    if output == WEIGHTS:
-        shipped = read_manifest()
-        names = [name for name in names if shipped.get(name, {}).get("version") != member(name).version]
-    write_samples(builtin_dir("tasks") / "samples" if output == WEIGHTS else output / "samples")
-    say(f"building {', '.join(names) or 'nothing: every member is there at its version'} in {output}")
-    log = build_members(output, names, arguments.smoke)
-    say(json.dumps(log.get("figures", {}), indent=2))
-
-
-if __name__ == "__main__":
-    main()

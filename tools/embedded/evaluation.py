@@ -11,14 +11,19 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.family import NgramRecipe, Recipe, TrainedMember
 from specbench.embedded.world import WORLDS
+from specbench.models.heads.checkpoints import load_eagle, load_medusa, read_checkpoint
+from specbench.models.loading import load_model
 from specbench.models.ngram import NgramModel
+from specbench.training.heads import draft_steps, read_by_target
+from specbench.training.passes import Sample, batches_of
 from specbench.training.teacher import GenerationJob, Generator
+from tools.embedded.recipes import NgramRecipe, Recipe, TrainedMember
 
 WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
 BATCH = 64
+NUM_DEPTHS = 4  # draft steps of which the agreement of a head is measured
 
 
 def greedy_ids(model: Any, prompts: list[list[int]], num_new: int) -> list[list[int]]:
@@ -138,6 +143,8 @@ def member_figures(folder: Path, recipes: list[Recipe], rows: list[WorldRow], nu
         if isinstance(recipe, NgramRecipe):
             ngrams = NgramModel.load(folder / recipe.name)
             found[recipe.name] = {"agreement": outputs.agreement(tokenizer, ngram_predictor(ngrams))}
+        elif recipe.role == "head":
+            found[recipe.name] = {"agreement_by_depth": head_agreement(folder, recipe.name, outputs)}
         elif recipe.role == "drafter":
             own, drafter = load(folder / recipe.name)
             found[recipe.name] = {"agreement": outputs.agreement(own, predictor(drafter))}
@@ -146,6 +153,25 @@ def member_figures(folder: Path, recipes: list[Recipe], rows: list[WorldRow], nu
                 written = greedy_ids(drafter, prompts_of(own, rows), longest)
                 found[recipe.name]["exact"] = exact_share(own, rows, written)
     return found
+
+
+@torch.no_grad()
+def head_agreement(folder: Path, name: str, outputs: TargetOutputs) -> list[float]:
+    """Returns the share of the target's output tokens that a draft head predicts at each draft step, given the true
+    text before."""
+    target = load_model(str(folder / "target"))
+    load = load_medusa if name == "medusa" else load_eagle
+    head = load(read_checkpoint(str(folder / name)), target)
+    prompts = prompts_of(outputs.tokenizer, outputs.rows)
+    pairs = zip(outputs.rows, prompts, outputs.ids, strict=True)
+    samples = [Sample(row["task"], (*prompt, *ids), len(prompt)) for row, prompt, ids in pairs]
+    hits, counts = [0] * NUM_DEPTHS, [0] * NUM_DEPTHS
+    for batch in batches_of(samples, BATCH):
+        found = read_by_target(target, batch, head)
+        for depth, step in enumerate(draft_steps(head, found, batch, NUM_DEPTHS)):
+            hits[depth] += int((step.logits.argmax(-1) == batch.learnt_ids[step.learnt]).sum())
+            counts[depth] += len(step.learnt)
+    return [round(hit / count, 4) for hit, count in zip(hits, counts, strict=True)]
 
 
 def load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:

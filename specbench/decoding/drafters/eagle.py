@@ -1,0 +1,140 @@
+"""EAGLE: a head that continues the target's hidden states drafts a chain, a fixed tree or a tree that grows."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.dynamic_tree import DynamicTreeDrafter
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters.model_tree import (
+    Depth,
+    DrawsOption,
+    ModelTreeDrafter,
+    RankChances,
+    Widths,
+    given_shape,
+)
+from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import NUM_NODES, TreeShape
+from specbench.models.causal_lm import ModelPair
+from specbench.models.heads.checkpoints import load_eagle, read_checkpoint
+from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.scoring import Output
+from specbench.specs.components import DraftTemperature
+
+
+class EagleDrafter(Drafter):
+    """A drafter of tokens with an EAGLE head as its model, which reads what the target has read."""
+
+    def __init__(self, model: EagleModel, inner: Drafter) -> None:
+        self.model: EagleModel = model
+        self.inner = inner
+        self.hidden_layers = model.head.layout.hidden_layers
+        self.passes = model.passes
+        self.sampling = inner.sampling
+        self.draws = inner.draws
+        self._prompt_ids: list[int] | None = None  # until the target has read it
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._prompt_ids = prompt_ids
+        self.model.reset()
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        return self.inner.propose(ids, num_draft_tokens, generator)
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        num_states = len(output.hidden[0])
+        if self._prompt_ids is not None:
+            self.model.read_target(output.hidden, range(num_states))
+            self.model.score([*self._prompt_ids, verification.next_token], 1)
+            self._prompt_ids = None
+            return
+        root = num_states - 1 - len(proposal.scored_ids)
+        self.model.read_target(output.hidden, [root, *(root + 1 + node for node in verification.path)])
+        self.inner.observe(proposal, output, verification)
+
+
+EMBEDDED_TARGET = "embedded:target"
+EMBEDDED_HEADS = {"eagle": "embedded:eagle", "eagle3": "embedded:eagle3"}
+PATH = "Folder or hub id of the head; null: that of the embedded target."
+HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
+NEEDS = "an EAGLE head of the target (`specbench train eagle3`; the embedded target brings one)"
+TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
+Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
+HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
+
+
+def eagle_drafter(
+    models: ModelPair, head: Literal["eagle", "eagle3"], path: str | None, make: Callable[[EagleModel], Drafter]
+) -> EagleDrafter:
+    """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
+    target = models.target
+    if path is None and target.name != EMBEDDED_TARGET:
+        raise ConfigError(
+            f"drafter.path is missing: target '{target.name}' has no EAGLE head of its own: give --set "
+            f"drafter.path=DIR, or train one with `specbench train {head} --target {target.name}`"
+        )
+    checkpoint = read_checkpoint(path or EMBEDDED_HEADS[head])
+    checkpoint.expect(head)
+    model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
+    made = EagleDrafter(model, make(model))
+    made.name, made.revision = checkpoint.name, checkpoint.revision
+    return made
+
+
+@DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
+def eagle_chain_drafter(
+    models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
+    temperature: DraftTemperature = None,
+) -> EagleDrafter:  # fmt: skip
+    """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
+    return eagle_drafter(models, head, path, lambda model: ModelDrafter(model, sampling.at(temperature)))
+
+
+def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> int:
+    """Returns the number of levels of the tree that the options give; a growing tree has no limit but its size."""
+    if top_k is None:
+        return len(given_shape(num_nodes=num_nodes, **options).levels)
+    others = [name for name in ("widths", "rank_chances", "depth") if options.get(name) is not None]
+    if num_nodes is None or others:
+        raise ConfigError(
+            f"drafter.top_k: a growing tree has the options top_k and num_nodes: "
+            f"{'leave out ' + ', '.join(others) if others else 'give num_nodes'}"
+        )
+    return num_nodes
+
+
+def tree_shape(*, top_k: int | None = None, **options: Any) -> TreeShape | None:
+    """Returns the tree that the options give; None for one that grows as it is drafted."""
+    return given_shape(**options) if top_k is None else None
+
+
+@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth, tree_shape=tree_shape)
+def eagle_tree_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    head: Head = "eagle3",
+    path: HeadPath = None,
+    top_k: Annotated[int, Field(ge=1, le=64, description=TOP_K)] | None = None,
+    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
+    widths: Widths = None,
+    rank_chances: RankChances = None,
+    depth: Depth = None,
+    draws: DrawsOption = "auto",
+    temperature: DraftTemperature = None,
+) -> EagleDrafter:
+    """An EAGLE head drafts a tree: one of a fixed shape, as EAGLE-1 does, or one that grows where the head is
+    confident, as EAGLE-2 and EAGLE-3 do (`top_k`)."""
+    if top_k is not None:
+        size = tree_depth(top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth)
+        return eagle_drafter(models, head, path, lambda model: DynamicTreeDrafter(model, size, top_k))
+    shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
+    drawn = sampling.at(temperature)
+    return eagle_drafter(models, head, path, lambda model: ModelTreeDrafter(model, drawn, shape, draws))

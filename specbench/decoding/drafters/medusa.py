@@ -1,0 +1,127 @@
+"""Medusa: heads on the target's last hidden state draft a tree without a draft pass (arXiv:2401.10774)."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances
+from specbench.models.causal_lm import ModelPair
+from specbench.models.heads.checkpoints import load_medusa, read_checkpoint
+from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.scoring import Output
+from specbench.models.timing import Clock, PassLog
+
+
+class MedusaDrafter(Drafter):
+    """Proposes a tree of a fixed shape: the tokens at depth d are the most probable ones of head d, whatever the tokens
+    before them. The pass of the heads is logged as a draft pass."""
+
+    draws: Draws | None = "fixed"
+
+    def __init__(self, heads: MedusaHeads, shape: TreeShape, num_layers: int, eos_token_ids: frozenset[int]) -> None:
+        self.heads = heads
+        self.shape = shape
+        self.hidden_layers = (num_layers,)
+        self.eos_token_ids = eos_token_ids
+        self.passes: PassLog | None = PassLog(Clock(next(heads.parameters()).device))
+        self._num_ranks = max(shape.ranks) + 1
+        self._state = torch.empty(0)  # of the last token that the target has read, [width]
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        pass  # the target reads the prompt first
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        best = self._best_tokens()
+        tokens: list[int] = []
+        parents: list[int] = []
+        placed = {-1: (-1, 0)}  # node of the shape → node of the tree, depth
+        for node, (parent, rank) in enumerate(zip(self.shape.parents, self.shape.ranks, strict=True)):
+            if parent not in placed:
+                continue
+            above, depth = placed[parent]
+            if depth < num_draft_tokens and (above < 0 or tokens[above] not in self.eos_token_ids):
+                placed[node] = (len(tokens), depth + 1)
+                tokens.append(best[depth][rank])
+                parents.append(above)
+        return TreeProposal(tokens, parents) if tokens else Proposal()
+
+    def _best_tokens(self) -> list[list[int]]:
+        """Returns the most probable tokens of each head, [num_heads, num_ranks], in one timed pass."""
+        assert self.passes is not None
+        start = self.passes.clock.mark()
+        best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()
+        self.passes.add(1, start, self.passes.clock.mark())
+        return best
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        (states,) = output.hidden
+        last = verification.path[-1] + 1 if verification.path else 0
+        self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]
+
+
+EMBEDDED_TARGET, EMBEDDED_HEADS = "embedded:target", "embedded:medusa"
+PATH = "Folder or hub id of the heads; null: those of the embedded target."
+NEEDS = "Medusa heads of the target (`specbench train medusa`; the embedded target brings them)"
+HEAD_CHANCES = (
+    "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
+    "largest product of chances. null: chances that give a tree of the size and the depth of the paper's."
+)
+CHANCES = [
+    [0.5, 0.14, 0.07, 0.05, 0.035, 0.027, 0.022, 0.018, 0.015, 0.013],
+    [0.4, 0.13, 0.07, 0.05, 0.035, 0.027, 0.022, 0.018, 0.015, 0.013],
+    [0.32, 0.12, 0.07, 0.05, 0.035, 0.027, 0.022, 0.018, 0.015, 0.013],
+    [0.25, 0.11, 0.07, 0.05, 0.035, 0.027, 0.022, 0.018, 0.015, 0.013],
+]
+
+
+def medusa_shape(
+    *, num_nodes: int = 63, head_chances: Sequence[Sequence[float]] | None = None, **_: Any
+) -> TreeShape:  # fmt: skip
+    """Returns the tree that the options give."""
+    return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
+
+
+def shape_depth(**options: Any) -> int:
+    """Returns the number of levels of the tree that the options give."""
+    return len(medusa_shape(**options).levels)
+
+
+@DRAFTERS.register("medusa", needs=NEEDS, tree_depth=shape_depth, tree_shape=medusa_shape)
+def medusa_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    path: Annotated[str | None, Field(min_length=1, description=PATH)] = None,
+    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 63,
+    head_chances: Annotated[
+        list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
+        Field(min_length=1, max_length=16, description=HEAD_CHANCES),
+    ]
+    | None = None,
+) -> MedusaDrafter:
+    """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
+    (arXiv:2401.10774)."""
+    target = models.target
+    if path is None and target.name != EMBEDDED_TARGET:
+        raise ConfigError(
+            f"drafter.path is missing: target '{target.name}' has no Medusa heads of its own: train them with "
+            f"`specbench train medusa --target {target.name}` and give --set drafter.path=DIR"
+        )
+    checkpoint = read_checkpoint(path or EMBEDDED_HEADS)
+    heads = load_medusa(checkpoint, target)
+    shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
+    if len(shape.levels) > len(heads):
+        raise ConfigError(
+            f"drafter.head_chances: the tree has {len(shape.levels)} levels, and '{checkpoint.name}' has {len(heads)} "
+            f"heads: give {len(heads)} lists of chances or fewer"
+        )
+    made = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)
+    made.name, made.revision = checkpoint.name, checkpoint.revision
+    return made

@@ -1,0 +1,163 @@
+"""EAGLE heads: one decoder layer that drafts the next token from the target's hidden states and the last token.
+
+EAGLE-1 and EAGLE-2 (arXiv:2401.15077, arXiv:2406.16858) continue the target's last hidden state and use its output
+layer. EAGLE-3 (arXiv:2503.01840) joins hidden states of three layers and has an output layer of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
+
+
+@dataclass(frozen=True)
+class EagleLayout:
+    """What distinguishes the heads of one generation and producer.
+
+    `hidden_layers` are the target's layers whose hidden states the head reads, as in transformers' `hidden_states`.
+    `generation` is 1 for EAGLE-1 and EAGLE-2, whose networks are equal, and 3 for EAGLE-3. The others are of EAGLE-3:
+
+    - `draft_vocab_size`: the number of tokens that the head can draft;
+    - `norm_before_residual`: the residual of the layer is the normalized state, not the state;
+    - `norm_before_fc`: the joined hidden states are normalized before they are projected;
+    - `norm_per_layer`: each of the hidden states is normalized before they are joined;
+    - `norm_output`: the next draft token reads the normalized state, not the state.
+    """
+
+    generation: int
+    hidden_layers: tuple[int, ...]
+    target_width: int
+    draft_vocab_size: int
+    has_bias: bool = True
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    norm_per_layer: bool = False
+    norm_output: bool = False
+
+
+class EagleLayer(nn.Module):
+    """A LLaMA decoder layer. That of EAGLE-3 reads the token's embedding beside the state, and that of EAGLE-1 has no
+    norm before its attention."""
+
+    def __init__(self, config: LlamaConfig, layout: EagleLayout) -> None:
+        super().__init__()
+        self.layout = layout
+        self.self_attn = LlamaAttention(config, layer_idx=0)
+        self.mlp = LlamaMLP(config)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        if layout.generation == 3:
+            for name in ("q_proj", "k_proj", "v_proj"):
+                old = getattr(self.self_attn, name)
+                setattr(self.self_attn, name, nn.Linear(2 * config.hidden_size, old.out_features, old.bias is not None))
+            self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+            self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self, states: torch.Tensor, embeddings: torch.Tensor, rotation: Any, mask: torch.Tensor | None, cache: Any
+    ) -> torch.Tensor:
+        """Returns [num_rows, num_tokens, width] from states and embeddings of this shape."""
+        read, residual = states, states
+        if self.layout.generation == 3:
+            normed = self.hidden_norm(states)
+            read = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
+            residual = normed if self.layout.norm_before_residual else states
+        attended, _ = self.self_attn(read, position_embeddings=rotation, attention_mask=mask, past_key_values=cache)
+        states = residual + attended
+        made: torch.Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return made
+
+
+class EagleHead(nn.Module):
+    """A head with the parameter names of the published EAGLE-3 checkpoints; EAGLE-1 calls `midlayer` layers.0.
+
+    `embed_tokens` and `lm_head` are the target's own where a checkpoint has none. `d2t` [draft_vocab_size] holds the
+    offset from a draft token to the target's token; None if they are equal.
+    """
+
+    d2t: torch.Tensor | None
+
+    def __init__(
+        self, config: LlamaConfig, layout: EagleLayout, embed_tokens: nn.Module, lm_head: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.config, self.layout = config, layout
+        width = config.hidden_size
+        self.embed_tokens = embed_tokens
+        self.midlayer = EagleLayer(config, layout)
+        if layout.generation == 3:
+            num_layers = len(layout.hidden_layers)
+            self.fc = nn.Linear(num_layers * layout.target_width, width, bias=False)
+            self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
+            self.lm_head = lm_head or nn.Linear(width, layout.draft_vocab_size, bias=False)
+            if layout.norm_before_fc:
+                self.input_norm = LlamaRMSNorm(num_layers * layout.target_width, config.rms_norm_eps)
+            if layout.norm_per_layer:
+                norms = (LlamaRMSNorm(layout.target_width, config.rms_norm_eps) for _ in range(num_layers))
+                self.fc_norm = nn.ModuleList(norms)
+        else:
+            assert lm_head is not None
+            self.fc = nn.Linear(2 * width, width, bias=layout.has_bias)
+            self.lm_head = lm_head
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.register_buffer("d2t", None)
+
+    def output_layers(self) -> list[nn.Module]:
+        """Returns the output layer."""
+        return [self.lm_head]
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    def project(self, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the states of the target's tokens, [..., width], from its hidden states, one [..., target_width] for
+        each of `layout.hidden_layers`."""
+        if self.layout.generation == 1:
+            return hidden[0]
+        if self.layout.norm_per_layer:
+            hidden = [norm(states) for norm, states in zip(self.fc_norm, hidden, strict=True)]
+        joined = torch.cat(list(hidden), dim=-1)
+        made: torch.Tensor = self.fc(self.input_norm(joined) if self.layout.norm_before_fc else joined)
+        return made
+
+    def forward(
+        self, ids: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None,
+        cache: Any = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Returns the states after each token of `ids`, given the states before it: [num_rows, num_tokens, width].
+
+        `positions` [1, num_tokens] are those of the states before the tokens.
+        """
+        embeddings = self.embed_tokens(ids).to(states.dtype)
+        if self.layout.generation == 1:
+            states = self.fc(torch.cat([embeddings, states], dim=-1))
+        rotation = self.rotary_emb(states, positions)
+        made: torch.Tensor = self.midlayer(states, embeddings, rotation, mask, cache)
+        return made
+
+    def next_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Returns the states that the next draft tokens read: [..., width]."""
+        made: torch.Tensor = self.norm(states) if self.layout.norm_output else states
+        return made
+
+    def draft_logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Returns logits over the draft vocabulary: [..., draft_vocab_size]."""
+        made: torch.Tensor = self.lm_head(self.norm(states) if self.layout.generation == 3 else states)
+        return made
+
+    def logits(self, states: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """Returns logits over the target's vocabulary, −∞ for tokens that the head cannot draft: [..., vocab_size]."""
+        drafted = self.draft_logits(states)
+        if self.d2t is None:
+            return drafted[..., :vocab_size]
+        token_ids = torch.arange(len(self.d2t), device=drafted.device) + self.d2t
+        whole = drafted.new_full((*drafted.shape[:-1], vocab_size), float("-inf"))
+        return whole.index_copy(-1, token_ids, drafted)

@@ -1,0 +1,176 @@
+"""The draft head of a training: how a new one begins, what it learns from, and how it is exported."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import LlamaConfig
+
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.decoding.decoder import stream_seed
+from specbench.models.causal_lm import CausalLM
+from specbench.models.heads.checkpoints import load_eagle, load_medusa, read_checkpoint
+from specbench.models.heads.eagle import EagleHead, EagleLayout
+from specbench.models.heads.medusa import MedusaHeads
+from specbench.training.heads import HeadLosses
+from specbench.training.passes import Sample
+from specbench.training.spec import TrainSpec
+
+OUTPUT_SCALE = 0.4  # of a new Medusa head's output layer to the target's: the target's own is too sharp at first
+NORM_SCALE = 0.5  # of a new EAGLE-3 head's norm to the target's, for the same reason
+
+
+class DraftHead:
+    """A head that is trained for a target, with what a training says of a model. Its weights are float32."""
+
+    def __init__(self, model: MedusaHeads | EagleHead, target: CausalLM, name: str, revision: str | None) -> None:
+        self.model: Any = model.float()
+        self.target = target
+        self.name = name
+        self.revision = revision
+        self.tokenizer = target.tokenizer
+        self.context_limit = target.context_limit
+        self.device = target.device
+        self.dtype = "float32"
+        self.attention = target.attention
+
+    @classmethod
+    def of(cls, spec: TrainSpec, target: CausalLM) -> "DraftHead":
+        """Returns the head that the settings name, or a new one. Raises ConfigError."""
+        if spec.drafter is None:
+            torch.manual_seed(stream_seed(spec.seed, "head"))
+            model = new_medusa(spec, target) if spec.medusa is not None else new_eagle(spec, target)
+            return cls(model.to(target.device), target, f"new {spec.kind}", None)
+        checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
+        checkpoint.expect(spec.kind)
+        load = load_medusa if spec.kind == "medusa" else load_eagle
+        return cls(load(checkpoint, target), target, spec.drafter, checkpoint.revision)
+
+    def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
+        """Restricts a new EAGLE-3 head to the `draft_vocab_size` tokens that are most frequent in the learnt texts."""
+        if spec.eagle3 is None or spec.drafter is not None or spec.eagle3.draft_vocab_size is None:
+            return
+        counts = Counter(token for sample in samples for token in sample.ids[sample.num_given :])
+        vocab_size, size = self.target.vocab_size, spec.eagle3.draft_vocab_size
+        if size >= vocab_size:
+            raise ConfigError(
+                f"eagle3.draft_vocab_size = {size}: the target has {vocab_size} tokens: give fewer, or null for all"
+            )
+        ranked = sorted(range(vocab_size), key=lambda token: -counts[token])
+        token_ids = torch.tensor(sorted(ranked[:size]), device=self.device)
+        self.model.d2t = token_ids - torch.arange(size, device=self.device)
+        rows = output_weight(self.target).index_select(0, token_ids)
+        self.model.lm_head.weight = nn.Parameter(rows.float().clone(), requires_grad=True)
+
+    def train_only_own(self) -> nn.Module:
+        """Returns the network, in which all parameters but the target's require gradients."""
+        shared = {id(parameter) for parameter in self.target.model.parameters()}
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(id(parameter) not in shared)
+        made: nn.Module = self.model
+        return made
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Writes configuration and weights in the published layout: that of Medusa's version 2, EAGLE or EAGLE-3."""
+        shared = {id(parameter) for parameter in self.target.model.parameters()}
+        tensors = {
+            name: value.detach().to("cpu", dtype).contiguous()
+            for name, value in self.model.named_parameters() if id(value) not in shared
+        }  # fmt: skip
+        is_medusa = isinstance(self.model, MedusaHeads)
+        config = medusa_config(self.model, self.target) if is_medusa else eagle_config(self.model, self.target)
+        if not is_medusa:
+            tensors = eagle_tensors(self.model, tensors, self.target.vocab_size)
+        save_file(tensors, folder / ("medusa_lm_head.safetensors" if is_medusa else "model.safetensors"))
+        config["torch_dtype"] = str(dtype).removeprefix("torch.")
+        write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def output_weight(target: CausalLM) -> torch.Tensor:
+    """Returns the weight of the target's output layer: [vocab_size, width]."""
+    weight: torch.Tensor = target.model.get_output_embeddings().weight
+    return weight.detach()[: target.vocab_size]
+
+
+def new_medusa(spec: TrainSpec, target: CausalLM) -> MedusaHeads:
+    """Returns heads that begin as a flatter copy of the target's output layer."""
+    assert spec.medusa is not None
+    weight = output_weight(target)
+    heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
+    for output in heads.output_layers():
+        output.weight.data = OUTPUT_SCALE * weight.float()
+    return heads
+
+
+def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
+    """Returns a head with random weights and, for EAGLE-3, with the target's output layer and a flatter norm."""
+    given = target.model.config.get_text_config()
+    fields = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
+              "head_dim", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")  # fmt: skip
+    found = {name: getattr(given, name) for name in fields if getattr(given, name, None) is not None}
+    config = LlamaConfig(vocab_size=given.vocab_size, num_hidden_layers=1, tie_word_embeddings=False, **found)
+    config._attn_implementation = "sdpa"
+    num_layers, is_third = given.num_hidden_layers, spec.eagle3 is not None
+    layout = EagleLayout(
+        generation=3 if is_third else 1,
+        hidden_layers=(2, num_layers // 2, num_layers - 3) if is_third else (num_layers,),
+        target_width=given.hidden_size,
+        draft_vocab_size=target.vocab_size,
+    )
+    embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
+    head = EagleHead(config, layout, embed_tokens, None if is_third else lm_head)
+    if is_third:
+        head.lm_head.weight = nn.Parameter(output_weight(target).float().clone())
+        norms = [module for module in target.model.modules() if type(module).__name__.endswith("RMSNorm")]
+        if norms:
+            head.norm.weight.data = NORM_SCALE * norms[-1].weight.detach().float()
+    return head
+
+
+def head_losses(spec: TrainSpec, target: CausalLM) -> HeadLosses:
+    """Returns the losses of the head that the settings describe."""
+    if spec.medusa is not None:
+        return HeadLosses(target, spec.medusa.num_heads, spec.medusa.decay)
+    if spec.eagle3 is not None:
+        return HeadLosses(target, spec.eagle3.num_draft_steps, spec.eagle3.decay)
+    eagle = spec.eagle
+    assert eagle is not None
+    return HeadLosses(target, eagle.num_draft_steps, eagle.decay, eagle.logit_weight, eagle.state_weight)
+
+
+def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
+    """Returns the configuration of Medusa's version 2."""
+    return {
+        "architectures": ["MedusaModel"], "model_type": "medusa", "version": "2", "medusa_num_heads": len(heads),
+        "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
+        "hidden_size": output_weight(target).shape[1], "vocab_size": heads.vocab_size,
+    }  # fmt: skip
+
+
+def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
+    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3."""
+    kept = head.config.to_diff_dict()
+    kept.pop("transformers_version", None)
+    given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    if head.layout.generation == 1:
+        return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
+    size = head.layout.draft_vocab_size if head.d2t is None else len(head.d2t)
+    sizes = {"draft_vocab_size": size, "target_hidden_size": head.layout.target_width}
+    return {**given, "architectures": ["LlamaForCausalLMEagle3"], **sizes}
+
+
+def eagle_tensors(head: EagleHead, own: dict[str, torch.Tensor], vocab_size: int) -> dict[str, torch.Tensor]:
+    """Returns the tensors with the published names; a restricted vocabulary adds `d2t` and `t2d`."""
+    if head.layout.generation == 1:
+        return {name.replace("midlayer.", "layers.0."): value for name, value in own.items()}
+    if head.d2t is None:
+        return own
+    offsets = head.d2t.cpu()
+    is_drafted = torch.zeros(vocab_size, dtype=torch.bool).index_fill_(0, offsets + torch.arange(len(offsets)), True)
+    return {**own, "d2t": offsets, "t2d": is_drafted}

@@ -1,0 +1,256 @@
+"""Draft heads: what they read and cache, the trees that they draft, and that training and drafting agree."""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.drafters.dynamic_tree import Candidates, DynamicTreeDrafter
+from specbench.decoding.drafters.medusa import MedusaDrafter, medusa_shape
+from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import decode
+from specbench.decoding.proposal import Proposal, TreeProposal, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import best_shape
+from specbench.decoding.verification import rejection
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.heads.eagle import EagleHead
+from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.scoring import Output
+from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.overrides import with_overrides
+from specbench.training.draft_head import DraftHead
+from specbench.training.heads import read_by_target, unrolled
+from specbench.training.passes import Batch, Sample
+from specbench.training.spec import TrainSpec
+from tests import tiny
+from tests.toys import TableModel, path_to
+
+PROMPT = list(range(40, 60))
+KINDS = ("medusa", "eagle", "eagle3")
+
+
+def target(**more: Any) -> CausalLM:
+    return tiny.causal_lm("llama", num_hidden_layers=6, **more)
+
+
+def new_head(kind: str, model: CausalLM, **settings: Any) -> DraftHead:
+    """A random head, whose norms and output layers are random too."""
+    spec = build(TrainSpec, {"kind": kind, "data": {"text": {"en": "x.txt"}}, "output": "x", kind: settings})
+    head = DraftHead.of(spec, model)
+    shared = {id(parameter) for parameter in model.model.parameters()}
+    torch.manual_seed(7)
+    for parameter in head.model.parameters():
+        if id(parameter) not in shared:
+            torch.nn.init.normal_(parameter, std=0.3)
+    head.choose_vocabulary(spec, [Sample("en", (1, 5, 5, 9), 1)])
+    head.model.eval().requires_grad_(False)
+    return head
+
+
+def saved_head(kind: str, model: CausalLM, folder: Path, **settings: Any) -> str:
+    folder.mkdir()
+    new_head(kind, model, **settings).save(folder, torch.float32)
+    return str(folder)
+
+
+def hidden_of(model: CausalLM, ids: list[int], layers: Sequence[int]) -> list[torch.Tensor]:
+    made = model.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
+    return [made.hidden_states[layer][0] for layer in layers]
+
+
+@torch.no_grad()
+def naive_logits(head: EagleHead, hidden: Sequence[torch.Tensor], ids: list[int], drafted: list[int]) -> torch.Tensor:
+    """The logits after the drafted tokens, [vocab], from passes over everything, without a cache or a tree."""
+    states = head.project([layer[: len(ids) - 1] for layer in hidden])
+    tokens = ids[1:]
+    for token in [*drafted, None]:
+        made = head(torch.tensor([tokens]), states[None], torch.arange(len(tokens))[None])[0, -1:]
+        if token is None:
+            return head.logits(made, 257)[0]
+        states, tokens = torch.cat([states, head.next_states(made)]), [*tokens, token]
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("eagle", {}), ("eagle3", {}), ("eagle3", {"draft_vocab_size": 100})])
+def test_a_head_reads_the_targets_states_and_then_its_own(kind: str, settings: dict[str, Any]) -> None:
+    """Chains and trees, before and after a verification that accepts two of them, agree with naive passes."""
+    model = target()
+    head: EagleHead = new_head(kind, model, **settings).model
+    hidden = hidden_of(model, [*PROMPT, 61, 62, 63, 64], head.layout.hidden_layers)
+    drafter = EagleModel(head, 257, frozenset())
+    drafter.read_target([layer[:20] for layer in hidden], range(20))
+    ids = [*PROMPT, 61]
+    for drafted in ([], [62], [62, 70], [62, 70, 71]):
+        found = drafter.score([*ids, *drafted], 1).logits[0]
+        assert torch.allclose(found, naive_logits(head, hidden, ids, drafted), atol=2e-3, rtol=1e-4)
+    # The target read 61 and the draft 62 70 71, and accepted 62; 64 is the next token, and 63 was not read.
+    drafter.read_target([layer[[20, 21]] for layer in hidden], [0, 1])
+    ids = [*PROMPT, 61, 62, 63]
+    drafter.score(ids, 1)
+    tree, parents = [64, 65], [-1, -1]
+    level = drafter.score_tree(ids, tree, parents, 2).logits
+    tree, parents = [*tree, 66, 67, 68], [*parents, 1, 0, 1]
+    level = torch.cat([level, drafter.score_tree(ids, tree, parents, 3).logits])
+    for node in range(5):
+        path = [tree[each] for each in path_to(node, parents)]
+        assert torch.allclose(level[node], naive_logits(head, hidden, ids, path), atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@torch.no_grad()
+def test_training_reads_what_drafting_reads(kind: str) -> None:
+    """Step s of the unrolled training gives the logits of a draft of s + 1 tokens that starts at each position."""
+    model = target()
+    head: EagleHead = new_head(kind, model).model
+    samples = [Sample("en", tuple(PROMPT), 5), Sample("en", tuple(PROMPT[:13]), 5)]
+    found = read_by_target(model, Batch(samples), head)
+    steps = unrolled(head, found, 3)
+    for row, sample in enumerate(samples):
+        ids = list(sample.ids)
+        hidden = hidden_of(model, ids, head.layout.hidden_layers)
+        for start, step in product((0, 4, 8), range(3)):
+            expected = naive_logits(head, hidden, ids[: start + 2], ids[start + 2 : start + 2 + step])
+            assert torch.allclose(head.logits(steps[step][row, start], 257), expected, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle", "eagle2", "eagle3", "eagle3-chain"])
+def test_greedy_outputs_are_those_of_autoregressive_decoding(method: str, tmp_path: Path) -> None:
+    model = target()
+    kind = load_method(method).drafter.options.get("head", "medusa")
+    path = saved_head(kind, model, tmp_path / "head")
+    _, (spec,) = with_overrides([], [load_method(method)], [f"drafter.path={path}"])
+    greedy, generator = Sampling(0.0), torch.Generator()
+    expected = decode(
+        model, NoDrafter(), rejection, PROMPT, num_draft_tokens=0, sampling=greedy, stop=StopRules(40),
+        generator=generator,
+    )  # fmt: skip
+    decoder = compose(spec, ModelPair(model), greedy)
+    made = decoder.generate(PROMPT, StopRules(40), 0)
+    assert made.token_ids == expected.token_ids
+    assert any(step.num_drafted for step in made.steps)
+    assert decoder.generate(PROMPT, StopRules(40), 0).steps == made.steps  # no state passes from prompt to prompt
+
+
+def candidates_by_brute_force(model: TableModel, num_nodes: int, top_k: int, depth: int) -> set[tuple[int, ...]]:
+    """The best paths of EAGLE-2: all levels are expanded before any candidate is ranked."""
+    found: dict[tuple[int, ...], float] = {}
+    frontier: list[tuple[int, ...]] = [()]
+    for _ in range(depth):
+        level: dict[tuple[int, ...], float] = {}
+        for path in frontier:
+            logs = torch.log_softmax(model.score([1, 2, *path], 1).logits[0], -1).topk(top_k)
+            for value, token in zip(logs.values.tolist(), logs.indices.tolist(), strict=True):
+                level[*path, token] = found.get(path, 0.0) + value
+        found |= level
+        frontier = sorted(level, key=level.__getitem__, reverse=True)[:top_k]
+    return set(sorted(found, key=found.__getitem__, reverse=True)[:num_nodes])
+
+
+@pytest.mark.parametrize(("num_nodes", "top_k", "depth"), [(3, 2, 6), (12, 3, 4), (30, 4, 5), (4, 4, 1)])
+def test_a_growing_tree_has_the_most_probable_candidates(num_nodes: int, top_k: int, depth: int) -> None:
+    for seed in range(5):
+        model = TableModel(6, seed)
+        drafter = DynamicTreeDrafter(model, num_nodes, top_k)
+        drafter.prefill([1, 2])
+        tree = drafter.propose([1, 2], depth, torch.Generator())
+        paths = {
+            tuple(tree.token_ids[each] for each in path_to(node, tree.parents)) for node in range(len(tree.parents))
+        }
+        assert paths == candidates_by_brute_force(TableModel(6, seed), num_nodes, top_k, depth)
+
+
+def test_a_tree_stops_growing_when_no_child_can_be_among_the_best() -> None:
+    """After the first level the best child has probability .4 · .5, less than the second of the level, .3."""
+    candidates = Candidates(2, 2, frozenset())
+    candidates.add_level([-1], torch.tensor([[0.4, 0.3, 0.3]]).log())
+    assert candidates.frontier() == [0, 1]
+    candidates.add_level([0, 1], torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]).log())
+    assert candidates.chosen() == [0, 1] and candidates.frontier() == []
+
+
+def test_an_end_token_has_no_children_and_impossible_tokens_are_no_candidates() -> None:
+    candidates = Candidates(9, 2, frozenset({1}))
+    candidates.add_level([-1], torch.tensor([[0.4, 0.6, 0.0]]).log())
+    assert candidates.tokens == [1, 0]
+    assert candidates.frontier() == [1]
+    candidates.add_level([1], torch.tensor([[1.0, 0.0, 0.0]]).log())
+    assert candidates.tokens == [1, 0, 0]
+
+
+def test_medusa_drafts_by_depth_from_the_last_accepted_state() -> None:
+    heads = MedusaHeads(2, 1, 4, 6)
+    torch.manual_seed(0)
+    for parameter in heads.parameters():
+        torch.nn.init.normal_(parameter)
+    drafter = MedusaDrafter(heads.requires_grad_(False), best_shape([0.5, 0.3], 5, 2), 3, frozenset())
+    states = torch.randn(4, 4)
+    drafter.observe(Proposal(), Output(torch.empty(1, 6), (states[:2],)), Verification(0, 0))  # of a prompt
+    tree = drafter.propose([], 2, torch.Generator())
+    assert isinstance(tree, TreeProposal)
+    best = heads(states[1]).topk(2, dim=-1).indices.tolist()
+    for node, parent in enumerate(tree.parents):
+        assert tree.token_ids[node] == best[len(path_to(parent, tree.parents))][tree.children(parent).index(node)]
+    assert len(tree.parents) == 5
+    small = TreeProposal([3, 4, 5], [-1, -1, 1])
+    drafter.observe(small, Output(torch.empty(4, 6), (states,)), Verification(2, 0, nodes=(1, 2)))
+    assert drafter.propose([], 1, torch.Generator()).token_ids == heads(states[3])[0].topk(2).indices.tolist()
+
+
+def test_the_default_tree_of_medusa_has_63_nodes_on_4_levels() -> None:
+    assert sum(len(children) for level in medusa_shape().levels for _, children in level) == 63
+    assert len(medusa_shape().levels) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_head_is_read_again_unchanged(kind: str, tmp_path: Path) -> None:
+    model = target()
+    path = saved_head(kind, model, tmp_path / "head")
+    spec = build(TrainSpec, {"kind": kind, "data": {"text": {"en": "x"}}, "output": "x", "drafter": path})
+    again, first = DraftHead.of(spec, model), new_head(kind, model)
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name]), name
+
+
+def test_a_restricted_vocabulary_is_that_of_the_training_texts(tmp_path: Path) -> None:
+    model = target()
+    head = new_head("eagle3", model, draft_vocab_size=3)
+    assert (head.model.d2t + torch.arange(3)).tolist() == [0, 5, 9]  # 5 and 9 were learnt; 0 is the first of the others
+    logits = head.model.logits(torch.zeros(1, 32), 257)[0]
+    assert torch.isfinite(logits).nonzero()[:, 0].tolist() == [0, 5, 9] and math.isinf(logits[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "problem"),
+    [
+        ("eagle3", ["drafter.num_nodes=null"], "drafter.top_k: a growing tree has the options top_k and num_nodes"),
+        ("eagle3", ["drafter.widths=[2]"], "leave out widths"),
+        ("medusa", ["num_draft_tokens=5"], "the drafter's trees have 4 levels"),
+    ],
+)
+def test_options_that_do_not_fit(method: str, options: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        with_overrides([], [load_method(method)], options)
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle3"])
+def test_another_target_has_no_heads_of_its_own(method: str) -> None:
+    with pytest.raises(ConfigError, match=r"drafter\.path is missing: target 'tiny-llama' has no"):
+        compose(load_method(method), ModelPair(target()), Sampling(0.0))
+
+
+def test_a_head_of_another_kind_is_refused(tmp_path: Path) -> None:
+    model = target()
+    path = saved_head("eagle", model, tmp_path / "head")
+    _, (spec,) = with_overrides([], [load_method("eagle3")], [f"drafter.path={path}"])
+    with pytest.raises(ConfigError, match="it is a head of kind eagle, not eagle3"):
+        compose(spec, ModelPair(model), Sampling(0.0))

@@ -15,6 +15,7 @@ from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_sha
 from specbench.models.causal_lm import ModelPair
 from specbench.models.heads.checkpoints import load_medusa, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.heads.published import head_of
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
 
@@ -66,9 +67,8 @@ class MedusaDrafter(Drafter):
         self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]
 
 
-EMBEDDED_TARGET, EMBEDDED_HEADS = "embedded:target", "embedded:medusa"
-PATH = "Folder or hub id of the heads; null: those of the embedded target."
-NEEDS = "Medusa heads of the target (`specbench train medusa`; the embedded target brings them)"
+PATH = "Folder or hub id of the heads; null: those published for the target."
+NEEDS = "Medusa heads of the target (published ones are found by the target's name; `specbench train medusa`)"
 HEAD_CHANCES = (
     "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
     "largest product of chances. null: chances that give a tree of the size and the depth of the paper's."
@@ -109,12 +109,7 @@ def medusa_drafter(
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
     target = models.target
-    if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(
-            f"drafter.path is missing: target '{target.name}' has no Medusa heads of its own: train them with "
-            f"`specbench train medusa --target {target.name}` and give --set drafter.path=DIR"
-        )
-    checkpoint = read_checkpoint(path or EMBEDDED_HEADS)
+    checkpoint = read_checkpoint(path or head_of("medusa", target.name))
     heads = load_medusa(checkpoint, target)
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
     if len(shape.levels) > len(heads):

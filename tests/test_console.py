@@ -2,15 +2,15 @@
 
 import pytest
 
-from specbench.core import console
+from specbench.core import progress
 
 
 def test_without_a_terminal_a_line_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     seconds = 0.0
-    monkeypatch.setattr(console, "say", lambda _, text: said.append(text))
-    monkeypatch.setattr(console.time, "monotonic", lambda: seconds)
-    with console.saying("measuring") as say:
+    monkeypatch.setattr(progress, "say", lambda _, text: said.append(text))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    with progress.status_line("measuring") as say:
         for number in range(1, 26):
             seconds = float(number)
             say(f"round {number}")

@@ -258,7 +258,7 @@ def test_the_published_head_of_a_target_is_found_by_its_name(
     class Asked(Exception):
         pass
 
-    def read(name: str) -> None:
+    def read(name: str, revision: str | None) -> None:
         raise Asked(name)
 
     for module in ("medusa", "eagle"):

@@ -25,6 +25,7 @@ from specbench.results.check import check
 from specbench.results.check_findings import MethodFindings, output_finding
 from specbench.results.check_report import junit, markdown
 from specbench.results.check_speed import (
+    FALSE_ALARMS,
     LENGTH,
     MIN_PROMPTS,
     SPEEDUP,
@@ -34,11 +35,11 @@ from specbench.results.check_speed import (
     joined,
     lengths,
     typical,
-    widening,
 )
 from specbench.results.conditions import pair_rows
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
+from specbench.results.log_ratios import bonferroni
 from specbench.results.paired import unpaired_ratio, widened_ratio
 from specbench.results.row import RowSampling
 from specbench.results.verdict import TokenDifference
@@ -481,8 +482,9 @@ def test_a_run_that_was_cut_short_is_refused(base, tmp_path):
 
 def test_intervals_are_widened_for_many_and_never_narrowed():
     ratio = Metric(value=0.9, low=0.8, high=0.96)
-    assert 1 < widening(1) < widening(10) and widened_ratio(ratio, 1.0) == pytest.approx(ratio)
-    wide = widened_ratio(ratio, widening(10))
+    one, ten = (bonferroni(number, FALSE_ALARMS) for number in (1, 10))
+    assert 1 < one < ten and widened_ratio(ratio, 1.0) == pytest.approx(ratio)
+    wide = widened_ratio(ratio, ten)
     assert wide.low < 0.8 and wide.high > 0.96 and wide.value == 0.9
     assert widened_ratio(Metric(value=0.9), 2.0) == Metric(value=0.9)
 

@@ -12,7 +12,15 @@ import torch
 from scipy import stats
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.ngram import NgramDrafter, Row, Rows, SparseProbs, draw_uniforms, ngram_drafter, shape
+from specbench.decoding.drafters.ngram import (
+    NgramDistribution,
+    NgramDrafter,
+    Rows,
+    SparseProbs,
+    draw_uniforms,
+    ngram_drafter,
+    shape,
+)
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.proposal import Proposal
@@ -159,7 +167,7 @@ def test_rows_are_kept_within_a_bound(tmp_path: Path, monkeypatch: pytest.Monkey
     random = Random(0)
     for _ in range(200):
         context = [random.randrange(VOCAB)]
-        assert np.array_equal(rows.after(context).probs, Row(model, model.span(context), sampling).probs)
+        assert np.array_equal(rows.after(context).probs, NgramDistribution(model, model.span(context), sampling).probs)
         assert sum(len(row.probs) for row in rows._kept.values()) == rows._num_probs <= 20
     assert rows.after(context) is rows.after(context)
 
@@ -195,7 +203,7 @@ class Overconfident(NgramDrafter):
         proposal = super().propose(ids, num_draft_tokens, generator)
         if not isinstance(proposal.probs, SparseProbs):
             return proposal
-        sharper = [Row(row.model, row.span, Sampling(0.3)) for row in proposal.probs.rows]
+        sharper = [NgramDistribution(row.model, row.span, Sampling(0.3)) for row in proposal.probs.rows]
         return Proposal(proposal.token_ids, SparseProbs(sharper, self.vocab_size, CPU))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
 from specbench.running.plan import check_prompts, check_references
 from specbench.running.prompts import uses_chat
 from specbench.specs.components import ScorerSpec
@@ -42,6 +43,13 @@ def test_a_tokenizer_that_is_wider_than_its_model_is_refused() -> None:
     check_prompts(cell("plain", narrow), "never")
     with pytest.raises(ConfigError, match=r"makes token 2[0-9]+, but the model has only 200"):
         check_prompts(cell("naïve \x00", narrow), "never")
+
+
+def test_a_scorer_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    SCORERS.names()
+    monkeypatch.setitem(SCORERS._builtin, "number", lambda: len)
+    with pytest.raises(ConfigError, match="scorer 'number' made a builtin_function_or_method, which is no "):
+        cell("x", None)
 
 
 def test_references_are_read_once_before_the_run() -> None:

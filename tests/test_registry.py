@@ -1,10 +1,13 @@
 """Registries: options are the keyword-only parameters of a factory."""
 
+import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
 
+import specbench
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, NoFeatures, Registry
 
@@ -73,3 +76,13 @@ def test_the_built_in_components_are_there():
     assert {"rejection", "fuzzy"} <= set(RULES.names())
     assert "shared" in BRIDGES.names()
     assert "number" in SCORERS.names()
+
+
+def test_every_module_with_a_component_is_listed() -> None:
+    """A module that is not in BUILT_IN would never be imported, and its components would not exist."""
+    root = Path(specbench.__file__).parent
+    named = {
+        ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py")
+        if re.search(r"^ *@?(?:[A-Z_]+\.register|row_reader)\(f?\"", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }  # fmt: skip
+    assert named == {module for modules in specbench.BUILT_IN.values() for module in modules}

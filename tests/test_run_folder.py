@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError
-from specbench.core.resumable_folder import flatten
+from specbench.core.resumable_folder import changed_settings
 from specbench.running.records import Key
 from specbench.running.run_folder import RunFolder
 from tests.test_records import whole
@@ -108,5 +109,13 @@ def test_records_that_cannot_be_written_are_told_before(tmp_path: Path) -> None:
         open_and_close(RunFolder(tmp_path, IDENTITY))
 
 
-def test_flatten() -> None:
-    assert flatten({"a": {"b": [1, "x"]}, "c": None}) == {"a.b.0": "1", "a.b.1": '"x"', "c": "null"}
+def test_nested_values_have_dotted_paths() -> None:
+    nested = {"a": {"b": [1, "x"], "d": {}, "e": []}, "c": None}
+    assert dotted.flat(nested) == {"a.b": [1, "x"], "a.d": {}, "a.e": [], "c": None}
+    assert dotted.flat(nested, lists=True) == {"a.b.0": 1, "a.b.1": "x", "a.d": {}, "a.e": {}, "c": None}
+    assert dotted.flat({}) == {}
+
+
+def test_changed_settings_are_named_by_their_dotted_keys() -> None:
+    changes = changed_settings({"a": {"b": [1, "x"], "d": {}}, "c": None}, {"a": {"b": [1]}, "c": "é"})
+    assert changes == ['a.b.1: "x" → absent', 'c: null → "é"']

@@ -77,7 +77,7 @@ def test_what_says_nothing_is_left_out() -> None:
 
 def test_cells() -> None:
     assert number(None) == number(Metric()) == "–" and interval(Metric(value=1.0)) == "1.00"
-    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"
+    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --: |\n| 1 | 2 |\n"
 
 
 def test_what_another_command_made_is_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.cli.train import spec_keys
-from specbench.specs import components as dotted
+from specbench.core import dotted
 from specbench.specs.components import build
 from specbench.training.spec import HEADS, NOT_FOR_HEADS, NgramSpec, TrainSpec
 
@@ -26,7 +26,7 @@ def test_every_key_of_a_kind_is_named_with_its_default_and_its_meaning(kind: str
     others = set(KINDS) - {kind}
     without = {*others, *(NOT_FOR_HEADS if kind in HEADS else ())}
     made = spec(kind, BASE).model_dump(exclude={"kind", *without})
-    assert set(dotted.leaves(made)) <= set(named)
+    assert set(dotted.flat(made)) <= set(named)
     for key in named.values():
         assert key.meaning, key.key
         if not key.key.startswith("lora.") and key.key not in ("data.tasks", "output"):

@@ -14,7 +14,7 @@ from specbench.training import cost as processor_energy
 from specbench.training.cost import MAX_WATTS, CostMeter, ProcessorEnergy
 from specbench.training.loop import Log
 from specbench.training.output import total_cost
-from specbench.training.progress import losses_text
+from specbench.training.train import losses_text
 from tests import tiny
 from tests.training_toys import NUM_STEPS, train_toy, weights
 

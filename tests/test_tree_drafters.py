@@ -197,6 +197,17 @@ def test_lookahead_fills_its_pool_with_the_targets_guesses() -> None:
     assert window.num_drafted == 0 and window.num_nodes == 4 and not window.has_children(-1)
 
 
+def test_the_lookahead_window_ends_at_the_context_limit() -> None:
+    """A model with learned positions cannot read a token beyond them, not even a guessed one."""
+    target = tiny.causal_lm("gpt2", max_position_embeddings=48, num_hidden_layers=2)
+    stop, prompt, greedy = StopRules(100, context_limit=48), list(range(40, 60)), Sampling(0.0)
+    plain = compose(load_method("ar"), ModelPair(target, None), greedy).generate(prompt, stop, 0)
+    made = compose(load_method("lookahead"), ModelPair(target, None), greedy).generate(prompt, stop, 0)
+    assert made.token_ids == plain.token_ids and made.finish == "context"
+    sizes = [step.num_nodes or 0 for step in made.steps]
+    assert max(sizes) >= 28 > sizes[-2]  # four levels of seven columns, then fewer
+
+
 def test_token_recycling_proposes_what_the_target_thought_likely() -> None:
     drafter = TokenRecycling(best_shape([0.5, 0.3], 4, 2), 2, frozenset({9}), forgets=True)
     drafter.prefill([1, 2])

@@ -15,6 +15,7 @@ from specbench.decoding.tree_rules import (
     GreedyMultiDraft,
     KSeq,
     RecursiveRejection,
+    TokenDraw,
     Traversal,
     Typical,
     Walk,
@@ -245,13 +246,13 @@ class SwappedRatio(RecursiveRejection):
     """The control: accepts with min(1, q/p)."""
 
     def _judge(self, tree, node, target_probs):  # type: ignore[no-untyped-def]
-        draft = tree.draft_probs(node) if tree.children(node) else None
+        draft = tree.draft_probs(node)
         for child in tree.children(node):
             token = tree.token_ids[child]
             if (yield Coin(min(1.0, float(draft[token] / target_probs[token])))):
-                return target_probs, child
+                return child, token
             target_probs = normalized_residual(target_probs, draft)
-        return target_probs, None
+        return None, (yield TokenDraw(target_probs))
 
 
 class WrongTraversalWeight(Traversal):

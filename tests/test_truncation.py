@@ -10,7 +10,7 @@ import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.running.models import Models
-from specbench.running.prompts import Budget, encode, shortened, truncated
+from specbench.running.prompts import PromptBudget, encode, shortened, truncated
 from specbench.specs.catalogue import load_method
 from specbench.tasks.examples import Example, TaskData
 from tests import tiny
@@ -34,30 +34,33 @@ def data(*prompts: str) -> TaskData:
 
 
 def test_a_text_that_fits_is_left_alone() -> None:
-    budgets = [Budget(tiny.causal_lm(), 26)]
+    budgets = [PromptBudget(tiny.causal_lm(), 26)]
     assert shortened(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == ("abcdefghijklmnopqrstuvwxyz",)
     assert shortened(("x" * 9999,), [], "never") == ("x" * 9999,)
 
 
 @pytest.mark.parametrize(("num_tokens", "expected"), [(5, "abcyz"), (6, "abcxyz"), (1, "a")])
 def test_the_middle_goes_and_no_more_than_must(num_tokens: int, expected: str) -> None:
-    budgets = [Budget(tiny.causal_lm(), num_tokens)]  # a token a byte
+    budgets = [PromptBudget(tiny.causal_lm(), num_tokens)]  # a token a byte
     assert shortened(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == (expected,)
 
 
 def test_the_tightest_model_decides_for_all() -> None:
     text = "one two three four five six seven eight nine ten"
     model, words = tiny.causal_lm(), Words()
-    for budgets in ([Budget(model, 30), Budget(words, 8)], [Budget(words, 8), Budget(model, 30)]):
+    for budgets in (
+        [PromptBudget(model, 30), PromptBudget(words, 8)],
+        [PromptBudget(words, 8), PromptBudget(model, 30)],
+    ):
         (cut,) = shortened((text,), budgets, "never")
         assert (len(encode(model, (cut,), "never")), len(cut.split())) == (30, len(cut.split()))
         assert len(cut.split()) <= 8
-    (cut,) = shortened((text,), [Budget(model, 40), Budget(words, 4)], "never")
+    (cut,) = shortened((text,), [PromptBudget(model, 40), PromptBudget(words, 4)], "never")
     assert len(cut.split()) == 4 and text.startswith(cut[:5]) and text.endswith(cut[-5:])
 
 
 def test_of_a_conversation_the_middle_of_all_texts_goes() -> None:
-    budgets = [Budget(tiny.causal_lm(), 12)]
+    budgets = [PromptBudget(tiny.causal_lm(), 12)]
     texts = ("aaaaaaaa", "bbbb", "cccccccc")  # and two line breaks
     assert shortened(texts, budgets, "never") == ("aaaaa", "", "ccccc")
 
@@ -66,12 +69,12 @@ def test_nothing_can_be_cut_from_a_template() -> None:
     model = tiny.causal_lm()
     model.tokenizer.chat_template = "a long text that is always there"
     with pytest.raises(ConfigError, match="chat template alone is longer"):
-        shortened(("hello",), [Budget(model, 10)], "auto")
+        shortened(("hello",), [PromptBudget(model, 10)], "auto")
 
 
 def test_what_went_is_counted_in_tokens_of_the_target() -> None:
     model = tiny.causal_lm()
-    cut = truncated(data("x" * 100, "short"), model, [Budget(model, 60)], "never")
+    cut = truncated(data("x" * 100, "short"), model, [PromptBudget(model, 60)], "never")
     assert [example.truncated_tokens for example in cut.examples] == [40, 0]
     assert [len(example.prompt) for example in cut.examples] == [60, 5]
 

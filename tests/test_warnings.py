@@ -71,6 +71,27 @@ def test_few_prompts_are_those_of_the_captions() -> None:
     assert codes(measured(4, speedup=Metric())) == [], "there is nothing to doubt"
 
 
+@pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "medusa"])
+def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
+    """Only drafters with a head, only steps with a draft, and only where there are enough of them."""
+    head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": kind}}})
+
+    def records(num_accepted: int, num_steps: int = 100) -> list[dict[str, Any]]:
+        steps = [[3, 1, int(number < num_accepted), 1] for number in range(num_steps)]
+        return [{"methods": {"head": {"steps": [*steps, *[[0, 0, 0, 1]] * 30]}}}]
+
+    def found(row: Row, *given: int) -> list[str]:
+        return [each.text for each in warnings_of(row, records(*given)) if each.code == "misread_head"]
+
+    (text,) = found(head, 29)
+    assert text.startswith(
+        "a first draft token of its head is accepted in 29% of 100 steps, and heads usually reach 30%"
+    )
+    assert "check drafter.path" in text and "\n" not in text
+    assert found(head, 30) == [] and found(head, 0, 49) == [] and found(head, 0, 0) == []
+    assert found(head.model_copy(update={"options": {"drafter": {"type": "ngram"}}}), 0) == []
+
+
 def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:
     drifting = measured(ar_drift=Metric(value=0.8, low=0.75, high=0.85))
     assert text_of(drifting, "a", "a").startswith("the baseline ran at 0.80 [0.75, 0.85] times its first speed")

@@ -5,13 +5,14 @@ BCa and specbench's. Lengths are log-normal with sigma 1: the longest of 100 pro
 """
 
 import argparse
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy import special
 
+from specbench.core.digests import text_digest
+from specbench.core.table import markdown_table
 from specbench.results import bootstrap, log_ratios
 from specbench.results.log_ratios import TAILS, ratio_of, resamples
 from tools.populations import POPULATIONS, Array, Population
@@ -72,21 +73,21 @@ def method_digest() -> str:
     """12 hex digits of SHA-256 over what `intervals` in a row says of the method, and over its constants."""
     constants = {name: round(float(getattr(log_ratios, name)), 9) for name in CONSTANTS}
     told = f"{bootstrap.INTERVALS.model_dump_json()} {constants} {bootstrap.MIN_PROMPTS}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    return text_digest(told)
 
 
-def sample_of(population: Population) -> str:
-    """The line of the page that a test computes again, and finds there to the last digit."""
+def sample_of(population: Population) -> list[str]:
+    """The line of the page that a test computes again, and finds there to the last digit, by cells."""
     covered, median, wide = coverage(population, SAMPLE[1], SAMPLE[0])["specbench"]
-    return f"| {population.name} | {round(covered * SAMPLE[0])} | {median:.3g} | {wide:.3g} |"
+    return [population.name, f"{round(covered * SAMPLE[0])}", f"{median:.3g}", f"{wide:.3g}"]
 
 
-def line_of(population: Population, num_prompts: int, num_runs: int) -> str:
+def line_of(population: Population, num_prompts: int, num_runs: int) -> list[str]:
     runs = min(num_runs, population.most)
     found = coverage(population, num_prompts, runs)
     shares = [f"{100 * found[method][0]:.1f}" if method in found else "–" for method in METHODS]
-    widths = f"{found['specbench'][1]:.3g} | {found['specbench'][2]:.3g}"
-    return f"| {population.name} | {num_prompts} | {runs} | {' | '.join(shares)} | {widths} |"
+    widths = [f"{width:.3g}" for width in found["specbench"][1:]]
+    return [population.name, f"{num_prompts}", f"{runs}", *shares, *widths]
 
 
 HEAD = """# How often the intervals hold the truth
@@ -106,22 +107,22 @@ standard errors. Rows with fewer than 30 prompts are flagged.
 """
 
 
-def page(lines: Sequence[str], samples: Sequence[str]) -> str:
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return markdown_table(head, lines, [column > 0 for column in range(len(head))])
+
+
+def page(lines: Sequence[Sequence[str]], samples: Sequence[Sequence[str]]) -> str:
     columns = ["population", "n", "runs", *(f"{method} %" for method in METHODS), "median width", "95th percentile"]
     told = "; ".join(f"{kind}: {text}" for kind, text in bootstrap.INTERVALS.method.items())
     return HEAD + "\n".join(
         [
             f"Method {method_digest()}, {log_ratios.NUM_RESAMPLES} resamples. {told}.",
             "",
-            f"| {' | '.join(columns)} |",
-            "|---|" + "--:|" * (len(columns) - 1),
-            *lines,
+            table(columns, lines),
             "",
             f"## What a test computes again: {SAMPLE[0]} runs of {SAMPLE[1]} prompts",
             "",
-            "| population | held | median width | 95th percentile |",
-            "|---|--:|--:|--:|",
-            *samples,
+            table(["population", "held", "median width", "95th percentile"], samples),
             "",
         ]
     )
@@ -134,11 +135,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=SIZES, help="numbers of prompts")
     parser.add_argument("--write", action="store_true", help="write the page")
     asked = parser.parse_args()
-    lines: list[str] = []
+    lines: list[list[str]] = []
     for population in POPULATIONS:
         for num_prompts in asked.prompts:
             lines.append(line_of(population, num_prompts, asked.runs))
-            print(lines[-1], flush=True)
+            print(*lines[-1], sep=" | ", flush=True)
     if asked.write:
         PAGE.write_text(page(lines, [sample_of(population) for population in POPULATIONS]), encoding="utf-8")
 

@@ -18,6 +18,7 @@ from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import shown
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
+from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
 from specbench.results.row import Row
 from specbench.results.units import MEANINGS
@@ -225,9 +226,9 @@ def paper(name: str | None) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a Markdown table and an empty line."""
+    """Returns a Markdown table and an empty line."""
     body = [[" ".join(cell.replace("|", "\\|").split()) for cell in cells] for cells in rows]
-    return [*(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body]), ""]
+    return [*markdown_table(head, body).splitlines(), ""]
 
 
 def paragraphs(text: str) -> str:

@@ -10,7 +10,6 @@ from specbench.analysis.audit_methods import (
     Audit,
     AuditedMethod,
     AuditPrompt,
-    Progress,
     audited_methods,
     eager_baseline,
     make_control,
@@ -19,6 +18,7 @@ from specbench.analysis.audit_methods import (
 )
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, MethodVerdict
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder
@@ -44,9 +44,7 @@ NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
 
 
-def run_audit(
-    request: Request, num_draws: int, temperature: float, progress: Progress, console: Console
-) -> AuditReport:
+def run_audit(request: Request, num_draws: int, temperature: float, progress: Say, console: Console) -> AuditReport:
     """Audits the methods of a request, or all known ones where its only method is "all". `progress` gets lines of text;
     `console` gets lines about subsets that have no files.
 
@@ -97,7 +95,7 @@ def identities_of(
 
 def prepared_audit(
     spec: RunSpec, models: Models, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
-    num_draws: int, progress: Progress,
+    num_draws: int, progress: Say,
 ) -> Audit:  # fmt: skip
     """Returns the audit of the methods on the prompts of all subsets; compiles or records the passes that it needs."""
     names, target = {subject.name for subject in subjects}, models.target

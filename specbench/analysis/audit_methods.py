@@ -1,6 +1,6 @@
 """The audit of several methods on one target: the same prompts, the same noise floor, the same control for all."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from specbench.analysis.audit_report import (
     VerdictName,
 )
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.generation_state import StopRules
@@ -40,7 +41,6 @@ from specbench.specs.method import MethodSpec
 NUM_DRAW_PROMPTS = 3
 AR = "ar"
 CONTROL = ""  # no method has this name
-Progress = Callable[[str], None]
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Audit:
     sampling: Sampling
     num_draws: int
     seed: int
-    progress: Progress
+    progress: Say
 
     def findings(self) -> AuditFindings:
         """Returns the verdicts. A method that raises ConfigError on the way is "not run", with the reason."""

@@ -1,7 +1,7 @@
 """One `specbench fairness`: runs, models and texts → the report, and its numbers in leaderboard rows."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from specbench.analysis.fairness_runs import (
 )
 from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.progress import Say, say_nothing
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
@@ -35,7 +36,6 @@ from specbench.results.runs import RecordedRun
 from specbench.specs.languages import known
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
     return list(found.values()), pair
 
 
-def fairness_report(request: FairnessRequest, progress: Progress = lambda line: None) -> FairnessReport:
+def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> FairnessReport:
     """Returns the report: reads the runs, loads the models, computes. Raises ConfigError for bad input, BoundViolation
     where numbers contradict the theorems."""
     methods, pair = read_runs(request)
@@ -131,7 +131,7 @@ def fairness_report(request: FairnessRequest, progress: Progress = lambda line: 
 
 def sums_of_entries(
     request: FairnessRequest, common: CommonRecords, entries: Sequence[DrafterEntry], target: CausalLM,
-    progress: Progress,
+    progress: Say,
 ) -> list[dict[str, GroupSums]]:  # fmt: skip
     """Returns the sums of the groups of every drafter, from the records and from teacher-forced passes."""
     models = [model for entry in entries for model in entry.models]
@@ -147,7 +147,7 @@ def sums_of_entries(
 
 
 def represented(
-    request: FairnessRequest, common: CommonRecords, entries: Sequence[DrafterEntry], progress: Progress
+    request: FairnessRequest, common: CommonRecords, entries: Sequence[DrafterEntry], progress: Say
 ) -> dict[int, Representation]:
     """Returns by draft model the languages of the texts that it writes on an empty prompt; empty where no group has
     one."""

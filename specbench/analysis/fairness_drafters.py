@@ -1,7 +1,7 @@
 """The drafters that are compared, and their distributions at the same positions of the same texts."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 from specbench.analysis.fairness_runs import WHOLE, RecordedDrafter, RunMethods, drafters_of
 from specbench.analysis.group_statistics import Array
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.drafters.ngram import ngram_drafter
@@ -129,7 +130,7 @@ def forced_numbers(
     drafters: Sequence[Forecaster],
     texts: Mapping[Key, Sample],
     vocab_size: int,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Say = say_nothing,
 ) -> list[Numbers]:
     """Returns the numbers of each drafter at every learnt position of the texts; `progress` gets the number of texts
     done, in a line.

@@ -1,6 +1,6 @@
 """`specbench limit`: two models → timed rounds → the report, with medians over rounds and intervals of ratios."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import Annotated, Any
 
@@ -33,6 +33,7 @@ from specbench.analysis.limit_rounds import (
 )
 from specbench.analysis.limit_work import RateBenchmark, Work, work_of
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS
@@ -197,9 +198,6 @@ def best_length(costs: Costs[Array], rate: float, draws: RoundDraws) -> BestLeng
     )  # fmt: skip
 
 
-Progress = Callable[[str], None]
-
-
 class LimitOptions(Spec):
     """The options of `specbench limit`."""
 
@@ -215,7 +213,7 @@ class LimitOptions(Spec):
     drafter_revision: str | None = None
 
 
-def measure_pair(options: LimitOptions, progress: Progress) -> LimitReport:
+def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
     """Loads both models and measures them. `progress` gets lines of text. Raises ConfigError for models that cannot be
     loaded, and for a context that does not fit into them."""
     progress(f"loading {options.target} and {options.drafter}")
@@ -234,9 +232,7 @@ def measure_pair(options: LimitOptions, progress: Progress) -> LimitReport:
     return limits_of(target, drafter, options, progress)
 
 
-def limits_of(
-    target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Progress = lambda line: None
-) -> LimitReport:
+def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Say = say_nothing) -> LimitReport:
     """Measures two loaded models."""
     models = (target, drafter)
     points = points_for(models, options.context)
@@ -260,7 +256,7 @@ def limits_of(
 
 def measure_part(
     models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: LimitOptions,
-    progress: Progress,
+    progress: Say,
 ) -> PairTimings:  # fmt: skip
     """Returns the timings of rounds whose passes were made before."""
     for model in models:

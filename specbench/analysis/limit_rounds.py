@@ -1,7 +1,7 @@
 """The timed rounds of `specbench limit`: passes, rates and generations of two models, in turn."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 
 from specbench.analysis.limit_work import RateBenchmark, Rates
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
@@ -235,7 +236,7 @@ class TimedPasses:
 
 def measure(
     target: CausalLM, drafter: CausalLM, benchmarks: Sequence[RateBenchmark], points: Points, *,
-    repeats: int, seed: int, progress: Callable[[str], None] = lambda line: None,
+    repeats: int, seed: int, progress: Say = say_nothing,
 ) -> PairTimings:  # fmt: skip
     """Returns the timings of `repeats` rounds, which follow one unmeasured round. Each has every point of both models,
     both rate benchmarks, and one generation of each model and of the pair, in an order that alternates. `progress`

@@ -24,6 +24,7 @@ from specbench.analysis.trials import (
     trial_spec,
     with_value,
 )
+from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers
@@ -36,7 +37,6 @@ from specbench.results.units import NULL, bounds_of, number, score, unit_of, wit
 from specbench.running.checked import check_samples
 from specbench.running.records import ACCEPTED, JUDGED, Record, step_sum
 from specbench.running.request import Request
-from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.overrides import with_overrides
@@ -115,7 +115,7 @@ def checked_temperatures(values: str | None) -> list[float]:
 def joint_temperature(spec: RunSpec) -> RunSpec:
     """Returns the run with drafters that follow its temperature, whatever the method's file gives them."""
     ar, method = spec.methods
-    for path in dotted.leaves(method.model_dump(exclude={"sweep"})):
+    for path in dotted.flat(method.model_dump(exclude={"sweep"})):
         if path.endswith("drafter.temperature"):
             method = with_value(method, path, None)
     return spec.model_copy(update={"methods": (ar, method)})

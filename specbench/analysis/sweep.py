@@ -25,6 +25,7 @@ from specbench.analysis.trials import (
     trial_spec,
     with_value,
 )
+from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers, words
@@ -32,7 +33,6 @@ from specbench.results.bootstrap import Metric
 from specbench.results.plots import Panel, reach, save_picture
 from specbench.results.units import number, pair, unit_of, with_interval
 from specbench.running.request import Request
-from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.method import MethodSpec
 
@@ -85,7 +85,7 @@ def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> 
         if not method.sweep:
             raise ConfigError(f"method '{method.name}' has no `sweep`: give --path KEY --values A,B,C")
         return {key: list(listed) for key, listed in method.sweep.items()}
-    leaves = dotted.leaves(method.model_dump(exclude={"sweep"}))
+    leaves = dotted.flat(method.model_dump(exclude={"sweep"}))
     known = [leaf for leaf in leaves if not leaf.startswith(FIXED) and not leaf.endswith(".drafter.type")]
     if path not in known:
         raise ConfigError(f"--path {path}: method '{method.name}' has no such key: {nearest(path, known)}")

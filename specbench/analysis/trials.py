@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
+from specbench.core import dotted
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table
@@ -34,7 +35,6 @@ from specbench.running.plan import Cell, load_data, make_cells, present
 from specbench.running.records import Record
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder
-from specbench.specs import components as dotted
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec

@@ -1,6 +1,5 @@
 """`specbench tune`: the slice that is tuned on, and the tuned methods as YAML files that say how each was found."""
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials,
 from specbench.analysis.tune import LENGTHS, TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
 from specbench.analysis.tune_trees import SIZES, checked_sizes, has_shape, tune_shape
 from specbench.core.console import say
+from specbench.core.digests import bytes_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table, numbers, words
@@ -181,7 +181,7 @@ def check_replaceable(output: Path, labels: Sequence[str]) -> None:
 
 def sealed(text: bytes) -> bytes:
     """Returns the text after a comment with its digest."""
-    return f"{SEAL}{hashlib.sha256(text).hexdigest()[:12]}\n".encode() + text
+    return f"{SEAL}{bytes_digest([text])}\n".encode() + text
 
 
 def write_presets(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
-from specbench.core.console import saying, stderr, stdout
+from specbench.cli.arguments import PAIR, SamplePrompt, command_line, flag, path, print_result, split, takes_run_options
+from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
 
 
-PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 PAIR_HELP = {
     "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
 }  # fmt: skip
@@ -41,7 +40,7 @@ def fairness(
     samples: Annotated[
         int, typer.Option(help="Texts sampled from each drafter to rank languages; 0 for none; the paper: 100000.")
     ] = 1000,
-    prompt: arguments.SamplePrompt = "",
+    prompt: SamplePrompt = "",
     task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; all when absent.")] = None,
     *,
     options: RunOptions,
@@ -91,19 +90,21 @@ def save_fairness(report: "FairnessReport", picture: Path | None, board: Path | 
         stderr.print(f"{board}: {add_fairness(board, report)}", soft_wrap=True)
 
 
+@takes_run_options(
+    only=("drafter", "drafter_revision", "seed", "dtype", "device"),
+    defaults={"drafter": "embedded:drafter-bpe"},
+    drafter="Model: hub id, folder, or embedded:NAME.",
+)
 def languages(
-    drafter: Annotated[str, typer.Option(help="Model: hub id, folder, or embedded:NAME.")] = "embedded:drafter-bpe",
-    drafter_revision: arguments.DrafterRevision = None,
     samples: Annotated[int, typer.Option(help="Texts to sample; arXiv:2510.02128 takes 100000.")] = 1000,
-    prompt: arguments.SamplePrompt = "",
+    prompt: SamplePrompt = "",
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
     extra_languages: Annotated[
         str | None, typer.Option(help="Codes of languages besides the common ones, separated by commas.")
     ] = None,
-    seed: arguments.Seed = 0,
-    dtype: arguments.Dtype = "auto",
-    device: arguments.Device = "auto",
+    *,
+    options: RunOptions,
     as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
 ) -> None:
     """Rank the languages of texts that a model samples from an empty prompt (arXiv:2510.02128).
@@ -125,10 +126,13 @@ def languages(
     from specbench.analysis.representation import representation, representation_table
     from specbench.models.loading import load_model
 
-    with stderr.status(f"sampling {samples} texts from {drafter}"):
-        model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
+    assert options.drafter is not None
+    with stderr.status(f"sampling {samples} texts from {options.drafter}"):
+        model = load_model(
+            options.drafter, revision=options.drafter_revision, dtype=options.dtype, device=options.device
+        )
         found = representation(
-            model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+            model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=options.seed,
             prompt=prompt, languages=extra,
         )  # fmt: skip
     print_result(found, as_json, lambda: [representation_table(found)])
@@ -180,7 +184,7 @@ def limit(
     given = {name: getattr(options, name) for name in (*PAIR, "seed", "dtype", "device", "engine")}
     limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
     set_threads(options.threads, limit_options.target.startswith(EMBEDDED))
-    with saying("measuring") as say:
+    with status_line("measuring") as say:
         report = measure_pair(limit_options, say)
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json stdout has only the JSON
@@ -258,7 +262,7 @@ def audit(
     if board is not None:  # an unusable file is reported before the audit starts
         load(board)
         check_writable(board)
-    with saying("loading") as say:
+    with status_line("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr)
     if file is not None:
         write_output("--output", file, report.model_dump_json(indent=2) + "\n")

@@ -5,10 +5,9 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import BaseModel
@@ -16,51 +15,19 @@ from typer.core import TyperCommand
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.components import Chat as ChatChoice
-from specbench.specs.components import Dtype as DtypeChoice
-from specbench.specs.components import Engine as EngineChoice
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import RunOptions, flag_of
 
-Subset = Annotated[
-    str | None, typer.Option(help="Subsets (languages), separated by commas; all that have data when absent.")
-]
-Target = Annotated[str | None, typer.Option(help="Target model: hub id or folder; the embedded family when absent.")]
-Drafter = Annotated[str | None, typer.Option(help="Draft model: hub id, folder, or embedded:NAME.")]
-TargetRevision = Annotated[str | None, typer.Option(help="Hub revision of the target.")]
-DrafterRevision = Annotated[str | None, typer.Option(help="Hub revision of the drafter.")]
-Data = Annotated[str | None, typer.Option(help="hub, sample, or a folder or file of rows.")]
-Limit = Annotated[int | None, typer.Option(help="Examples per subset.")]
-SubsetsPerTask = Annotated[int | None, typer.Option(help="The first N subsets of each task.")]
-Repeats = Annotated[int, typer.Option(help="Times that every example is measured.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a key: verification.threshold=0.3")]
-Seed = Annotated[int, typer.Option(help="Seed of every random stream.")]
 SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),
 ]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
-Engine = Annotated[
-    str,
-    typer.Option(
-        help="How passes are run. eager: as transformers makes them; graphs: recorded as CUDA graphs; compiled: by "
-        "torch.compile; auto: graphs on cuda, else eager."
-    ),
-]
-Chat = Annotated[str, typer.Option(help="Chat template: auto, always or never.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads; 1 for the embedded pair, else torch's choice.")]
-
 flag = partial(typer.Option, metavar="")  # the help shows no value for a flag
 
-AllowCodeExecution = Annotated[
-    bool, flag("--allow-code-execution", help="Run the programs that the models write, to score them.")
-]
-RUN_OPTIONS: Mapping[str, Any] = {  # by field of RunOptions, in the order of the help
-    "subsets": Subset, "subsets_per_task": SubsetsPerTask, "target": Target, "drafter": Drafter,
-    "target_revision": TargetRevision, "drafter_revision": DrafterRevision, "data": Data, "limit": Limit,
-    "repeats": Repeats, "overrides": Overrides, "seed": Seed, "dtype": Dtype, "device": Device, "engine": Engine,
-    "chat": Chat, "threads": Threads, "allow_code_execution": AllowCodeExecution,
-}  # fmt: skip
+PAIR = ("target", "drafter", "target_revision", "drafter_revision")
+# Types and help texts of RunOptions by field, in the order of the help.
+RUN_OPTIONS = {name: get_args(kind) for name, kind in get_type_hints(RunOptions, include_extras=True).items()}
+CHOICES = {name: get_args(kind) for name, (kind, _) in RUN_OPTIONS.items() if get_origin(kind) is Literal}
+TYPED = {"subsets": str | None, "overrides": list[str] | None, **dict.fromkeys(CHOICES, str)}  # as a user types them
 
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
 LONGEST_NAME = 255  # bytes of a file name, on all common file systems
@@ -98,20 +65,13 @@ def takes_run_options(
 
 
 def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parameter:
-    annotation = RUN_OPTIONS[name]
-    kind, declared = get_args(annotation)
-    declared = copy(declared)
-    declared.help = help_text or declared.help
-    if name == "subsets":
-        declared.param_decls = ("--subset",)
+    kind, meaning = RUN_OPTIONS[name]
+    option = (flag if kind is bool else typer.Option)(flag_of(name), help=help_text or meaning)
     if default is None and name != "overrides":
         default = RunOptions.__dataclass_fields__[name].default
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[TYPED.get(name, kind), option]
     )
-
-
-CHOICES = {"dtype": get_args(DtypeChoice), "engine": get_args(EngineChoice), "chat": get_args(ChatChoice)}
 
 
 def _run_options(values: dict[str, Any]) -> RunOptions:

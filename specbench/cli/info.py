@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import flag
+from specbench.cli.arguments import flag, takes_run_options
 from specbench.cli.arguments import split as parts
 from specbench.cli.help.method import MethodHelp, verdict
 from specbench.cli.help.text import find_help, method_text, shown, task_text
@@ -17,6 +16,7 @@ from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.method import MethodSpec
+from specbench.specs.run_options import RunOptions
 from specbench.specs.task import TaskSpec
 
 # Names are not wrapped, so that they can be copied; papers and the longest subset fit in a line.
@@ -140,15 +140,16 @@ def check_code(file: Path, spec: TaskSpec | MethodSpec) -> None:
         raise ConfigError(f"{file}: decoder.entry: {error}") from error
 
 
+@takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; all when absent.")
 def fetch(
     task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas.")],
-    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; all when absent.")] = None,
     split: Annotated[str | None, typer.Option(help="Another split than the task's own.")] = None,
-    set_: arguments.Overrides = None,
+    *,
+    options: RunOptions,
 ) -> None:
     """Download the files of tasks from the hub, so that a later run needs no connection."""
     from specbench.tasks.fetch import fetch_tasks
 
-    overrides = [*(set_ or []), *([f"dataset.split={split}"] if split is not None else [])]
-    for line in fetch_tasks(parts(task), parts(subset) if subset is not None else None, overrides, stderr):
+    overrides = [*options.overrides, *([f"dataset.split={split}"] if split is not None else [])]
+    for line in fetch_tasks(parts(task), options.subsets, overrides, stderr):
         stdout.print(line, soft_wrap=True, markup=False, highlight=False)

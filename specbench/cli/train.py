@@ -8,13 +8,13 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from specbench.cli import arguments
-from specbench.cli.arguments import command_line, path, split
+from specbench.cli.arguments import PAIR, BoundedCommand, command_line, path, split, takes_run_options
 from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.components import AnySpec
+from specbench.specs.run_options import RunOptions
 from specbench.training.spec import (
     BLOCKS,
     DEFAULTS,
@@ -37,6 +37,7 @@ def about() -> None:
 Config = Annotated[str | None, typer.Option(help="YAML file; options and --set override it.")]
 Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME is the embedded world's.")]
 Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")]
+DATA = ("subsets", "limit", "data")  # run options
 Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 
@@ -77,7 +78,7 @@ def key_lines(parameter: Parameter) -> list[str]:
     return wrap(f"{parameter.key} {default}{bounds}{meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")
 
 
-class WithKeys(arguments.BoundedCommand):
+class WithKeys(BoundedCommand):
     """A command whose help ends with the keys of --set and --config."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -88,18 +89,16 @@ class WithKeys(arguments.BoundedCommand):
 
 
 @train.command(cls=WithKeys)
+@takes_run_options(only=("target", "target_revision", *DATA))
 def ngram(
     corpus: Annotated[
         list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
     ] = None,
     more: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")] = None,
     config: Config = None,
-    target: arguments.Target = None,
-    target_revision: arguments.TargetRevision = None,
     task: Task = None,
-    subset: arguments.Subset = None,
-    limit: arguments.Limit = None,
-    data: arguments.Data = None,
+    *,
+    options: RunOptions,
     text: Texts = None,
     column: Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")] = None,
     order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")] = None,
@@ -113,12 +112,12 @@ def ngram(
     from specbench.training.ngram import run_counting
 
     path("--output", output)
-    options = {
-        "target": target, "target_revision": target_revision, **data_options(task, subset, limit, data, text),
+    given = {
+        "target": options.target, "target_revision": options.target_revision, **data_options(task, text, options),
         "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
         "output": output, "seed": seed,
     }  # fmt: skip
-    spec = settings(NgramSpec, "ngram", config, options, set_)
+    spec = settings(NgramSpec, "ngram", config, given, set_)
     try:
         record = run_counting(spec, stderr, command_line())
     except KeyboardInterrupt:
@@ -141,16 +140,12 @@ NUM_STEPS = {
 def trainer(kind: str) -> Callable[..., None]:
     """Returns the command of one kind of training. All kinds have the same options; --set sets all other keys."""
 
+    @takes_run_options(only=(*PAIR, *DATA, "threads"))
     def command(
         config: Config = None,
-        target: arguments.Target = None,
-        target_revision: arguments.TargetRevision = None,
-        drafter: arguments.Drafter = None,
-        drafter_revision: arguments.DrafterRevision = None,
         task: Task = None,
-        subset: arguments.Subset = None,
-        limit: arguments.Limit = None,
-        data: arguments.Data = None,
+        *,
+        options: RunOptions,
         text: Texts = None,
         output: Annotated[
             str | None, typer.Option(help="Folder of the trained drafter; an unfinished training is resumed.")
@@ -167,20 +162,18 @@ def trainer(kind: str) -> Callable[..., None]:
             str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision); stored as the drafter was.")
         ] = None,
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
-        threads: arguments.Threads = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
         from specbench.training.command import measurement_command, run_training
 
         path("--output", output)
-        options = {
-            "target": target, "target_revision": target_revision, "drafter": drafter,
-            "drafter_revision": drafter_revision, **data_options(task, subset, limit, data, text), "output": output,
+        given = {
+            **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
             "num_steps": num_steps, "learning_rate": rates(learning_rate), "seed": seed,
             "dtype": dtype, "device": device,
         }  # fmt: skip
-        spec = settings(TrainSpec, kind, config, options, set_)
-        record = run_training(spec, threads, stderr, command_line())
+        spec = settings(TrainSpec, kind, config, given, set_)
+        record = run_training(spec, options.threads, stderr, command_line())
         if record is None:  # another process reports, or the training was already finished
             return
         folder = Path(spec.output)
@@ -206,13 +199,11 @@ def rates(text: str | None) -> Any:
     return None if text is None else yaml_files.parse(f"[{text}]", f"--learning-rate {text}")
 
 
-def data_options(
-    task: str | None, subset: str | None, limit: int | None, data: str | None, text: list[str] | None
-) -> dict[str, Any]:
+def data_options(task: str | None, text: list[str] | None, options: RunOptions) -> dict[str, Any]:
     """Returns the options of the training data by key."""
     return {
-        "data.tasks": task and split(task), "data.subsets": subset and split(subset), "data.limit": limit,
-        "data.source": data, "data.text": by_language(text),
+        "data.tasks": task and split(task), "data.subsets": options.subsets, "data.limit": options.limit,
+        "data.source": options.data, "data.text": by_language(text),
     }  # fmt: skip
 
 

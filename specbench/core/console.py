@@ -3,9 +3,8 @@
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -16,7 +15,6 @@ from specbench.core.errors import ConfigError
 
 INTERRUPTED = 130  # the exit code after an interrupt
 CLOSED_PIPE = 141  # the exit code after the reader closes the pipe
-SILENCE = 10.0  # minimum seconds between progress lines
 # Control characters (C0 except tab and line feed, DEL, C1), line separators, and marks of text direction.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -55,29 +53,6 @@ stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 def say(console: Console, text: str) -> None:
     """Prints one line literally."""
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
-class PlainLines:
-    """Prints lines of progress with at least SILENCE seconds between them; none if there is no console."""
-
-    def __init__(self, console: Console | None) -> None:
-        self._console, self._printed = console, time.monotonic()
-
-    def say(self, text: str, is_last: bool = False) -> None:
-        """Prints the text if a line is due or this is the last one."""
-        if self._console is not None and (is_last or time.monotonic() - self._printed >= SILENCE):
-            self._printed = time.monotonic()
-            say(self._console, text)
-
-
-@contextmanager
-def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows the progress of a long command: a changing line on a terminal, a line at intervals elsewhere."""
-    if stderr.is_terminal:
-        with stderr.status(what) as status:
-            yield status.update
-        return
-    yield PlainLines(stderr).say
 
 
 def fail(error: ConfigError) -> int:

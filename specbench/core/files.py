@@ -1,7 +1,6 @@
-"""Reading and writing of whole files: locks, atomic writes, and digests."""
+"""Reading and writing of whole files: locks and atomic writes."""
 
 import errno
-import hashlib
 import os
 import re
 import time
@@ -189,9 +188,3 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-
-def file_digest(path: Path) -> str:
-    """Returns 12 hex digits of SHA-256 over the bytes of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]

@@ -131,7 +131,7 @@ def _make_strict(schema: Any) -> None:
             _make_strict(part)
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A model that does not convert between texts, numbers and booleans, except that an integer is accepted as a float.
 
     pydantic's own strict mode would also reject lists for tuples.
@@ -154,7 +154,7 @@ def _options_model(name: str, factory: Factory) -> type[BaseModel]:
     return create_model(f"{name} options", __base__=_Options, **fields)
 
 
-class _Options(Strict):
+class _Options(StrictModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from specbench.core import bounded
+from specbench.core import bounded, dotted
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked, write_atomically
 
@@ -111,26 +111,13 @@ def refusal(path: Path, error: OSError) -> str:
 
 def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns a text "key: before → now" for each dotted key whose values differ."""
-    before, after = flatten(old), flatten(now)
+    pairs = (dotted.flat(each, lists=True).items() for each in (old, now))
+    before, after = ({key: json.dumps(text, ensure_ascii=False) for key, text in each if text != {}} for each in pairs)
     return [
         f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
         for key in sorted({*before, *after})
         if before.get(key) != after.get(key)
     ]
-
-
-def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """Returns nested mappings and lists as dotted keys with printable values."""
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list):
-        items = {str(i): item for i, item in enumerate(value)}.items()
-    else:
-        return {prefix: json.dumps(value, ensure_ascii=False)}
-    flat: dict[str, str] = {}
-    for key, item in items:
-        flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """A decoder: one method, ready to decode prompts with one pair of models."""
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
 
+from specbench.core.digests import text_digest
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
@@ -97,5 +97,4 @@ def stream_seed(*parts: str | int) -> int:
 
     The seed depends on nothing else, so neither the order of execution nor resuming a run changes the draws.
     """
-    text = "\0".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return int(text_digest("\0".join(str(part) for part in parts), 16), 16) >> 1

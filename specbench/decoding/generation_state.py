@@ -31,12 +31,14 @@ class StopRules:
 
 @dataclass
 class GenerationState:
-    """The prompt and emitted tokens, the counts of every step, and why the generation ended (None: not yet)."""
+    """The prompt and emitted tokens, the verification and the counts of every step, and why the generation ended (None:
+    not yet)."""
 
     prompt_ids: list[int]
     rules: StopRules
     ids: list[int] = field(init=False)
     steps: list[Step] = field(default_factory=list)
+    verifications: list[Verification] = field(default_factory=list)
     finish: Finish | None = None
     tokenizing: Stopwatch = field(default_factory=Stopwatch)
 
@@ -80,6 +82,7 @@ class GenerationState:
         siblings = proposal.siblings(verification.path[:num_accepted], num_judged)
         step = Step(proposal.num_drafted, num_judged, num_accepted, num_emitted, proposal.num_nodes, siblings)
         self.steps.append(step)
+        self.verifications.append(verification)
         return step
 
     def _emit(self, token_ids: list[int]) -> int:

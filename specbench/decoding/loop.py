@@ -6,11 +6,11 @@ import torch
 
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import Finish, GenerationState, StopRules
-from specbench.decoding.proposal import Column, OnDeviceProposal, Proposal, Step, TreeProposal, Verification
+from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLED_EVERY, root_acceptance
 from specbench.decoding.verification import VerificationRule
-from specbench.models.scoring import Output, ScoringModel
+from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
@@ -63,66 +63,49 @@ class Generation:
 
 @torch.inference_mode()
 def decode(
-    target: ScoringModel,
-    drafter: Drafter,
-    rule: VerificationRule,
-    prompt_ids: list[int],
-    *,
-    num_draft_tokens: int,
-    sampling: Sampling,
-    stop: StopRules,
-    generator: torch.Generator,
-) -> Generation:
+    target: ScoringModel, drafter: Drafter, rule: VerificationRule, prompt_ids: list[int], *, num_draft_tokens: int,
+    sampling: Sampling, stop: StopRules, generator: torch.Generator,
+) -> Generation:  # fmt: skip
     """Generates after `prompt_ids`: propose → score → verify → extend, until the generation state is finished.
 
     The prompt must hold at least one token and leave room for one more within the context limit.
     """
     state = GenerationState(prompt_ids, stop)
     clock = target.passes.clock
-    verifications: list[Verification] = []
     start_seconds = clock.now()
-    drafter.prefill(prompt_ids)
-    draft_ready_seconds = clock.now()
-    target.reset()
-    target.hidden_layers = drafter.hidden_layers
-    output = target.score(prompt_ids, 1)
-    state.start(Distributions(output.logits, sampling).draw(0, generator))
-    drafter.observe(Proposal(), output, Verification(0, state.ids[-1]))
-    draft_passes, tokenizing = drafter.passes, drafter.tokenizing
-    clear(target.passes, draft_passes, state.tokenizing, tokenizing)
+    draft_ready_seconds = read_prompt(target, drafter, state, sampling, generator)
+    draft_passes, tokenizing = drafter.passes or PassLog(clock), drafter.tokenizing or Stopwatch()
+    for log in (target.passes, draft_passes, state.tokenizing, tokenizing):
+        log.clear()
     passes_of_rules: list[int] = []  # indices of draft passes
-    trees: list[tuple[TreeProposal, Distributions]] = []  # at sampled steps
+    trees: list[tuple[Proposal, Distributions]] = []  # at sampled steps
 
     first_token_seconds = clock.now()
     while not state.finished:
         proposal = drafter.propose(state.ids, min(num_draft_tokens, state.num_remaining - 1), generator)
-        output = scored(target, state.ids, proposal)
-        num_draft_passes, start = num_logged(draft_passes), clock.mark()
+        output = proposal.scored_by(target, state.ids)
+        num_draft_passes, start = draft_passes.num_passes, clock.mark()
         distributions = Distributions(output.logits, sampling)
         verification = rule(proposal, distributions, generator)
         target.passes.add_choice(start, clock.mark())
-        passes_of_rules += range(num_draft_passes, num_logged(draft_passes))
-        if isinstance(proposal, OnDeviceProposal):
-            target.resolve_pending(proposal.scored_ids)
-        if isinstance(proposal, TreeProposal):
-            target.keep_path(verification.path)
-            if len(verifications) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES:
-                trees.append((proposal, distributions))
+        passes_of_rules += range(num_draft_passes, draft_passes.num_passes)
+        proposal.update_target(target, verification)
+        if len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES and proposal.num_nodes:
+            trees.append((proposal, distributions))  # whose probabilities the rule has computed
         drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
-        verifications.append(verification)
     last_token_seconds = clock.now()
 
     state.check(num_draft_tokens)
     assert state.finish is not None
-    drafted = draft_passes.read() if draft_passes is not None else []
-    chosen = target.passes.choice_seconds() + (draft_passes.choice_seconds() if draft_passes is not None else 0.0)
+    drafted = draft_passes.read()
+    chosen = target.passes.choice_seconds() + draft_passes.choice_seconds()
     return Generation(
         token_ids=state.new_ids,
         finish=state.finish,
         steps=state.steps,
-        positions={name: judged_column(name, verifications, state.steps) for name in POSITION_COLUMNS},
-        draw_overlap=draw_overlap_column(verifications, state.steps),
+        positions={name: judged_column(name, state) for name in POSITION_COLUMNS},
+        draw_overlap=draw_overlap_column(state),
         tree_samples=[each for tree in trees if (each := root_acceptance(rule, *tree)) is not None] or None,
         target_passes=target.passes.read(),
         draft_passes=drafted,
@@ -130,33 +113,28 @@ def decode(
         draft_prefill_seconds=draft_ready_seconds - start_seconds,
         decode_seconds=last_token_seconds - first_token_seconds,
         rule_seconds=max(0.0, chosen - sum(drafted[number][1] for number in passes_of_rules)),
-        tokenizer_seconds=state.tokenizing.seconds + (tokenizing.seconds if tokenizing is not None else 0.0),
+        tokenizer_seconds=state.tokenizing.seconds + tokenizing.seconds,
     )
 
 
-def scored(target: ScoringModel, ids: list[int], proposal: Proposal) -> Output:
-    """Returns the target's logits after `ids` and after each draft token that it reads: [num_scored + 1, vocab]."""
-    if isinstance(proposal, TreeProposal):
-        return target.score_tree(ids, proposal.token_ids, proposal.parents, len(proposal.token_ids) + 1)
-    if isinstance(proposal, OnDeviceProposal):
-        return target.score(ids, len(proposal.tokens) + 1, proposal.scored_tokens)
-    return target.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
+def read_prompt(
+    target: ScoringModel, drafter: Drafter, state: GenerationState, sampling: Sampling, generator: torch.Generator
+) -> float:
+    """Reads the prompt and emits the first token. Returns the time at which the drafter had read it."""
+    drafter.prefill(state.prompt_ids)
+    draft_ready_seconds = target.passes.clock.now()
+    target.reset()
+    target.hidden_layers = drafter.hidden_layers
+    output = target.score(state.prompt_ids, 1)
+    state.start(Distributions(output.logits, sampling).draw(0, generator))
+    drafter.observe(Proposal(), output, Verification(0, state.ids[-1]))
+    return draft_ready_seconds
 
 
-def clear(*logs: PassLog | Stopwatch | None) -> None:
-    for log in logs:
-        if log is not None:
-            log.clear()
-
-
-def num_logged(passes: PassLog | None) -> int:
-    return 0 if passes is None else passes.num_passes
-
-
-def judged_column(name: str, verifications: list[Verification], steps: list[Step]) -> list[float] | None:
+def judged_column(name: str, state: GenerationState) -> list[float] | None:
     """Returns one column of the verifications for all judged positions; None if the rule does not provide it."""
     values: list[float] = []
-    for verification, step in zip(verifications, steps, strict=True):
+    for verification, step in zip(state.verifications, state.steps, strict=True):
         column: Column = getattr(verification, name)
         if step.num_judged == 0:
             continue
@@ -166,13 +144,13 @@ def judged_column(name: str, verifications: list[Verification], steps: list[Step
     return values or None
 
 
-def draw_overlap_column(verifications: list[Verification], steps: list[Step]) -> list[float] | None:
+def draw_overlap_column(state: GenerationState) -> list[float] | None:
     """Returns `Verification.draw_overlap` for the positions of all emitted tokens at which the drafter drew a token.
 
     None if a step with judged tokens has no such column, or if no step has one.
     """
     values: list[float] = []
-    for verification, step in zip(verifications, steps, strict=True):
+    for verification, step in zip(state.verifications, state.steps, strict=True):
         if verification.draw_overlap is not None:
             values += listed(verification.draw_overlap)[: step.num_emitted]
         elif step.num_judged:

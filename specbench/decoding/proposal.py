@@ -9,6 +9,7 @@ import torch
 
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import uploaded
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.tree_attention import depths
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
@@ -73,6 +74,13 @@ class Proposal:
     def scored_ids(self) -> list[int]:
         """The draft tokens that the target scores: all but a final OUT_OF_VOCABULARY."""
         return self._token_ids[:-1] if self._token_ids[-1:] == [OUT_OF_VOCABULARY] else self._token_ids
+
+    def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
+        """Returns the target's output after `ids` and after each draft token that it reads: [num_read + 1, vocab]."""
+        return target.score(ids + self.scored_ids, len(self.scored_ids) + 1)
+
+    def update_target(self, target: ScoringModel, verification: "Verification") -> None:
+        """Gives the target what its cache needs after the verification of this proposal; nothing for a read chain."""
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns the draft tokens as a tensor on `device`: [num_drafted]."""
@@ -228,6 +236,12 @@ class TreeProposal(Proposal):
         ranks = [level.index(node) for level, node in zip(found, path, strict=False)]
         return tuple((len(level), rank) for level, rank in zip_longest(found, ranks))
 
+    def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
+        return target.score_tree(ids, self._token_ids, self._parents, len(self._token_ids) + 1)
+
+    def update_target(self, target: ScoringModel, verification: Verification) -> None:
+        target.keep_path(verification.path)
+
 
 class OnDeviceProposal(Proposal):
     """A proposal of pending tokens: only the device knows them until they are read together with the step's outcome.
@@ -276,6 +290,12 @@ class OnDeviceProposal(Proposal):
             self.read()
         assert self._all_ids is not None
         return self._all_ids
+
+    def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
+        return target.score(ids, len(self.tokens) + 1, self.scored_tokens)
+
+    def update_target(self, target: ScoringModel, verification: Verification) -> None:
+        target.resolve_pending(self.scored_ids)
 
     def on(self, device: torch.device) -> torch.Tensor:
         return self.tokens

@@ -1,6 +1,6 @@
 """Verification rules for draft trees whose tokens are drawn from known distributions, and for blocks of a chain.
 
-A rule is written as a walk: a Python generator that yields each random choice, a `Coin` or a `Draw`, receives its
+A rule is written as a walk: a Python generator that yields each random choice, a `Coin` or a `TokenDraw`, receives its
 outcome, and returns the accepted path with the next token. The loop draws the outcomes; tests enumerate them all.
 """
 
@@ -25,14 +25,15 @@ class Coin:
 
 
 @dataclass(frozen=True)
-class Draw:
+class TokenDraw:
     """A choice of a token with unnormalised weights [vocab]."""
 
     weights: torch.Tensor
 
 
-Choice = Coin | Draw
+Choice = Coin | TokenDraw
 Walk = Generator[Choice, int, tuple[list[int], int]]  # returns the accepted nodes and the next token
+ChildWalk = Generator[Choice, int, tuple[int | None, int]]  # returns the accepted child and the next token
 
 
 class WalkingRule(VerificationRule):
@@ -57,7 +58,7 @@ class WalkingRule(VerificationRule):
                 is_sure = isinstance(choice, Coin) and choice.probability >= 1.0
                 if isinstance(choice, Coin) and not is_sure:
                     lost *= 1.0 - choice.probability
-                choice = walk.send(int(choice.weights.argmax()) if isinstance(choice, Draw) else int(is_sure))
+                choice = walk.send(int(choice.weights.argmax()) if isinstance(choice, TokenDraw) else int(is_sure))
         except StopIteration as end:
             path, _ = end.value
             return 1.0 if path else 1.0 - lost
@@ -76,7 +77,7 @@ def resolve(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
 
 def outcome(choice: Choice, generator: torch.Generator) -> int:
     """Returns 1 or 0 for a coin, and a token for a draw."""
-    if isinstance(choice, Draw):
+    if isinstance(choice, TokenDraw):
         return draw(choice.weights, generator)
     return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
 
@@ -98,36 +99,42 @@ def normalized_residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -
     return normalized(residual(target_probs, draft_probs))
 
 
-class RecursiveRejection(WalkingRule):
-    """Recursive rejection sampling; fixed children are judged as draws from one-hot distributions."""
-
-    draws = frozenset({"fixed", "independent", "without_replacement"})
+class DescendingRule(WalkingRule):
+    """A rule that judges the children of the root, then those of the accepted child, and so on."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tree, node = as_tree(proposal), -1
         path: list[int] = []
-        while True:
-            probs, child = yield from self._judge(tree, node, target_probs[node + 1])
+        while tree.has_children(node):
+            child, token = yield from self._judge(tree, node, target_probs[node + 1])
             if child is None:
-                return path, (yield Draw(probs))
+                return path, token
             path.append(child)
             node = child
+        return path, (yield TokenDraw(target_probs[node + 1]))
 
-    def _judge(
-        self, tree: TreeProposal, node: int, target_probs: torch.Tensor
-    ) -> Generator[Choice, int, tuple[torch.Tensor, int | None]]:
-        """Returns the accepted child of a node, or None, and the distribution of the next token if it is None."""
-        is_fixed = tree.draws == "fixed"
-        draft_probs = None if is_fixed or not tree.children(node) else tree.draft_probs(node)
+    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+        """Yields the random choices of one node with children. Returns the accepted child, or None, and the next
+        token."""
+        raise NotImplementedError
+
+
+class RecursiveRejection(DescendingRule):
+    """Recursive rejection sampling; fixed children are judged as draws from one-hot distributions."""
+
+    draws = frozenset({"fixed", "independent", "without_replacement"})
+
+    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+        draft_probs = None if tree.draws == "fixed" else tree.draft_probs(node)
         for child in tree.children(node):
             token = tree.token_ids[child]
             drawn_from = one_hot(token, target_probs) if draft_probs is None else draft_probs
             if (yield Coin(acceptance_probability(target_probs[token], drawn_from[token]))):
-                return target_probs, child
+                return child, token
             target_probs = normalized_residual(target_probs, drawn_from)
             if draft_probs is not None and tree.draws == "without_replacement":
                 draft_probs = normalized(draft_probs.index_fill(0, torch.tensor(token, device=draft_probs.device), 0.0))
-        return target_probs, None
+        return None, (yield TokenDraw(target_probs))
 
 
 @RULES.register("recursive_rejection", lossless=True, verifies_trees=True)
@@ -138,32 +145,23 @@ def recursive_rejection_rule() -> VerificationRule:
     return RecursiveRejection()
 
 
-class KSeq(WalkingRule):
+class KSeq(DescendingRule):
     """The k-sequential rule for children that were drawn independently."""
 
     draws = frozenset({"independent"})
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        tree, node = as_tree(proposal), -1
-        path: list[int] = []
-        while children := tree.children(node):
-            p, q = target_probs[node + 1], tree.draft_probs(node)
-            factor = k_seq_factor(p, q, len(children))
-            accepted = None
-            for child in children:
-                token = tree.token_ids[child]
-                if (yield Coin(acceptance_probability(p[token], factor * q[token]))):
-                    accepted = child
-                    break
-            if accepted is None:
-                overlap = torch.minimum(q, p / factor)
-                share = float(overlap.sum())
-                any_accepted = 1.0 - (1.0 - share) ** len(children)
-                weights = (p - overlap * (any_accepted / share if share > 0 else 0.0)).clamp_min(0.0)
-                return path, (yield Draw(weights if bool(weights.any()) else p))
-            path.append(accepted)
-            node = accepted
-        return path, (yield Draw(target_probs[node + 1]))
+    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+        children, p, q = tree.children(node), target_probs, tree.draft_probs(node)
+        factor = k_seq_factor(p, q, len(children))
+        for child in children:
+            token = tree.token_ids[child]
+            if (yield Coin(acceptance_probability(p[token], factor * q[token]))):
+                return child, token
+        overlap = torch.minimum(q, p / factor)
+        share = float(overlap.sum())
+        any_accepted = 1.0 - (1.0 - share) ** len(children)
+        weights = (p - overlap * (any_accepted / share if share > 0 else 0.0)).clamp_min(0.0)
+        return None, (yield TokenDraw(weights if bool(weights.any()) else p))
 
 
 def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_drafts: int) -> float:
@@ -189,31 +187,21 @@ def k_seq_rule() -> VerificationRule:
     return KSeq()
 
 
-class GreedyMultiDraft(WalkingRule):
+class GreedyMultiDraft(DescendingRule):
     """The rule for the most probable tokens and one drawn token."""
 
     draws = frozenset({"top_and_one"})
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        tree, node = as_tree(proposal), -1
-        path: list[int] = []
-        while children := tree.children(node):
-            p = target_probs[node + 1]
-            *top, drawn = children
-            top_ids = torch.tensor([tree.token_ids[child] for child in top], dtype=torch.long, device=p.device)
-            q = normalized(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
-            token = tree.token_ids[drawn]
-            # The drawn token is judged first: the other order is exact too, but accepts less.
-            if (yield Coin(acceptance_probability(p[token], q[token]))):
-                child: int | None = drawn
-            else:
-                token = yield Draw(normalized_residual(p, q))
-                child = next((child for child in top if tree.token_ids[child] == token), None)
-            if child is None:
-                return path, token
-            path.append(child)
-            node = child
-        return path, (yield Draw(target_probs[node + 1]))
+    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+        *top, drawn = tree.children(node)
+        top_ids = torch.tensor([tree.token_ids[child] for child in top], dtype=torch.long, device=target_probs.device)
+        draft_probs = normalized(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
+        token = tree.token_ids[drawn]
+        # The drawn token is judged first: the other order is exact too, but accepts less.
+        if (yield Coin(acceptance_probability(target_probs[token], draft_probs[token]))):
+            return drawn, token
+        token = yield TokenDraw(normalized_residual(target_probs, draft_probs))
+        return next((child for child in top if tree.token_ids[child] == token), None), token
 
     def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
         *top, drawn = (tree.token_ids[child] for child in tree.children(-1))
@@ -253,7 +241,7 @@ class Traversal(WalkingRule):
                 path.append(child)
                 node = child
             if (yield Coin(weights[node])):
-                return path, (yield Draw(target[node]))
+                return path, (yield TokenDraw(target[node]))
             parent = path[-2] if len(path) > 1 else -1
             self._remove(tree, parent, node, target, draft, weights)
             left[parent].remove(node)
@@ -298,13 +286,13 @@ class BlockVerification(WalkingRule):
             weight = weights[number]
             if number == num_drafted:
                 if (yield Coin(weight)):
-                    return list(range(number)), (yield Draw(target_probs[number]))
+                    return list(range(number)), (yield TokenDraw(target_probs[number]))
                 continue
             rest = (weight * target_probs[number] - draft_probs[number]).clamp_min(0.0)
             total = float(rest.sum())
             if (yield Coin(total / (total + 1.0 - weight) if total > 0 else 0.0)):
-                return list(range(number)), (yield Draw(rest))
-        return [], (yield Draw(normalized_residual(target_probs[0], draft_probs[0])))
+                return list(range(number)), (yield TokenDraw(rest))
+        return [], (yield TokenDraw(normalized_residual(target_probs[0], draft_probs[0])))
 
 
 @RULES.register("block", lossless=True, requires={"probs"})

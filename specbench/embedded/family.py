@@ -1,11 +1,11 @@
 """The members of the embedded family as they are shipped: their folders, their manifest and their digests."""
 
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specbench.core.digests import WHOLE, file_digest, json_digest
 from specbench.core.errors import ConfigError, nearest
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -15,8 +15,8 @@ MANIFEST = "manifest.json"
 def digest_of(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the digest of a member's folder (over the names and digests of its files), and the sha256 of each
     file."""
-    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(), files
+    files = {path.name: file_digest(path, WHOLE) for path in sorted(folder.iterdir())}
+    return json_digest(files, WHOLE), files
 
 
 def read_manifest(weights: Path = WEIGHTS) -> dict[str, Any]:

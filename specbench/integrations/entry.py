@@ -1,6 +1,5 @@
 """Imports the code of external decoders, identifies it, and binds its keyword arguments."""
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -14,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from specbench.core.digests import bytes_digest, file_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS, first_problem
 from specbench.decoding.sampling import Sampling
@@ -52,7 +52,7 @@ def load(entry: str) -> EntryCode:
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
     file = getattr(module, "__file__", None)
-    revision = f"local-{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else None
+    revision = f"local-{file_digest(Path(file))}" if file else None
     return EntryCode(call, revision)
 
 
@@ -60,7 +60,7 @@ def _from_file(path: Path) -> ModuleType:
     """Returns the module of a file. Like a script, it can import modules of its folder."""
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
-    name = f"specbench_external_{hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]}"
+    name = f"specbench_external_{bytes_digest([str(path).encode(), path.read_bytes()])}"
     if name in sys.modules:
         return sys.modules[name]
     if str(path.parent) not in sys.path:

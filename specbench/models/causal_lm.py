@@ -13,7 +13,7 @@ from specbench.models.timing import Clock, PassLog
 from specbench.specs.components import StaticEngine
 
 if TYPE_CHECKING:
-    from specbench.models.drafting import Draft, Draw
+    from specbench.models.drafting import Draft, Sampler
     from specbench.models.static_sequence import StaticSequence
 
 
@@ -93,11 +93,11 @@ class CausalLM(TextModel, ScoringModel):
         if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:
             cached[-num_unknown:] = token_ids[:num_unknown]
 
-    def reserve_draft(self, num_tokens: int, draw: "Draw") -> tuple[int, float]:
+    def reserve_draft(self, num_tokens: int, draw: "Sampler") -> tuple[int, float]:
         return (0, 0.0) if self.static is None else self.static.reserve_draft(num_tokens, draw)
 
     def draft(
-        self, ids: list[int], num_tokens: int, draw: "Draw", generator: torch.Generator,
+        self, ids: list[int], num_tokens: int, draw: "Sampler", generator: torch.Generator,
         given: torch.Tensor | None = None,
     ) -> "Draft | None":  # fmt: skip
         return None if self.static is None else self.static.draft(ids, num_tokens, draw, generator, given)

@@ -1,6 +1,5 @@
 """Checks of checkpoints, reasons why one could not be loaded, and fingerprints."""
 
-import hashlib
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -9,6 +8,7 @@ import huggingface_hub
 from safetensors import SafetensorError, safe_open
 
 from specbench.core import bounded
+from specbench.core.digests import WHOLE, file_digest, text_digest
 from specbench.core.errors import ConfigError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -104,7 +104,7 @@ def check_weights(source: str, config: Any, network: Any) -> None:
         )
 
 
-SUFFIXES = {".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"}
+SUFFIXES = {".json", ".safetensors", ".bin", ".pt", ".model", ".txt", ".jinja"}
 
 
 def identified(source: str, revision: str | None) -> str | None:
@@ -118,9 +118,6 @@ def identified(source: str, revision: str | None) -> str | None:
 
 def fingerprint(folder: str) -> str:
     """Returns "local-" and 12 hex digits over the names and contents of a checkpoint's files."""
-    state = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in SUFFIXES:
-            with path.open("rb") as file:
-                state.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return f"local-{state.hexdigest()[:12]}"
+    files = (path for path in sorted(Path(folder).iterdir()) if path.suffix in SUFFIXES)
+    lines = (f"{path.name} {file_digest(path, WHOLE)}\n" for path in files)
+    return f"local-{text_digest(''.join(lines))}"

@@ -8,7 +8,7 @@ import torch
 from specbench.models.recording import SharedStream, recorded
 
 
-class Draw(Hashable, Protocol):
+class Sampler(Hashable, Protocol):
     """A way of drawing tokens, such as decoding.sampling.Sampling."""
 
     def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -35,7 +35,7 @@ class RecordedDraft:
 
     def __init__(
         self, forwards: tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]], tokens: torch.Tensor,
-        start: torch.Tensor, stream: SharedStream, num_tokens: int, draw: Draw, vocab_size: int,
+        start: torch.Tensor, stream: SharedStream, num_tokens: int, draw: Sampler, vocab_size: int,
     ) -> None:  # fmt: skip
         self._input, self._start, self._stream, self._draw = tokens, start, stream, draw
         self._vocab_size = vocab_size

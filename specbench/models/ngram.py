@@ -1,6 +1,5 @@
 """N-gram models. Their arrays are memory-mapped, so that only the parts that are read occupy memory."""
 
-import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specbench.core import bounded
+from specbench.core.digests import WHOLE, bytes_digest, file_digest, json_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.registry import first_problem
@@ -54,7 +54,7 @@ class Manifest(BaseModel):
 def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
     """Returns the identity of a tokenizer: 12 hex digits over its tokens and their ids (`get_vocab()`)."""
     pairs = sorted((token_id, token) for token, token_id in vocabulary.items())
-    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:12]
+    return json_digest(pairs)
 
 
 def array_name(level: int, kind: str) -> str:
@@ -111,11 +111,8 @@ def write_manifest(folder: Path, fields: Mapping[str, Any], arrays: Mapping[str,
     """Writes the manifest of a folder. `arrays`: element types and lengths by name."""
     listed = {name: {"dtype": dtype, "length": length} for name, (dtype, length) in sorted(arrays.items())}
     content = {"format": FORMAT, **fields, "arrays": listed}
-    state = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-    for name in listed:
-        with (folder / f"{name}{SUFFIX}").open("rb") as file:
-            state.update(hashlib.file_digest(file, "sha256").digest())
-    content["digest"] = state.hexdigest()[:12]
+    arrays_read = (bytes.fromhex(file_digest(folder / f"{name}{SUFFIX}", WHOLE)) for name in listed)
+    content["digest"] = bytes_digest([json.dumps(content, sort_keys=True).encode(), *arrays_read])
     write_atomically(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
 
 

@@ -8,7 +8,7 @@ import torch
 from specbench.models.timing import PassLog
 
 if TYPE_CHECKING:
-    from specbench.models.drafting import Draft, Draw
+    from specbench.models.drafting import Draft, Sampler
 
 
 class Output(NamedTuple):
@@ -60,13 +60,13 @@ class ScoringModel:
         """Supplies the ids of the pending tokens of the last pass."""
         raise NotImplementedError
 
-    def reserve_draft(self, num_tokens: int, draw: "Draw") -> tuple[int, float]:
+    def reserve_draft(self, num_tokens: int, draw: "Sampler") -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens as CUDA graphs, if the engine has any. Returns the number of recorded
         graphs and the seconds spent."""
         return 0, 0.0
 
     def draft(
-        self, ids: list[int], num_tokens: int, draw: "Draw", generator: torch.Generator,
+        self, ids: list[int], num_tokens: int, draw: "Sampler", generator: torch.Generator,
         given: torch.Tensor | None = None,
     ) -> "Draft | None":  # fmt: skip
         """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was

@@ -19,7 +19,7 @@ from specbench.models.compiling import (
     with_own_code,
 )
 from specbench.models.devices import is_out_of_memory, uploaded
-from specbench.models.drafting import Draw, RecordedDraft
+from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.recording import SharedStream, has_graphs, recorded
@@ -60,7 +60,7 @@ class StaticPasses:
         self._passes: dict[tuple[int, str], Callable[[], torch.Tensor]] = {}
         self._packing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._forwards: dict[int, Callable[..., torch.Tensor]] = {}  # with compiled layers, by length
-        self.drafts: dict[tuple[int, int, Draw], RecordedDraft] = {}  # by tokens of the first pass, draft length, draw
+        self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
         self._stream = SharedStream(self.device) if self.records else None
         self.forward(self.input(1))  # allocates the buffers before anything is compiled
         self._shared = shared_layers(model, self.cache) if self.records and engine == "compiled" else None
@@ -144,7 +144,7 @@ class StaticPasses:
             ) from error
         return logits.clone() if self.records else logits  # the next replay overwrites a CUDA graph's output
 
-    def reserve_draft(self, num_tokens: int, draw: Draw, vocab_size: int) -> tuple[int, float]:
+    def reserve_draft(self, num_tokens: int, draw: Sampler, vocab_size: int) -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens after one uncached token, and after two, as when a whole draft was
         accepted. Returns the number of recorded graphs and the seconds spent. Raises CannotCompile if a recorded draft
         gives different logits."""

@@ -1,14 +1,15 @@
 """A cached sequence that is read in recorded or compiled passes: static buffers and a few fixed query lengths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.models.compiling import VERBS, compilable
 from specbench.models.devices import uploaded
-from specbench.models.drafting import Draft, Draw, RecordedDraft
+from specbench.models.drafting import Draft, RecordedDraft, Sampler
 from specbench.models.eager import UNKNOWN, common_prefix, num_common
 from specbench.models.scoring import Output
 from specbench.models.static_passes import Kind, StaticPasses
@@ -51,7 +52,7 @@ class StaticSequence:
     @torch.inference_mode()
     def reserve(
         self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
-        exactly: bool = True, progress: Callable[[str], None] = lambda line: None,
+        exactly: bool = True, progress: Say = say_nothing,
     ) -> tuple[int, float]:  # fmt: skip
         """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths`. Returns the number of
         created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`: replaces
@@ -77,7 +78,7 @@ class StaticSequence:
         return len(passes), made.seconds - before
 
     @torch.inference_mode()
-    def reserve_draft(self, num_tokens: int, draw: Draw) -> tuple[int, float]:
+    def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens (2 or more) as CUDA graphs, if the device has graphs. Returns the
         number of recorded graphs and the seconds spent."""
         if not self._made.records or num_tokens < 2:
@@ -209,7 +210,7 @@ class StaticSequence:
 
     @torch.inference_mode()
     def draft(
-        self, ids: list[int], num_tokens: int, draw: Draw, generator: torch.Generator,
+        self, ids: list[int], num_tokens: int, draw: Sampler, generator: torch.Generator,
         given: torch.Tensor | None = None,
     ) -> Draft | None:  # fmt: skip
         """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was

@@ -1,6 +1,7 @@
 """Positions and attention masks for a pass over a draft tree (SpecInfer, arXiv:2305.09781, §4.2)."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any
 
@@ -46,7 +47,7 @@ def check_attention(model: Any, name: str) -> None:
 
 
 def tree_inputs(
-    model: Any, windows: set[bool], num_prefix: int, parents: Sequence[int], num_read: int
+    model: Any, windows: AbstractSet[bool], num_prefix: int, parents: Sequence[int], num_read: int
 ) -> tuple[torch.Tensor, Any]:
     """Returns position ids [1, num_read] and the attention mask of a pass over the last `num_read` tokens of a sequence
     of `num_prefix` tokens followed by the nodes of a tree.

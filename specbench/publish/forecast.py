@@ -1,6 +1,5 @@
 """The time that a suite takes, from the work left in its cells and the speeds that were measured; and its progress."""
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn
 
 from specbench.core import bounded
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.progress import ProgressBar
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, words
 from specbench.models.loading import is_local
@@ -33,7 +33,6 @@ from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
 from specbench.running.plan import load_asked
-from specbench.running.progress import PLAIN_LINE_SECONDS
 from specbench.running.records import MAX_LINE, Generation, Record
 from specbench.specs.catalogue import load_method
 
@@ -282,13 +281,7 @@ class SuiteProgress:
         self._num_lost: Counter[int] = Counter()  # workers, by cell
         self._generating: dict[int, float] = {}  # seconds, by cell
         self._num_ended = 0
-        self._last_line = time.monotonic()
-        self.bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
-            console=console, transient=True, redirect_stdout=False, redirect_stderr=False,
-            disable=not console.is_terminal,
-        )  # fmt: skip
-        self._bar_task = self.bar.add_task("starting", total=None)
+        self.bar = ProgressBar(console, "starting", None, MofNCompleteColumn(), redirect=False)
 
     def start(self, cells: Sequence[int], first_only: bool, max_losses: int) -> None:
         """Begins jobs of these cells; `first_only`: of the first example of each."""
@@ -344,11 +337,7 @@ class SuiteProgress:
         plan = [self._forecast.plan[number] for number in self._cells]
         done, total = sum(each.num_done for each in plan), sum(each.num_blocks for each in plan)
         line = "measuring first examples" if self._first_only else f"{name}{self._left()}"
-        self.bar.update(self._bar_task, description=line, completed=done, total=total)
-        is_due = self.bar.disable and not self._first_only
-        if is_due and time.monotonic() - self._last_line >= PLAIN_LINE_SECONDS:
-            self._last_line = time.monotonic()
-            say(self._console, f"{done}/{total} examples · {line}")
+        self.bar.update(line, done, f"{done}/{total} examples · {line}", total=total)
 
     def _left(self) -> str:
         seconds = self._forecast.total(self._num_workers).seconds

@@ -4,11 +4,12 @@ Counts have no noise: the same outputs must not take more passes than before. Ra
 (`check_speed`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.core.records import record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import num_timed
@@ -40,7 +41,7 @@ from specbench.results.check_speed import (
 )
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
 from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
-from specbench.results.paired import Pairs, RowWithRecords, joined_pairs, unpaired_ratio
+from specbench.results.paired import RowWithRecords, joined_pairs, pair_up, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import marked_warnings
@@ -51,11 +52,9 @@ from specbench.running.records import records_of
 if TYPE_CHECKING:
     from specbench.results.recorded_prompts import Target
 
-Say = Callable[[str], None]
-
 
 def check(
-    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = lambda text: None
+    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing
 ) -> CheckReport:
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
     that may differ (`conditions.IGNORABLE`). `say`: is called with the progress.
@@ -174,22 +173,24 @@ class ByRecords:
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
-        sides = [_with_records(run, row) for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)]
-        before, now = ({record_key(record): record for record in side.records} for side in sides)
-        if before.keys() != now.keys():
+        before, now = map(_with_records, self.runs, (pair.baseline, pair.candidate))
+        pairs = pair_up(before, now, same=())
+        num_records = len(pairs.records[0])
+        if not len(before.records) == len(now.records) == num_records:
             compared.problems.append(f"{pair.subset}: the two sides have measured other examples")
             return []
         for name in ("prompt", "prompt_tokens"):
             # later turns have an answer before them, which may be another one
-            other = [key for key in before if key[4] == 0 and before[key].get(name) != now[key].get(name)]
+            both = zip(*pairs.records, strict=True)
+            other = [(a, b) for a, b in both if record_key(a)[4] == 0 and a.get(name) != b.get(name)]
             if other:
-                first = before[other[0]]
+                first, second = other[0]
                 compared.problems.append(
-                    f"{pair.subset}: {name} of {len(other)} of {len(before)} records is not the same; example "
-                    f"{first['id']}: {first.get(name)} in the baseline, {now[other[0]].get(name)} in the candidate"
+                    f"{pair.subset}: {name} of {len(other)} of {num_records} records is not the same; example "
+                    f"{first['id']}: {first.get(name)} in the baseline, {second.get(name)} in the candidate"
                 )
                 return []
-        return [RecordsOfSubset.of(pair, Pairs(sides[0], sides[1], (list(before.values()), [now[k] for k in before])))]
+        return [RecordsOfSubset.of(pair, pairs)]
 
     def _compare_part(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
         """Puts the findings on the outputs of a subset and on their counts into `compared`."""
@@ -282,7 +283,7 @@ def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequenc
 
 def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPair) -> list[Pending]:
     """Returns the ratio of a metric of two rows, with the interval that their own intervals give (`Pairs.change`)."""
-    change = Pairs(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate), ((), ())).change(metric)
+    change = pair_up(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate)).change(metric)
     if change.first.value is None or change.second.value is None:
         where = compared.not_compared if change.first.value is None else compared.problems
         where.append(f"{what} of {pair.subset}: {compared.method} has none")

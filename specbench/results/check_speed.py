@@ -22,7 +22,7 @@ from scipy import special
 from specbench.results.bootstrap import Metric, Prompts, ratio
 from specbench.results.check_findings import Finding, MethodFindings
 from specbench.results.conditions import BASELINE
-from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS
+from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS, bonferroni
 from specbench.results.metrics import length_columns
 from specbench.results.paired import Pairs, widened_ratio
 from specbench.results.units import interval, number, with_interval
@@ -137,13 +137,6 @@ def lengths(pairs: Pairs) -> MeasuredRatio:
     return joined((before, now), pairs.prompts.ratio(*columns), num_prompts)
 
 
-def widening(num_intervals: int) -> float:
-    """Returns the factor that widens so many intervals on the log scale, so that all their upper ends lie below the
-    truth in at most FALSE_ALARMS of the cases (Bonferroni); at least 1."""
-    normal = special.ndtri(1 - FALSE_ALARMS / max(1, num_intervals))
-    return max(1.0, float(normal / special.ndtri(TAILS[1])))
-
-
 SAME = 1.02  # of a ratio without an interval: two runs are hardly ever nearer
 DRIFTED = 1.25  # under so much more or less load a speed-up is another one
 EXCESS = 0.5  # of AR's change, on the scale of the logs
@@ -244,7 +237,7 @@ def judge_all(
         elif drifted not in waiting.of.problems:
             waiting.of.problems.append(drifted)
     num_tolerant = sum(waiting.has_interval for waiting in kept)
-    factor = widening(num_tolerant)
+    factor = bonferroni(num_tolerant, FALSE_ALARMS)
     for waiting in kept:
         waiting.judge(factor, max_regression, paired, load=control.loads.get(waiting.of.task, 1.0))
     return num_tolerant, factor

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import eq
 from typing import Any
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.row import Row
 from specbench.results.units import short
@@ -42,17 +43,9 @@ def differences(
     return [each for each in found if not same(each.first, each.second)]
 
 
-def flattened(value: Any, name: str = "") -> dict[str, Any]:
-    """Returns every value that is not a mapping, under its dotted name; an empty mapping itself."""
-    if not isinstance(value, Mapping) or not value:
-        return {name: value}
-    parts = (flattened(part, f"{name}.{key}" if name else str(key)) for key, part in value.items())
-    return {key: leaf for part in parts for key, leaf in part.items()}
-
-
 def leaves(row: Row) -> dict[str, Any]:
     """Returns every field but the metrics, dotted where it has parts; null and true as JSON writes them."""
-    found = flattened(row.model_dump(mode="json", exclude={"metrics", "format"}))
+    found = dotted.flat(row.model_dump(mode="json", exclude={"metrics", "format"}))
     return {
         name: json.dumps(value) if value is None or isinstance(value, bool) else value for name, value in found.items()
     }

@@ -1,6 +1,5 @@
 """The machine and versions of a measurement, and whether a leaderboard file takes rows of this machine."""
 
-import hashlib
 import os
 import platform
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from specbench.core.digests import WHOLE, bytes_digest, file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
@@ -61,12 +61,10 @@ def _commit(checkout: Path) -> str | None:
 
 def _digest(checkout: Path, names: list[str]) -> str:
     """Returns 8 hex digits over the names and contents of files; one that is gone counts as its name alone."""
-    state = hashlib.sha256()
-    for name in names:
-        path = checkout / name
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "gone"
-        state.update(f"{name}\0{content}\0".encode("utf-8", "surrogateescape"))
-    return state.hexdigest()[:8]
+    paths = {name: checkout / name for name in names}
+    contents = {name: file_digest(path, WHOLE) if path.is_file() else "gone" for name, path in paths.items()}
+    parts = (f"{name}\0{content}\0".encode("utf-8", "surrogateescape") for name, content in contents.items())
+    return bytes_digest(parts, 8)
 
 
 def _git(folder: Path, *arguments: str) -> str:

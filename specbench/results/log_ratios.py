@@ -168,6 +168,13 @@ def standard_error(columns: Array) -> float:
     return float(widening * np.sqrt(np.square(influences / (1 - leverages)).sum()))
 
 
+def bonferroni(num_intervals: int, tail: float, freedom: float = np.inf) -> float:
+    """Returns the factor that widens so many 95 % intervals, so that the truth lies beyond one of their upper ends, or
+    beyond one of their lower ends, in at most the share `tail` of the cases (Bonferroni; quantiles of Student's t)."""
+    found = special.stdtrit(freedom, 1 - tail / max(1, num_intervals)) / special.stdtrit(freedom, TAILS[1])
+    return float(found)
+
+
 def are_equal(columns: Array) -> bool:
     """Returns whether no prompt has an influence on the ratio of the sums: in [2, num_prompts] every prompt has the
     same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method and itself. To

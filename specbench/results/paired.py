@@ -206,15 +206,13 @@ def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
     return replace(parts[0], records=(first, second))
 
 
-def pair_up(first: RowWithRecords, second: RowWithRecords) -> Pairs:
-    """Returns the records of both sides with the same example, repeat and turn, where prompt and reference are the
-    same."""
+def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str] = ("prompt", "reference")) -> Pairs:
+    """Returns the records of both sides with the same example, repeat and turn, where the fields `same` are equal."""
     others = {record_key(record): record for record in second.records}
     both = [
         (record, other)
         for record in first.records
-        if (other := others.get(record_key(record))) is not None
-        and all(record[name] == other[name] for name in ("prompt", "reference"))
+        if (other := others.get(record_key(record))) is not None and all(record[name] == other[name] for name in same)
     ]
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 

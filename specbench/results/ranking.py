@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import FORMATS, Column, Table, numbers, words
@@ -27,7 +26,7 @@ from specbench.results.captions import (
 from specbench.results.comparison_input import filtered, of_subsets
 from specbench.results.conditions import conditions, leaves
 from specbench.results.leaderboard import load
-from specbench.results.log_ratios import TAILS, Array
+from specbench.results.log_ratios import TAILS, Array, bonferroni
 from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns
@@ -103,8 +102,7 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     degrees of freedom: the far tails of intervals of few prompts are heavier than those of the mean of normal
     numbers. With 8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts, 4 % at 30 and 100 then have
     a pair that looks separable; without any widening 40 to 65 %."""
-    tail, freedom = (1 - TAILS[1]) / max(1, num_pairs), max(1.0, num_prompts / 3)
-    return float(special.stdtrit(freedom, 1 - tail) / special.stdtrit(freedom, TAILS[1]))
+    return bonferroni(num_pairs, 1 - TAILS[1], max(1.0, num_prompts / 3))
 
 
 def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], MetricChange], total: int) -> Ranked:

@@ -14,7 +14,7 @@ from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference
 from specbench.running.blocks import prompt_digest
-from specbench.running.prompts import Budget, record_prompts, truncated
+from specbench.running.prompts import PromptBudget, record_prompts, truncated
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.task import TaskSpec
@@ -119,14 +119,14 @@ def _place(row: Row) -> str:
     return found
 
 
-def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[Budget, ...]:
+def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[PromptBudget, ...]:
     """Returns the lengths to which the prompts were shortened, by the records; none where they were not."""
     by_name = {model.name: model for model in models}
     lengths = {name: length for record in records for name, length in record.get("budgets", {}).items()}
     absent = [name for name in lengths if name not in by_name]
     if absent:
         raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
-    return tuple(Budget(by_name[name], length) for name, length in lengths.items())
+    return tuple(PromptBudget(by_name[name], length) for name, length in lengths.items())
 
 
 def _check(record: Record, example: Example | None, loaded: TaskData) -> None:

@@ -1,6 +1,5 @@
 """A row of a leaderboard: one result with everything that is needed to compare or repeat it."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
 
+from specbench.core.digests import text_digest
 from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
@@ -111,7 +111,7 @@ def digest_of(row: dict[str, Any]) -> str:
     """
     content = {name: value for name, value in row.items() if name != DIGEST}
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return text_digest(text, 16)
 
 
 def with_digest(row: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class RowShots(FilePart):
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
-    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test"]
+    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head"]
     text: str
 
 

@@ -5,7 +5,6 @@ the same ones: run.json holds the conditions, specs.json the specs, records.json
 facts of each command.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from specbench.core import bounded
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
@@ -297,7 +297,7 @@ def revision_of(revisions: Mapping[str, str | None]) -> str | None:
     if len(set(revisions.values())) == 1:
         return next(iter(revisions.values()))
     text = "\n".join(f"{subset} {found}" for subset, found in revisions.items())
-    return f"all-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return f"all-{text_digest(text)}"
 
 
 def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:

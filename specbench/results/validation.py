@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError
-from specbench.results.conditions import FieldDifference, check_together, differences, flattened
+from specbench.results.conditions import FieldDifference, check_together, differences
 from specbench.results.leaderboard import load
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
@@ -52,7 +53,7 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportR
     """Compares a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
     own = run.row_like(row)
-    values, own_values = (flattened(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
+    values, own_values = (dotted.flat(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
     found, stated = differences(values, own_values, "absent", _same), ["fairness"] if row.fairness is not None else []
     if row.evidence is not None:
         found = [each for each in found if each.field != "verdict"]

@@ -11,7 +11,7 @@ from specbench.results.captions import num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.row import Row, RowWarning
 from specbench.results.units import with_interval
-from specbench.running.records import Record
+from specbench.running.records import ACCEPTED, DRAFTED, Record
 
 MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a drift
 TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less moves no speed-up that anyone would tell
@@ -71,7 +71,10 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
     """Returns the warnings of a row. `records`: its own. `num_trained_on`: the measured prompts that its drafter was
     trained on."""
     num_processes = len({record.get("process") for record in records})
-    found = (wide_interval(row), few_prompts(row), drift(row, num_processes), trained_on_test(row, num_trained_on))
+    found = (
+        wide_interval(row), few_prompts(row), drift(row, num_processes), trained_on_test(row, num_trained_on),
+        misread_head(row, records),
+    )  # fmt: skip
     return tuple(each for each in found if each is not None)
 
 
@@ -128,3 +131,24 @@ def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
         "know them better than others: measure prompts that it was not trained on, or train it on others"
     )
     return RowWarning(code="trained_on_test", text=text)
+
+
+HEADS = ("eagle", "eagle_tree", "medusa")  # drafters that read a checkpoint of a draft head
+USUAL, MIN_STEPS = 0.3, 50  # share of steps in which a head's first level is accepted, and the steps that it takes
+
+
+def misread_head(row: Row, records: Sequence[Record]) -> RowWarning | None:
+    """Warns of a draft head of which the target rarely accepts a token: its checkpoint may be of another target, or in
+    a layout that was read wrongly."""
+    if row.options.get("drafter", {}).get("type") not in HEADS:
+        return None
+    name = row.method.partition("@")[0]
+    drafted = [step for record in records for step in record["methods"][name]["steps"] if step[DRAFTED]]
+    share = float(np.mean([step[ACCEPTED] > 0 for step in drafted])) if drafted else math.nan
+    if len(drafted) < MIN_STEPS or share >= USUAL:
+        return None
+    text = (
+        f"a first draft token of its head is accepted in {share:.0%} of {len(drafted)} steps, and heads usually reach "
+        f"{USUAL:.0%}: its checkpoint may be of another target, or read wrongly: check drafter.path (notes/heads.md)"
+    )
+    return RowWarning(code="misread_head", text=text)

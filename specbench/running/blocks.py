@@ -1,12 +1,12 @@
 """The blocks of a run, each measured and recorded as a whole."""
 
-import hashlib
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specbench.core.digests import text_digest
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
@@ -62,7 +62,7 @@ def what_blocks_are(plan: Sequence[Block]) -> str:
 
 def prompt_digest(example: Example, turn: int) -> str:
     """Returns 12 hex digits of SHA-256 over the user's texts up to a turn."""
-    return hashlib.sha256("\0".join(example.turns[: turn + 1]).encode()).hexdigest()[:12]
+    return text_digest("\0".join(example.turns[: turn + 1]))
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:

@@ -13,7 +13,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
 from specbench.models.text_model import shortest_context
-from specbench.running.prompts import Budget
+from specbench.running.prompts import PromptBudget
 from specbench.specs.components import Engine, RowEngine
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
@@ -44,7 +44,7 @@ class Models:
         drafting = [part for part in parts(methods) if part.name in self.drafters]
         return shortest_context([self.target, *(self.drafters[part.name] for part in drafting if not bridged(part))])
 
-    def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[Budget, ...]:
+    def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[PromptBudget, ...]:
         """Returns the maximum prompt lengths that leave room for the answer in every model's context, at least half of
         the context for the prompt. A drafter that shares the target's vocabulary reads the target's ids. Only a drafter
         with its own vocabulary and one that decodes alone have budgets in their own tokens."""
@@ -57,7 +57,7 @@ class Models:
             elif drafter is not None and part.decodes_with != "target":
                 readers.append((drafter, common, None))
         budgets = [
-            Budget(model, max(limit - num_new_tokens, limit // 2), translated)
+            PromptBudget(model, max(limit - num_new_tokens, limit // 2), translated)
             for model, limit, translated in readers if limit
         ]  # fmt: skip
         return tuple({(id(b.model), id(b.translated)): b for b in budgets}.values())

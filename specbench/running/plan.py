@@ -15,7 +15,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.text_model import TextModel
 from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models
-from specbench.running.prompts import Budget, prompt_ids, truncated, uses_chat
+from specbench.running.prompts import PromptBudget, prompt_ids, truncated, uses_chat
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
@@ -34,7 +34,7 @@ class Cell:
     models: Models
     decoders: tuple[Decoder, ...]
     context_limit: int | None
-    budgets: tuple[Budget, ...] = ()
+    budgets: tuple[PromptBudget, ...] = ()
 
     @cached_property
     def scorer(self) -> Scorer | None:

@@ -3,56 +3,35 @@
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from types import TracebackType
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
+from specbench.core.progress import ProgressBar
 from specbench.models.devices import is_out_of_memory, memory_message
 
-PLAIN_LINE_SECONDS = 10.0
 
-
-class RunProgress:
+class RunProgress(ProgressBar):
     """Counts blocks; shows the current subset, tokens/s of every method, the acceptance rate so far, and the time
     left."""
 
-    def __init__(self, console: Console, num_blocks: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.console = console
+    def __init__(self, console: Console, num_blocks: int) -> None:
+        super().__init__(console, "warming up", num_blocks)
         self.num_blocks = num_blocks
         self.num_done = self.num_measured = 0
-        self._clock = clock
-        self._reported = self._said = clock()
+        self._reported = time.monotonic()
         self._where: str | None = None  # subset of the last measured block
         self._measuring = 0.0  # seconds
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
         self._rates: dict[str, list[float]] = defaultdict(list)
-        self._bar: Progress | None = None
-
-    def __enter__(self) -> "RunProgress":
-        if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(),
-                TimeRemainingColumn(), console=self.console, transient=True,
-            )  # fmt: skip
-            self._bar.start()
-            self._bar_task = self._bar.add_task("warming up", total=self.num_blocks)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Counts one recorded block; `measured` is False if it comes from an earlier run."""
@@ -66,20 +45,13 @@ class RunProgress:
                 self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
         self._take_time(where, record, measured)
         line = f"{where} · {self.summary()}"
-        if self._bar is not None:
-            self._bar.update(self._bar_task, description=line, completed=self.num_done)
-        elif (
-            (measured and self.num_measured == 1)
-            or self._reported - self._said >= PLAIN_LINE_SECONDS
-            or self.num_done == self.num_blocks
-        ):
-            self._said = self._reported
-            say(self.console, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}")
+        is_due = (measured and self.num_measured == 1) or self.num_done == self.num_blocks
+        self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}", is_due)
 
     def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Adds the time that a block took. A warm-up may precede the first block of a subset, and the reading of old
         records the first block of a run: for these blocks the recorded seconds are added instead."""
-        now = self._clock()
+        now = time.monotonic()
         if measured and where == self._where:
             self._measuring += now - self._reported
         elif measured:

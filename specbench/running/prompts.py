@@ -14,7 +14,7 @@ Texts = tuple[str, ...]  # of user and model alternately, ending with the user's
 
 
 @dataclass(frozen=True)
-class Budget:
+class PromptBudget:
     """The maximum number of tokens of a prompt for one model.
 
     `translated`: set to the target for a drafter with its own vocabulary. Such a drafter reads the target's prompt,
@@ -57,7 +57,7 @@ def conversation(example: Example, turn: int, answers: Sequence[str]) -> Texts:
     return (*earlier, example.turns[turn])
 
 
-def shortened(texts: Texts, budgets: Sequence[Budget], chat: str) -> Texts:
+def shortened(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> Texts:
     """Returns the texts, shortened if they exceed a budget. The same texts serve all models. As few characters as
     possible are removed from the middle of the concatenated texts, so that the beginning and the end remain.
 
@@ -78,7 +78,7 @@ def shortened(texts: Texts, budgets: Sequence[Budget], chat: str) -> Texts:
     return _without_middle(texts, kept)
 
 
-def _fits(texts: Texts, budgets: Sequence[Budget], chat: str) -> bool:
+def _fits(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> bool:
     return all(budget.fits(texts, chat) for budget in budgets)
 
 
@@ -93,7 +93,7 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
     )
 
 
-def truncated(data: TaskData, target: TextModel, budgets: Sequence[Budget], chat: str) -> TaskData:
+def truncated(data: TaskData, target: TextModel, budgets: Sequence[PromptBudget], chat: str) -> TaskData:
     """Returns the data with every first turn that is too long shortened, and with the number of the target's tokens
     that were removed from it."""
     examples = []
@@ -108,7 +108,7 @@ def truncated(data: TaskData, target: TextModel, budgets: Sequence[Budget], chat
 
 
 def record_prompts(
-    examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[Budget]],
+    examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[PromptBudget]],
     records: Sequence[Record], target: TextModel, chat: str,
 ) -> Callable[[Record], list[int]]:  # fmt: skip
     """Returns a function that gives the target's prompt ids of a record, including AR's answers in the earlier turns.

@@ -196,25 +196,25 @@ Pass = tuple[Count, Seconds]
 Values = list[float | None] | None  # a divergence may be infinite
 
 
-class Strict(BaseModel):
+class RecordPart(BaseModel):
     """Base class of the parts of a record. Unknown keys are allowed, because a later version may write more."""
 
     model_config = ConfigDict(strict=True)
 
 
-class Passes(Strict):
+class Passes(RecordPart):
     target: list[Annotated[Pass, Field(strict=False)]]
     draft: list[Annotated[Pass, Field(strict=False)]]
 
 
-class ExternalShape(Strict):
+class ExternalShape(RecordPart):
     """The known counts of a decoder that has its own loop."""
 
     num_first_tokens: Count
     num_target_passes: Annotated[int, Field(ge=1)] | None
 
 
-class GenerationShape(Strict):
+class GenerationShape(RecordPart):
     """One method's part of a record."""
 
     token_ids: Annotated[list[Count], Field(min_length=1)]
@@ -249,7 +249,7 @@ class GenerationShape(Strict):
         return self
 
 
-class RecordShape(Strict):
+class RecordShape(RecordPart):
     """The keys that resuming and the metrics read."""
 
     task: str

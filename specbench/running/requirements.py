@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.decoding.bridges.translation import Translation
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import Drafter
@@ -84,12 +85,6 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirem
 
 FILE = "compilations.jsonl"  # in the folder of a run: one line per cell and model with new passes
 
-Progress = Callable[[str], None]
-
-
-def quiet(line: str) -> None:
-    """Ignores the line."""
-
 
 @dataclass(frozen=True)
 class Compilation:
@@ -124,14 +119,14 @@ def check_nothing_compiled(since: int, block: Block) -> None:
         )
 
 
-def reserve(cell: Cell, chat: str, progress: Progress = quiet) -> Iterator[Compilation]:
+def reserve(cell: Cell, chat: str, progress: Say = say_nothing) -> Iterator[Compilation]:
     """Compiles or records the passes of every model for the longest conversation of a cell; `progress` receives
     lines."""
     yield from _reserved(cell, lambda need: longest(cell, need, chat), progress, exactly=True)
 
 
 def reserve_for_block(
-    block: Block, earlier: Sequence[Record], chat: str, progress: Progress = quiet
+    block: Block, earlier: Sequence[Record], chat: str, progress: Say = say_nothing
 ) -> Iterator[Compilation]:
     """Compiles or records missing passes for a block before it is measured. This is rarely needed: an answer of an
     earlier turn may have more tokens when its text is encoded again than when it was generated. `earlier`: the records
@@ -145,7 +140,7 @@ def reserve_for_block(
 
 
 def _reserved(
-    cell: Cell, room: Callable[[CompileRequirements], int], progress: Progress, exactly: bool = False
+    cell: Cell, room: Callable[[CompileRequirements], int], progress: Say, exactly: bool = False
 ) -> Iterator[Compilation]:
     for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
         sequence = need.model.static
@@ -170,7 +165,7 @@ def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tupl
 
 
 def reserve_for(
-    models: Models, methods: Sequence[MethodSpec], num_tokens: int, progress: Progress,
+    models: Models, methods: Sequence[MethodSpec], num_tokens: int, progress: Say,
     prompts: Sequence[list[int]] = ([],), decoders: Sequence[Decoder] = (),
 ) -> None:  # fmt: skip
     """Compiles or records the passes that a run needs for methods, with room for `num_tokens` tokens of the target

@@ -1,6 +1,5 @@
 """The folder of one run: its identity (run.json), specs (specs.json), records (records.jsonl) and rows."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specbench.core import bounded
+from specbench.core.digests import json_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.resumable_folder import ResumableFolder, changed_settings, write_identity
@@ -176,8 +176,7 @@ def default_folder(spec: RunSpec, identity: Mapping[str, Any]) -> Path:
 
 def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
     """Returns runs/<names>-<digest of the request>."""
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
-    return Path("runs") / f"{names}-{digest}"
+    return Path("runs") / f"{names}-{json_digest(asked, 8)}"
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.running.blocks import Block, as_json, warm_up_cell
 from specbench.running.prompts import conversation, encode
@@ -23,7 +24,7 @@ def run(
     folder: RunFolder,
     done: Mapping[Key, dict[str, Any]],
     report: Callable[[Block, dict[str, Any], bool], None],
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = say_nothing,
 ) -> list[dict[str, Any]]:
     """Measures every block of the plan that is not recorded yet; returns the records of all blocks, old and new.
 

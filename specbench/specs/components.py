@@ -1,7 +1,7 @@
 """Base classes of all specs: frozen pydantic models that forbid unknown keys, and components with options."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
@@ -18,7 +18,7 @@ from specbench.core.registry import (
     Registry,
     RuleFeatures,
     ScorerFeatures,
-    Strict,
+    StrictModel,
     first_problem,
 )
 
@@ -34,7 +34,7 @@ StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed sha
 Chat = Literal["auto", "always", "never"]
 
 
-class Spec(Strict):
+class Spec(StrictModel):
     """A frozen model in which an unknown key is an error. The docstring below a key is its description in the help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
@@ -153,43 +153,6 @@ def like_json(values: Any, place: str) -> None:
         except (TypeError, ValueError, RecursionError) as error:
             kind = type(value).__name__
             raise ConfigError(f"{place}{name}: a {kind} that JSON cannot hold: write a text in quotes") from error
-
-
-def leaves(data: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """Yields the dotted paths of all values that are not mappings, and of empty mappings."""
-    for key, value in data.items():
-        path = f"{place}.{key}" if place else str(key)
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, path)
-        else:
-            yield path
-
-
-def get(data: Mapping[str, Any], path: str) -> Any:
-    """Returns the value at a dotted path. Raises KeyError if there is none."""
-    value: Any = data
-    for key in path.split("."):
-        if not isinstance(value, Mapping):
-            raise KeyError(path)
-        value = value[key]
-    return value
-
-
-def put(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Returns a copy of `data` with a value set at a dotted path; missing mappings on the path are created."""
-    key, _, rest = path.partition(".")
-    inner = data.get(key)
-    return {**data, key: put(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a deep merge: mappings are merged, any other value of `over` replaces the one of `base`."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
-    return merged
 
 
 MIN_TEMPERATURE = 0.01  # logits divided by a smaller one would overflow

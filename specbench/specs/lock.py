@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from specbench.core.digests import file_digest
 from specbench.core.errors import ConfigError
-from specbench.core.files import file_digest
 from specbench.core.resources import PACKAGE, builtin_dir
 from specbench.specs.catalogue import load_file
 from specbench.specs.run import digest

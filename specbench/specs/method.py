@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs import components as dotted
 from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
 from specbench.specs.composition import RouteSpec, check_composition, with_default_drafter
 
@@ -258,7 +258,7 @@ class MethodSpec(Spec):
     def _sweep_fits(self) -> "MethodSpec":
         plain = self.model_dump(exclude={"sweep"})
         for path, values in self.sweep.items():
-            known = [leaf for leaf in dotted.leaves(plain) if leaf not in ("name", "version", "title", "paper")]
+            known = [leaf for leaf in dotted.flat(plain) if leaf not in ("name", "version", "title", "paper")]
             if path not in known:
                 raise ConfigError(f"sweep.{path}: unknown path '{path}': {nearest(path, known)}")
             for value in values:

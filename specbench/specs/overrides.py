@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import RULES
-from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -67,7 +67,7 @@ def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     """Returns the keys that may be set. Names of rules and drafters may not: others would make another method."""
     data = spec.model_dump(exclude={"subsets", "sweep", "calibration"})
-    paths = set(dotted.leaves(data))
+    paths = set(dotted.flat(data))
     if isinstance(spec, MethodSpec) and spec.drafter.type == "none" and spec.routes is None:
         paths.discard("num_draft_tokens")  # always 0; --set is meant for the methods that draft
     if isinstance(spec, MethodSpec) and spec.routes is not None:
@@ -89,7 +89,7 @@ def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
     if isinstance(spec, TaskSpec):
         data["subsets"] = {
             name: dotted.put(over, path, value)
-            if path in (_subset_paths(spec, name) if in_subsets else dotted.leaves(over)) else over
+            if path in (_subset_paths(spec, name) if in_subsets else dotted.flat(over)) else over
             for name, over in spec.subsets.items()
         }  # fmt: skip
     if not in_subsets:
@@ -99,10 +99,10 @@ def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
 
 def _subset_paths(task: TaskSpec, name: str) -> set[str]:
     """Returns the keys that a subset gives, and all keys of parts that only subsets have, such as a dataset."""
-    given = set(dotted.leaves(task.subsets[name]))
+    given = set(dotted.flat(task.subsets[name]))
     heads = {path.partition(".")[0] for path in given if "." in path}
     parts = {head for head in heads if getattr(task, head) is None}
-    merged = dotted.leaves(task.subset(name).model_dump(include=parts)) if parts else ()
+    merged = dotted.flat(task.subset(name).model_dump(include=parts)) if parts else ()
     return given.union(merged)
 
 

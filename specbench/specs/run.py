@@ -1,6 +1,5 @@
 """RunSpec, the configuration of a run, and the digests that identify the meaning of tasks and methods."""
 
-import hashlib
 import json
 import math
 import weakref
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.specs.components import Chat, Dtype, Engine, Spec, Text
@@ -150,7 +150,7 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
             meaning = _meaning(spec)
         text = json.dumps(meaning, sort_keys=True, ensure_ascii=False)
         weakref.finalize(spec, _DIGESTS.pop, id(spec), None)
-        _DIGESTS[id(spec)] = hashlib.sha256(text.encode()).hexdigest()[:12]
+        _DIGESTS[id(spec)] = text_digest(text)
     return _DIGESTS[id(spec)]
 
 

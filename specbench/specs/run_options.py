@@ -1,36 +1,45 @@
 """RunOptions: the options that all measuring commands have in common."""
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
-FLAGS = {"subsets": "subset", "overrides": "set"}  # fields with another name on the command line
+from specbench.specs.components import Chat, Dtype, Engine
+
+FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The models, data, amounts and conditions of a run as the user gives them, not yet validated.
+    """The models, data, amounts and conditions of a run as the user gives them, not yet validated, with their help.
 
     Options with the name of a RunSpec field have its meaning and default. `target`: None is the embedded target.
     `overrides`: KEY=VALUE pairs for the specs of tasks and methods. `threads`: CPU threads; None is 1 for the embedded
     target, else the library's default.
     """
 
-    subsets: tuple[str, ...] | None = None
-    target: str | None = None
-    drafter: str | None = None
-    target_revision: str | None = None
-    drafter_revision: str | None = None
-    data: str | None = None
-    limit: int | None = None
-    subsets_per_task: int | None = None
-    repeats: int = 1
-    seed: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
-    engine: str = "auto"
-    chat: str = "auto"
-    threads: int | None = None
-    overrides: tuple[str, ...] = ()
-    allow_code_execution: bool = False
+    subsets: Annotated[
+        tuple[str, ...] | None, "Subsets (languages), separated by commas; all that have data when absent."
+    ] = None
+    target: Annotated[str | None, "Target model: hub id or folder; the embedded family when absent."] = None
+    drafter: Annotated[str | None, "Draft model: hub id, folder, or embedded:NAME."] = None
+    target_revision: Annotated[str | None, "Hub revision of the target."] = None
+    drafter_revision: Annotated[str | None, "Hub revision of the drafter."] = None
+    data: Annotated[str | None, "hub, sample, or a folder or file of rows."] = None
+    limit: Annotated[int | None, "Examples per subset."] = None
+    subsets_per_task: Annotated[int | None, "The first N subsets of each task."] = None
+    repeats: Annotated[int, "Times that every example is measured."] = 1
+    seed: Annotated[int, "Seed of every random stream."] = 0
+    dtype: Annotated[Dtype, "auto, float32, bfloat16 or float16."] = "auto"
+    device: Annotated[str, "auto, cuda, mps or cpu."] = "auto"
+    engine: Annotated[
+        Engine,
+        "How passes are run. eager: as transformers makes them; graphs: recorded as CUDA graphs; compiled: by "
+        "torch.compile; auto: graphs on cuda, else eager.",
+    ] = "auto"
+    chat: Annotated[Chat, "Chat template: auto, always or never."] = "auto"
+    threads: Annotated[int | None, "CPU threads; 1 for the embedded pair, else torch's choice."] = None
+    overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
+    allow_code_execution: Annotated[bool, "Run the programs that the models write, to score them."] = False
 
     def words(self) -> list[str]:
         """Returns these options as command-line arguments, without those that have their default."""
@@ -39,7 +48,7 @@ class RunOptions:
             value = getattr(self, field.name)
             if value == field.default:
                 continue
-            flag = "--" + FLAGS.get(field.name, field.name).replace("_", "-")
+            flag = flag_of(field.name)
             if field.name == "overrides":
                 words += [word for override in value for word in (flag, override)]
             elif value is True:
@@ -47,3 +56,8 @@ class RunOptions:
             else:
                 words += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
         return words
+
+
+def flag_of(name: str) -> str:
+    """Returns the option of the command line for a field of RunOptions."""
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
-from specbench.specs import components as dotted
 from specbench.specs import templates
 from specbench.specs.components import Name, ScorerSpec, Spec, Temperature, Text, Version, build, like_json
 

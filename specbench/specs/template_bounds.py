@@ -40,7 +40,7 @@ class TooMuch(SecurityError):
 
 
 @dataclass
-class Budget:
+class RenderBudget:
     """The remaining characters and the deadline of one rendering."""
 
     left: int = MAX_CHARACTERS
@@ -54,7 +54,7 @@ class Budget:
             raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, the most that is allowed")
 
 
-budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
+budget: ContextVar[RenderBudget | None] = ContextVar("budget", default=None)
 
 
 def charge(characters: int) -> None:

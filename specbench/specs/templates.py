@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.template_bounds import BoundedEnvironment, Budget, budget, charge
+from specbench.specs.template_bounds import BoundedEnvironment, RenderBudget, budget, charge
 
 NAMES = ("row", "vars")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -64,7 +64,7 @@ def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) ->
     """Returns the text of a template. Raises TooMuch if it exceeds a limit of `template_bounds`, ValueError if the text
     is not valid Unicode, and for an unsuitable row any exception of its expressions, even RecursionError."""
     template = _compiled(source)
-    token = budget.set(Budget())
+    token = budget.set(RenderBudget())
     try:
         text = template.render(row=Values(row), vars=Values(variables))
     finally:

@@ -1,6 +1,5 @@
 """Prompts: templates filled with rows, and the few-shot examples before them."""
 
-import hashlib
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs import templates
 from specbench.specs.task import DatasetSpec, FewshotSpec, TaskSpec
@@ -263,5 +263,4 @@ def _prefix_of(
     texts = [render(task, "fewshot.example", spec.example, place, row) for place, row in rows[: spec.num_shots]]
     asked = frozenset(question(task, row, place) for place, row in rows[: spec.num_shots])
     prefix = "".join(text + spec.separator for text in texts)
-    digest = hashlib.sha256(prefix.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return FewshotPrefix(prefix, asked, FewshotInfo(spec.num_shots, source, location, digest))
+    return FewshotPrefix(prefix, asked, FewshotInfo(spec.num_shots, source, location, text_digest(prefix)))

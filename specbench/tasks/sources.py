@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from specbench.core.digests import file_digest
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.files import file_digest
 from specbench.core.registry import READERS
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub as hub_data

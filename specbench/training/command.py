@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import cached_assets_path
 from rich.console import Console
 
-from specbench.core import bounded
+from specbench.core import bounded, dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
@@ -18,7 +18,6 @@ from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import identified
 from specbench.models.loading import model_source
-from specbench.specs import components as dotted
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
 from specbench.training.cost import CostMeter

@@ -1,7 +1,6 @@
 """The prompts and texts of a training by language, their digest, and which of them `specbench run` measures."""
 
 import gzip
-import hashlib
 import json
 import math
 import zlib
@@ -14,6 +13,7 @@ from random import Random
 from typing import IO, cast
 
 from specbench.core import bounded
+from specbench.core.digests import bytes_digest, text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import stream_seed
 from specbench.embedded.world import WORLDS, World
@@ -238,16 +238,12 @@ class TrainingData:
     def prompt_digests(self) -> list[str]:
         """Returns the digest of every prompt, as the records of a run contain it."""
         texts = dict.fromkeys(prompt.text for prompts in self.prompts.values() for prompt in prompts)
-        return [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12] for text in texts]
+        return [text_digest(text) for text in texts]
 
     @property
     def digest(self) -> str:
         """Returns 12 hex digits of SHA-256 over languages, prompts and answers, in order."""
-        state = hashlib.sha256()
-        for prompts in self.prompts.values():
-            for prompt in prompts:
-                state.update(prompt.identity)
-        return state.hexdigest()[:12]
+        return bytes_digest(prompt.identity for prompts in self.prompts.values() for prompt in prompts)
 
 
 def load_data(spec: TrainSpec) -> TrainingData:

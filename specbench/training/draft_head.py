@@ -15,9 +15,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.checkpoints import load_eagle, load_medusa, read_checkpoint
+from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
+from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.heads.medusa_checkpoint import load_medusa
 from specbench.training.heads import HeadLosses
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec
@@ -48,8 +50,8 @@ class DraftHead:
             model = new_medusa(spec, target) if spec.medusa is not None else new_eagle(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
         checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
-        checkpoint.expect(spec.kind)
-        load = load_medusa if spec.kind == "medusa" else load_eagle
+        checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
+        load = load_medusa if spec.medusa else load_eagle
         return cls(load(checkpoint, target), target, spec.drafter, checkpoint.revision)
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from specbench.core.errors import ConfigError
+from specbench.core.progress import ProgressBar
 from specbench.models.loading import load_tokenizer
 from specbench.models.ngram import NgramModel, check_replaceable, replacing_model, vocabulary_digest
 from specbench.results.environment import environment
@@ -20,7 +21,6 @@ from specbench.training.cost import CostMeter
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
 from specbench.training.ngram_build import count_into
 from specbench.training.output import CountingRecord, data_record, utc_now
-from specbench.training.progress import ProgressLine
 from specbench.training.spec import CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
@@ -44,7 +44,7 @@ class TokenizedTexts:
         self.seconds = 0.0
         characters = sum(len(prompt.whole) for prompt in self._prompts)
         self._size = characters + (self._corpus.num_bytes if self._corpus else 0)
-        self.line = ProgressLine(console, "reading", self._size, TaskProgressColumn())
+        self.bar = ProgressBar(console, "reading", self._size, TaskProgressColumn())
 
     @property
     def digest(self) -> str:
@@ -59,7 +59,7 @@ class TokenizedTexts:
             self.seconds += time.perf_counter() - start
             size_read = self._characters_read + (self._corpus.num_bytes_read if self._corpus else 0)
             speed = f"{self.num_tokens / self.seconds:,.0f} tokens/s"
-            self.line.update(f"tokenizing · {self.num_tokens:,} tokens · {speed}", size_read)
+            self.bar.update(f"tokenizing · {self.num_tokens:,} tokens · {speed}", size_read)
             yield from batch
             start = time.perf_counter()
         self.seconds += time.perf_counter() - start
@@ -91,7 +91,7 @@ class TokenizedTexts:
     def counting(self, doing: str, num_tokens: int) -> None:
         """Reports what `count_into` does after all texts are read."""
         if doing != "reading":
-            self.line.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
+            self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
 
 
 def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
@@ -120,7 +120,7 @@ def run_counting(spec: NgramSpec, console: Console, command: str) -> CountingRec
         warn_of_overlap(data, console)
         tokenizer = load_tokenizer(spec.target, spec.target_revision)
         documents = TokenizedTexts(data, spec.data, tokenizer, console)
-        with replacing_model(output) as folder, documents.line:
+        with replacing_model(output) as folder, documents.bar:
             start = time.perf_counter()
             vocabulary: dict[str, int] = tokenizer.get_vocab()
             digest = vocabulary_digest(vocabulary)

@@ -3,10 +3,9 @@
 Every prompt has its own random stream, so that batching changes nothing.
 """
 
-import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -21,8 +20,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
-from specbench.core.console import PlainLines
+from specbench.core.digests import WHOLE, bytes_digest, json_digest
 from specbench.core.errors import ConfigError
+from specbench.core.progress import PlainLines
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
@@ -175,7 +175,8 @@ class GenerationCache:
             "max_new_tokens": generator.max_new_tokens, "ends": sorted(generator.eos_token_ids),
         }  # fmt: skip
         greedy = generator.sampling.greedy
-        keys = [generation_key({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed}) for job in jobs]
+        asked = ({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed} for job in jobs)
+        keys = [json_digest(each, WHOLE) for each in asked]
         what = f"continuations by {target.name} at temperature {generator.sampling.temperature:g}"
         found = self.filled(keys, jobs, lambda missing: generator.batches(missing, batch_size), what)
         return [tuple(ids) for ids in found]
@@ -216,20 +217,14 @@ class GenerationCache:
             ) from error
 
 
-def generation_key(request: Mapping[str, Any]) -> str:
-    """Returns 64 hex digits over all that a continuation depends on."""
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-
 def model_fingerprint(model: CausalLM) -> str:
     """Returns what identifies the distribution of a model: its revision, or its weights if it has none, and the
     precision of its computation."""
     name = model.revision
     if name is None:
-        state = hashlib.sha256()
-        for key, value in sorted(model.model.state_dict().items()):
-            state.update(key.encode() + value.detach().cpu().float().numpy().tobytes())
-        name = f"weights-{state.hexdigest()[:16]}"
+        weights = sorted(model.model.state_dict().items())
+        contents = (key.encode() + value.detach().cpu().float().numpy().tobytes() for key, value in weights)
+        name = f"weights-{bytes_digest(contents, 16)}"
     four_bits = " quantized" if getattr(model.model, "is_quantized", False) else ""
     return f"{name} {model.dtype}{four_bits}"
 
@@ -342,7 +337,9 @@ def served_answers(
     server: CompletionServer, target: CausalLM, questions: Sequence[ServerQuestion], store: GenerationCache
 ) -> list[Ids]:
     """Returns the server's answers at one temperature as tokens of the target, with the target's end token."""
-    keys = [generation_key({"url": server.base_url, "model": server.model, **vars(question)}) for question in questions]
+    keys = [
+        json_digest({"url": server.base_url, "model": server.model, **vars(question)}, WHOLE) for question in questions
+    ]
     what = f"answers of {server.model} at temperature {questions[0].temperature:g}"
     found = store.filled(keys, questions, server.answers, what)
     eos = target.tokenizer.eos_token_id

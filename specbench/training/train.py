@@ -1,6 +1,7 @@
 """One training from a loaded drafter to a finished checkpoint: all learning rates, the selection, the record."""
 
 import shutil
+import time
 from collections.abc import Mapping
 from functools import partial
 from math import inf
@@ -16,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.progress import ProgressBar
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.decoder import stream_seed
@@ -30,6 +32,7 @@ from specbench.training.loop import (
     Loop,
     Objective,
     RateProgress,
+    StepCurve,
     bitsandbytes,
     load_weights,
     set_weights,
@@ -43,8 +46,9 @@ from specbench.training.output import (
     total_cost,
     utc_now,
 )
-from specbench.training.progress import TrainingProgress
 from specbench.training.spec import TrainSpec
+
+MAX_SHOWN = 6  # languages
 
 
 def make_accelerator(spec: TrainSpec) -> Accelerator:
@@ -225,6 +229,33 @@ def train_drafter(
             write_finished(model, drafter, spec, folder, record)
     accelerator.wait_for_everyone()
     return record
+
+
+class TrainingProgress(ProgressBar):
+    """Counts the steps of one learning rate; `quiet` in all but the main process of a training."""
+
+    def __init__(self, console: Console, num_steps: int, num_done: int, quiet: bool) -> None:
+        super().__init__(console, "first step", num_steps, completed=num_done, quiet=quiet)
+        self.num_steps, self._num_done_before, self._started = num_steps, num_done, time.monotonic()
+        self._losses: dict[str, float] = {}  # a step may hold only some of the languages
+        if 0 < num_done < num_steps and not quiet:
+            say(console, f"resuming at step {num_done + 1} of {num_steps}")
+
+    def report(self, point: StepCurve) -> None:
+        """Reports one finished step."""
+        self._losses |= point.loss
+        text = f"loss {losses_text(self._losses)} · rate {point.learning_rate:.2g}"
+        seconds_per_step = (time.monotonic() - self._started) / (point.step - self._num_done_before)
+        seconds_left = seconds_per_step * (self.num_steps - point.step)
+        plain = f"step {point.step}/{self.num_steps} {text} · {seconds_left:.0f} s left"
+        self.update(text, point.step, plain, point.step == self.num_steps)
+
+
+def losses_text(by_language: dict[str, float]) -> str:
+    """Returns the highest losses with their languages, the highest first."""
+    worst = sorted(by_language.items(), key=lambda pair: -pair[1])
+    more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
+    return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
 
 
 def train_all_rates(

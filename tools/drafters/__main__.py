@@ -5,14 +5,13 @@ every part that is done, and the same command continues there.
 """
 
 import argparse
-import hashlib
-import json
 import shutil
 from pathlib import Path
 
 import torch
 import transformers
 
+from specbench.core.digests import json_digest
 from specbench.core.files import write_atomically
 from specbench.embedded.family import read_manifest
 
@@ -29,7 +28,7 @@ PICTURE = "drafters-languages.png"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.drafters", description=__doc__)
-    digest = hashlib.sha256(json.dumps(read_manifest(), sort_keys=True).encode()).hexdigest()[:12]
+    digest = json_digest(read_manifest())
     parser.add_argument("--work", help="work folder", type=Path, default=Path("runs") / f"drafters-{digest}")
     place = Workplace(parser.parse_args().work.resolve())
     torch.set_num_threads(1)

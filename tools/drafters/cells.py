@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from specbench.analysis.fairness_report import NumberChange
+from specbench.core.table import markdown_table
 from specbench.results.bootstrap import Metric
 
 
@@ -24,5 +25,4 @@ def change(found: NumberChange, digits: int = 2) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; all columns but the first are right-aligned."""
-    lines = [head, ["---", *(["---:"] * (len(head) - 1))], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown_table(head, list(rows), [column > 0 for column in range(len(head))]) + "\n"

@@ -12,7 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from specbench.decoding.sampling import Sampling
 from specbench.embedded.world import WORLDS
-from specbench.models.heads.checkpoints import load_eagle, load_medusa, read_checkpoint
+from specbench.models.heads.checkpoints import read_checkpoint
+from specbench.models.heads.eagle_checkpoint import load_eagle
+from specbench.models.heads.medusa_checkpoint import load_medusa
 from specbench.models.loading import load_model
 from specbench.models.ngram import NgramModel
 from specbench.training.heads import draft_steps, read_by_target

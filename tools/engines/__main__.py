@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from specbench.core.table import markdown_table
 from specbench.results.environment import environment
 from tools.bench_transformers import ratio
 from tools.engines import compiling, methods
@@ -70,11 +71,6 @@ pass over six tokens costs more than a single-token pass, so there only f with v
 """
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    return "".join(f"{line}\n" for line in lines)
-
-
 def speedups(lines: Sequence[methods.Line]) -> list[list[str]]:
     """The speed-up of every method over AR, by engine."""
     plain = lines[0]
@@ -101,8 +97,8 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
         device=known["device"], torch=known["versions"]["torch"], transformers=known["versions"]["transformers"],
         prompts=num_prompts, languages=num_prompts // methods.PER_LANGUAGE,
     )  # fmt: skip
-    yield table(methods.HEAD, [line.cells() for line in lines])
-    yield SPEEDUPS + table(("method ÷ ar", "eager", "compiled", "transformers"), speedups(lines))
+    yield markdown_table(methods.HEAD, [line.cells() for line in lines]) + "\n"
+    yield SPEEDUPS + markdown_table(("method ÷ ar", "eager", "compiled", "transformers"), speedups(lines)) + "\n"
     first, second = compiling.starts()
     yield COMPILING.format(tokens=compiling.NUM_TOKENS, first=first, second=second)
     for engine in ("eager", "compiled"):

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.core.table import markdown_table
 from tools.gate import measured, simulated
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "gate.md"
@@ -46,20 +47,19 @@ load that slows AR down by some factor slows methods down by the power 1.4 of it
 """
 
 
-def table(head: Sequence[str], lines: Sequence[str]) -> str:
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]
-    return "".join(f"{row}\n" for row in rows)
+Lines = Sequence[Sequence[str]]  # the cells of each line of a table
 
 
-def page(again: Sequence[str], caught: Sequence[str], lines: Sequence[str], num_checks: int) -> str:
+def page(again: Lines, caught: Lines, lines: Lines, num_checks: int) -> str:
     falls = [f"{fall:.0%}" for fall in simulated.FALLS]
-    return (
-        HEAD
-        + table(["repetition", "AR now ÷ before", *measured.METHODS, "exit code"], again)
-        + INJECTED
-        + table(["regression", "what it says first", "exit code"], caught)
-        + SIMULATED.format(num=f"{num_checks:,}")
-        + table(["machine", "prompts", "methods", "allowed", *falls], lines)
+    return "\n".join(
+        [
+            HEAD + markdown_table(["repetition", "AR now ÷ before", *measured.METHODS, "exit code"], again),
+            INJECTED + markdown_table(["regression", "what it says first", "exit code"], caught),
+            SIMULATED.format(num=f"{num_checks:,}")
+            + markdown_table(["machine", "prompts", "methods", "allowed", *falls], lines),
+            "",
+        ]
     )
 
 
@@ -75,14 +75,14 @@ def main() -> None:
         machine = measured.Machine(WORK)
         for number, report in enumerate(measured.repetitions(machine, NUM_REPETITIONS), start=1):
             again.append(measured.repetition_line(number, report))
-            print(again[-1], flush=True)
+            print(*again[-1], sep=" | ", flush=True)
         for name, report in measured.regressions(machine):
             caught.append(measured.regression_line(name, report))
-            print(caught[-1], flush=True)
+            print(*caught[-1], sep=" | ", flush=True)
     lines = []
     for line in simulated.lines(asked.checks, asked.prompts):
         lines.append(line)
-        print(line, flush=True)
+        print(*line, sep=" | ", flush=True)
     if asked.write:
         _, heading, by_hand = PAGE.read_text(encoding="utf-8").partition(BY_HAND)
         PAGE.write_text(page(again, caught, lines, asked.checks) + heading + by_hand, encoding="utf-8")

@@ -150,7 +150,7 @@ def regressions(machine: Machine) -> Iterator[tuple[str, CheckReport]]:
         yield name, check(str(before), str(after), 0.03)
 
 
-def repetition_line(number: int, report: CheckReport) -> str:
+def repetition_line(number: int, report: CheckReport) -> list[str]:
     """Its cells: which repetition, AR's speed ÷ that before, the speed-ups now ÷ before, and the verdict."""
     found = {
         each.method: finding.ratio for each in report.compared for finding in each.findings if finding.what == SPEEDUP
@@ -158,12 +158,12 @@ def repetition_line(number: int, report: CheckReport) -> str:
     ratios = [f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]" if (r := found.get(name)) else "–" for name in METHODS]
     told = " ".join([*report.notes, *(text for each in report.compared for text in each.problems)])
     speed = re.search(r"([0-9.]+) times its speed", told)
-    return f"| {number} | {speed[1] if speed else '–'} | {' | '.join(ratios)} | {report.exit_code} ({report.result}) |"
+    return [f"{number}", speed[1] if speed else "–", *ratios, f"{report.exit_code} ({report.result})"]
 
 
-def regression_line(name: str, report: CheckReport) -> str:
+def regression_line(name: str, report: CheckReport) -> list[str]:
     found = [f"{each.method}, {finding}" for each in report.compared for finding in each.regressions]
     problems = dict.fromkeys([*report.problems, *(text for each in report.compared for text in each.problems)])
     told = found or list(problems) or [note for note in report.notes if BASELINE in note]
     more = f"; and {len(told) - 2} more" if len(told) > 2 else ""
-    return f"| {name} | {'; '.join(told[:2])}{more} | {report.exit_code} ({report.result}) |"
+    return [name, "; ".join(told[:2]) + more, f"{report.exit_code} ({report.result})"]

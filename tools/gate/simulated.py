@@ -30,7 +30,7 @@ LOADED = 1.4
 KEPT = 0.8  # of a burst, from a generation to the next
 
 
-class Clock(NamedTuple):
+class Noise(NamedTuple):
     """Standard deviations of the logs: of a run's level, of its bursts, of what only the method sees."""
 
     level: float
@@ -38,7 +38,7 @@ class Clock(NamedTuple):
     own: float
 
 
-CLOCKS = {"quiet": Clock(0.03, 0.0, 0.0), "noisy": Clock(0.1, 0.06, 0.025)}
+CLOCKS = {"quiet": Noise(0.03, 0.0, 0.0), "noisy": Noise(0.1, 0.06, 0.025)}
 PLACES = (("quiet", MAX_REGRESSION), ("quiet", 0.0), ("noisy", MAX_REGRESSION))  # the clock, and what fall is allowed
 
 
@@ -50,7 +50,7 @@ def bursts(size: int, generator: np.random.Generator) -> Array:
     return found
 
 
-def measured(tokens: Array, seconds: Array, clock: Clock, generator: np.random.Generator) -> Array:
+def measured(tokens: Array, seconds: Array, clock: Noise, generator: np.random.Generator) -> Array:
     """Tokens and seconds of every decoder as a run would measure them: seconds [num_decoders, num_prompts], of AR
     first → [num_decoders, 2, num_prompts]."""
     num_decoders, num_prompts = seconds.shape
@@ -64,7 +64,7 @@ def measured(tokens: Array, seconds: Array, clock: Clock, generator: np.random.G
 
 
 def exit_code(
-    generator: np.random.Generator, num_prompts: int, fall: float, clock: Clock, num_methods: int, max_regression: float
+    generator: np.random.Generator, num_prompts: int, fall: float, clock: Noise, num_methods: int, max_regression: float
 ) -> int:
     """Returns the exit code of one check; the first method has lost the share `fall` of its speed."""
     tokens = np.exp(4 + generator.normal(size=num_prompts))
@@ -86,7 +86,7 @@ def exit_code(
 
 
 def shares(
-    num_checks: int, num_prompts: int, fall: float, clock: Clock, num_methods: int = 1,
+    num_checks: int, num_prompts: int, fall: float, clock: Noise, num_methods: int = 1,
     max_regression: float = MAX_REGRESSION,
 ) -> tuple[float, float, float]:  # fmt: skip
     """The shares of checks that end with the exit codes 0, 1 and 2."""
@@ -97,7 +97,7 @@ def shares(
     return codes.count(0) / num_checks, codes.count(1) / num_checks, codes.count(2) / num_checks
 
 
-def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
+def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[list[str]]:
     """Returns, for each of PLACES, number of prompts and of methods, the shares, in %, by the true fall."""
     for name, max_regression in PLACES:
         for num_prompts in sizes:
@@ -106,4 +106,4 @@ def lines(num_checks: int, sizes: Sequence[int] = SIZES) -> Iterator[str]:
                 found = [shares(num_checks, num_prompts, f, CLOCKS[name], num_methods, max_regression) for f in falls]
                 cells = [" / ".join(f"{100 * share:.1f}" for share in each) for each in found]
                 cells += [""] * (len(FALLS) - len(found))
-                yield f"| {name} | {num_prompts} | {num_methods} | {max_regression:.0%} | {' | '.join(cells)} |"
+                yield [name, f"{num_prompts}", f"{num_methods}", f"{max_regression:.0%}", *cells]

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
+from specbench.core import dotted
 from specbench.core.registry import MAX_INT
-from specbench.specs import components as dotted
 from specbench.specs.components import Component
 from specbench.specs.method import SHARE, MethodSpec
 
@@ -54,7 +54,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def parameters(method: MethodSpec) -> list[Parameter]:
     """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
-    settable = set(dotted.leaves(method.model_dump(exclude={"sweep"})))
+    settable = set(dotted.flat(method.model_dump(exclude={"sweep"})))
     found: list[Parameter] = []
     if method.decoder is not None:
         options = external_options(method.decoder.entry)

@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
 from specbench.decoding.bridges import MakeDrafter
 from specbench.decoding.bridges.psi import Psi, StringProbs
-from specbench.decoding.bridges.string_tree import Budget, DraftTree, Suffix
+from specbench.decoding.bridges.string_tree import DraftTree, PassBudget, Suffix
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.bridges.trie import Crossing
 from specbench.decoding.drafters import Drafter
@@ -70,8 +70,8 @@ class StringBridge(BridgedDrafter):
         dense[self._crossing.target.token_ids] = torch.from_numpy(whole[:-1]).float()
         return dense
 
-    def _tree(self, draft_ids: list[int], budget: Budget | None = None) -> DraftTree:
-        budget = budget or Budget(self._max_draft_passes)
+    def _tree(self, draft_ids: list[int], budget: PassBudget | None = None) -> DraftTree:
+        budget = budget or PassBudget(self._max_draft_passes)
         return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, budget)
 
     def _has_room(self, draft_ids: list[int]) -> bool:

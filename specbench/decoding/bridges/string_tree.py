@@ -17,7 +17,7 @@ Suffix = tuple[int, ...]  # draft tokens after the context of a tree
 
 
 @dataclass
-class Budget:
+class PassBudget:
     """The number of contexts that the draft model may read in one step; each context of a batch counts."""
 
     max_draft_passes: int
@@ -35,7 +35,7 @@ class Budget:
             )
 
 
-class Row:
+class DraftDistribution:
     """One next-token distribution of the draft model; `order` is a permutation of its vocabulary."""
 
     def __init__(self, distributions: Distributions, index: int, order: NDArray[np.int64]) -> None:
@@ -59,22 +59,22 @@ class DraftTree:
     """The continuations of one context that the draft model has read, with their next-token distributions."""
 
     def __init__(
-        self, model: CausalLM, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: Budget
+        self, model: CausalLM, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: PassBudget
     ) -> None:
         self.context = context
         self._model = model
         self._sampling = sampling
         self._order = order
         self.budget = budget
-        self._rows: dict[Suffix, Row] = {}
+        self._rows: dict[Suffix, DraftDistribution] = {}
 
-    def known(self, suffix: Suffix) -> Row | None:
+    def known(self, suffix: Suffix) -> DraftDistribution | None:
         return self._rows.get(suffix)
 
-    def row(self, suffix: Suffix, written: bytes) -> Row:
+    def row(self, suffix: Suffix, written: bytes) -> DraftDistribution:
         return self.rows([suffix], written)[0]
 
-    def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[Row]:
+    def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[DraftDistribution]:
         """Returns the distributions after equally long suffixes; computes the missing ones in one batch.
 
         Raises ConfigError, which names the token `written`, when the budget is spent.
@@ -101,4 +101,4 @@ class DraftTree:
     def _keep(self, suffixes: list[Suffix], logits: torch.Tensor) -> None:
         distributions = Distributions(logits, self._sampling)
         for index, suffix in enumerate(suffixes):
-            self._rows[suffix] = Row(distributions, index, self._order)
+            self._rows[suffix] = DraftDistribution(distributions, index, self._order)

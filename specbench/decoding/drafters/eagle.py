@@ -23,8 +23,10 @@ from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, TreeShape
 from specbench.models.causal_lm import ModelPair
-from specbench.models.heads.checkpoints import load_eagle, read_checkpoint
+from specbench.models.heads.checkpoints import read_checkpoint
+from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.heads.mtp import load_mtp
 from specbench.models.heads.published import head_of
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
@@ -36,7 +38,7 @@ class EagleDrafter(Drafter):
     def __init__(self, model: EagleModel, inner: Drafter) -> None:
         self.model: EagleModel = model
         self.inner = inner
-        self.hidden_layers = model.head.layout.hidden_layers
+        self.hidden_layers = model.head.hidden_layers
         self.passes = model.passes
         self.sampling = inner.sampling
         self.draws = inner.draws
@@ -62,19 +64,22 @@ class EagleDrafter(Drafter):
 
 
 PATH = "Folder or hub id of the head; null: the one published for the target."
+REVISION = "Revision of the hub id: branch, tag or commit."
 HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
 NEEDS = "an EAGLE head of the target (a published one is found by the target's name; `specbench train eagle3`)"
 TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
 Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
 HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
+HeadRevision = Annotated[str | None, Field(min_length=1, description=REVISION)]
 
 
 def eagle_drafter(
-    models: ModelPair, head: Literal["eagle", "eagle3"], path: str | None, make: Callable[[EagleModel], Drafter]
-) -> EagleDrafter:
+    models: ModelPair, head: Literal["eagle", "eagle3"], path: str | None, revision: str | None,
+    make: Callable[[EagleModel], Drafter],
+) -> EagleDrafter:  # fmt: skip
     """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
     target = models.target
-    checkpoint = read_checkpoint(path or head_of(head, target.name))
+    checkpoint = read_checkpoint(path or head_of(head, target.name), revision)
     checkpoint.expect(head)
     model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
     made = EagleDrafter(model, make(model))
@@ -85,10 +90,24 @@ def eagle_drafter(
 @DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
 def eagle_chain_drafter(
     models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
-    temperature: DraftTemperature = None,
+    revision: HeadRevision = None, temperature: DraftTemperature = None,
 ) -> EagleDrafter:  # fmt: skip
     """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
-    return eagle_drafter(models, head, path, lambda model: ModelDrafter(model, sampling.at(temperature)))
+    return eagle_drafter(models, head, path, revision, lambda model: ModelDrafter(model, sampling.at(temperature)))
+
+
+MTP_NEEDS = "a target with one layer for multi-token prediction in its checkpoint, which transformers loads"
+
+
+@DRAFTERS.register("mtp", provides={"probs", "raw_probs"}, needs=MTP_NEEDS)
+def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> EagleDrafter:
+    """The target's own layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own
+    temperature. It drafts every token after the first from its own output."""
+    target = models.target
+    model = EagleModel(load_mtp(target), target.vocab_size, target.eos_token_ids)
+    made = EagleDrafter(model, ModelDrafter(model, sampling.at(temperature)))
+    made.name, made.revision = target.name, target.revision
+    return made
 
 
 def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> int:
@@ -116,6 +135,7 @@ def eagle_tree_drafter(
     *,
     head: Head = "eagle3",
     path: HeadPath = None,
+    revision: HeadRevision = None,
     top_k: Annotated[int, Field(ge=1, le=64, description=TOP_K)] | None = None,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
     widths: Widths = None,
@@ -128,7 +148,7 @@ def eagle_tree_drafter(
     confident, as EAGLE-2 and EAGLE-3 do (`top_k`)."""
     if top_k is not None:
         size = tree_depth(top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth)
-        return eagle_drafter(models, head, path, lambda model: DynamicTreeDrafter(model, size, top_k))
+        return eagle_drafter(models, head, path, revision, lambda model: DynamicTreeDrafter(model, size, top_k))
     shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
     drawn = sampling.at(temperature)
-    return eagle_drafter(models, head, path, lambda model: ModelTreeDrafter(model, drawn, shape, draws))
+    return eagle_drafter(models, head, path, revision, lambda model: ModelTreeDrafter(model, drawn, shape, draws))

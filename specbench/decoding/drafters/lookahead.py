@@ -22,16 +22,20 @@ class Lookahead(Drafter):
     i attends to the sequence, to the first i + 1 tokens of level 0, and to its own column above it: the window is part
     of the tree, but none of its tokens can be accepted. The most probable tokens after the last level are the next
     level, and each column with its next token is an n-gram for the pool, which keeps the newest `num_guesses` n-grams
-    per first token. Window and pool are new for each prompt.
+    per first token. Window and pool are new for each prompt. Columns that would lie beyond the target's `context_limit`
+    are dropped.
     """
 
     draws: Draws | None = "fixed"
 
-    def __init__(self, width: int, size: int, num_guesses: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, width: int, size: int, num_guesses: int, eos_token_ids: frozenset[int], context_limit: int | None = None
+    ) -> None:
         self.width = width
         self.size = size
         self.num_guesses = num_guesses
         self.eos_token_ids = eos_token_ids
+        self.context_limit = context_limit
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
         self._levels: list[list[int]] = []
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # n-grams by first token, the newest last
@@ -59,18 +63,22 @@ class Lookahead(Drafter):
                 if token in self.eos_token_ids:
                     break
         num_candidates = len(tokens)
+        if self.context_limit is not None:
+            num_columns = max(0, self.context_limit - len(ids) - len(self._levels) + 1)
+            self._levels = [level[:num_columns] for level in self._levels]
         for number, level in enumerate(self._levels):
             first = len(tokens)
-            above = range(first - self.width, first) if number else [-1, *range(first, first + self.width - 1)]
-            parents += above
+            above = range(first - len(level), first) if number else [-1, *range(first, first + len(level))]
+            parents += above[: len(level)]
             tokens += level
         self.passes.add(num_candidates, start, self.passes.clock.mark())
-        return TreeProposal(tokens, parents, num_candidates=num_candidates)
+        return TreeProposal(tokens, parents, num_candidates=num_candidates) if tokens else Proposal()
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         if not isinstance(proposal, TreeProposal):
             return
-        newest: list[int] = output.logits[-self.width :].argmax(dim=-1).tolist()
+        first_newest = len(output.logits) - len(self._levels[-1])
+        newest: list[int] = output.logits[first_newest:].argmax(dim=-1).tolist()
         if len(self._levels) < self.size - 1:
             self._levels.append(newest)
             return
@@ -112,4 +120,4 @@ def lookahead_drafter(
 ) -> Lookahead:
     """The target guesses n-grams with spare computation of its own passes and verifies them in later ones. Needs no
     model; a pass reads up to 1 + (ngram − 1) · (window + guesses) tokens."""
-    return Lookahead(window, ngram, guesses, models.target.eos_token_ids)
+    return Lookahead(window, ngram, guesses, models.target.eos_token_ids, models.target.context_limit)

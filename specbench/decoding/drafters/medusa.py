@@ -12,10 +12,11 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances
-from specbench.models.causal_lm import ModelPair
-from specbench.models.heads.checkpoints import load_medusa, read_checkpoint
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.heads.checkpoints import HeadCheckpoint, own_medusa_heads, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.heads.published import head_of
+from specbench.models.heads.medusa_checkpoint import load_medusa
+from specbench.models.heads.published import HEADS, head_of
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
 
@@ -67,7 +68,10 @@ class MedusaDrafter(Drafter):
         self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]
 
 
-PATH = "Folder or hub id of the heads; null: those published for the target."
+PATH = (
+    "Folder or hub id of the heads; null: those in the target's own checkpoint (Medusa-1.0), or those published for it."
+)
+REVISION = "Revision of the hub id: branch, tag or commit."
 NEEDS = "Medusa heads of the target (published ones are found by the target's name; `specbench train medusa`)"
 HEAD_CHANCES = (
     "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
@@ -88,6 +92,15 @@ def medusa_shape(
     return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
 
 
+def heads_of(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
+    """Returns the heads of a target: those at `path`, published for it, or its own. Raises ConfigError for none."""
+    if path is not None or target.name in HEADS["medusa"]:
+        return read_checkpoint(path or head_of("medusa", target.name), revision)
+    if revision is not None:
+        raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
+    return own_medusa_heads(target) or read_checkpoint(head_of("medusa", target.name))
+
+
 def shape_depth(**options: Any) -> int:
     """Returns the number of levels of the tree that the options give."""
     return len(medusa_shape(**options).levels)
@@ -99,6 +112,7 @@ def medusa_drafter(
     sampling: Sampling,
     *,
     path: Annotated[str | None, Field(min_length=1, description=PATH)] = None,
+    revision: Annotated[str | None, Field(min_length=1, description=REVISION)] = None,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 63,
     head_chances: Annotated[
         list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
@@ -109,7 +123,7 @@ def medusa_drafter(
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
     target = models.target
-    checkpoint = read_checkpoint(path or head_of("medusa", target.name))
+    checkpoint = heads_of(target, path, revision)
     heads = load_medusa(checkpoint, target)
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
     if len(shape.levels) > len(heads):

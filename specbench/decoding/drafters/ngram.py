@@ -26,7 +26,7 @@ RAW = Sampling(temperature=1.0)
 MAX_KEPT = 2_000_000  # cached probabilities, 12 bytes each
 
 
-class Row:
+class NgramDistribution:
     """The distribution after one context: relative frequencies of its continuations, processed by `sampling`."""
 
     def __init__(self, model: NgramModel, span: Span, sampling: Sampling) -> None:
@@ -83,17 +83,17 @@ class Rows:
 
     def __init__(self, model: NgramModel, sampling: Sampling) -> None:
         self.model, self.sampling = model, sampling
-        self._kept: dict[Span, Row] = {}
+        self._kept: dict[Span, NgramDistribution] = {}
         self._num_probs = 0
 
-    def after(self, context: Sequence[int]) -> Row:
+    def after(self, context: Sequence[int]) -> NgramDistribution:
         """Returns the row of a context."""
         span = self.model.span(context)
         if self.sampling.greedy:
-            return Row(self.model, span, self.sampling)
+            return NgramDistribution(self.model, span, self.sampling)
         row = self._kept.pop(span, None)
         if row is None:
-            row = Row(self.model, span, self.sampling)
+            row = NgramDistribution(self.model, span, self.sampling)
             self._num_probs += len(row.probs)
         self._kept[span] = row  # the dictionary's order is the order of use
         while self._num_probs > MAX_KEPT and len(self._kept) > 1:
@@ -104,7 +104,7 @@ class Rows:
 class SparseProbs(DenseProbs):
     """Draft distributions in which few tokens have a nonzero probability; row i belongs to draft token i."""
 
-    def __init__(self, rows: Sequence[Row], vocab_size: int, device: torch.device) -> None:
+    def __init__(self, rows: Sequence[NgramDistribution], vocab_size: int, device: torch.device) -> None:
         self.rows, self.vocab_size, self.device = rows, vocab_size, device
         self.is_one_hot = rows[0].sampling.greedy
 
@@ -143,7 +143,7 @@ class SparseProbs(DenseProbs):
     @cached_property
     def raw_probs(self) -> torch.Tensor:
         """The relative frequencies, at temperature 1 and untruncated: [num_drafted, vocab]."""
-        raw = [Row(row.model, row.span, RAW) for row in self.rows]
+        raw = [NgramDistribution(row.model, row.span, RAW) for row in self.rows]
         return SparseProbs(raw, self.vocab_size, self.device).probs
 
     def _sums(self, values: torch.Tensor) -> torch.Tensor:
@@ -186,7 +186,7 @@ class NgramDrafter(Drafter):
         mark = self.passes.clock.mark
         num_before = self.ngram.order - 1
         context = ids[max(0, len(ids) - num_before) :]
-        rows: list[Row] = []
+        rows: list[NgramDistribution] = []
         token_ids: list[int] = []
         start = mark()
         uniforms = None if self.sampling.greedy else draw_uniforms(num_draft_tokens, generator)

@@ -1,6 +1,5 @@
 """Helpers that all kinds of rows share: word lists, the held-out split, and the texts of a row in the task's prompt."""
 
-import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from specbench.core.digests import text_digest
 from specbench.specs.catalogue import load_task
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import prompts_of
@@ -25,7 +25,7 @@ def tables(name: str) -> dict[str, Any]:
 @cache
 def is_held_out_text(content: str) -> bool:
     """Returns whether the combination that `content` spells is kept out of training."""
-    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4]) % 100 < HELD_OUT_PERCENT
+    return int(text_digest(content, 8), 16) % 100 < HELD_OUT_PERCENT
 
 
 def is_held_out(*parts: str) -> bool:

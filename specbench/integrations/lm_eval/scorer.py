@@ -1,6 +1,5 @@
 """Scoring of answers by a task of lm-eval, with its filters, metrics and aggregations."""
 
-import hashlib
 import json
 import logging
 import random
@@ -24,6 +23,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.tasks.scoring.contract import Reference, Score, Scorer, unscored
 
@@ -44,7 +44,7 @@ class LoadedTask:
         """Returns 12 hex digits of the task's configuration and of lm-eval's version."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
         text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=source_or_repr)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return text_digest(text)
 
     @cached_property
     def docs(self) -> list[Any]:

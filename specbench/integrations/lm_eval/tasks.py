@@ -1,6 +1,5 @@
 """lm-eval's generation tasks as tasks of specbench (`--task lm_eval:NAME`), and their index."""
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS, TASK_SOURCES
 from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer, LoadedTask, keep_loaded, quiet, seeded
@@ -269,7 +269,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
     loaded = find_loaded(task, config)
     made = tuple(example(loaded, number, each) for number, each in enumerate(loaded.instances(limit)))
     text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(*origin(loaded), hashlib.sha256(text.encode()).hexdigest()[:12], made, fewshot_info(loaded, made))
+    return TaskData(*origin(loaded), text_digest(text), made, fewshot_info(loaded, made))
 
 
 def fewshot_info(loaded: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
@@ -280,7 +280,7 @@ def fewshot_info(loaded: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
         return FewshotInfo()
     source, place = origin(loaded)
     split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
-    digest = hashlib.sha256("\0".join(each.prompt for each in made).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    digest = text_digest("\0".join(each.prompt for each in made))
     checked = all(is_text(loaded.task.doc_to_text(loaded.docs[int(each.id)])) for each in made)
     return FewshotInfo(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
 

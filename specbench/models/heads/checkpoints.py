@@ -1,32 +1,35 @@
-"""Checkpoints of draft heads in their published layouts."""
+"""Checkpoints of draft heads in the layouts of their authors. docs/notes/heads.md lists them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import huggingface_hub
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
-from transformers import LlamaConfig
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import identified, one_line
-from specbench.models.heads.eagle import EagleHead, EagleLayout
-from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.loading import is_local, model_source
+from specbench.models.checkpoints import identified, why_not
+from specbench.models.heads.weight_files import PATTERNS, REMEDY, Tensors, read_tensors, tensor_names, weight_paths
+from specbench.models.loading import hub_problem, is_local, model_source
 
-Tensors = dict[str, torch.Tensor]
-REMEDY = "restore it from the checkpoint"
+Kind = Literal["medusa", "eagle", "eagle3"]
+MEDUSA_PREFIX = "medusa_head."  # of the heads in a whole model, as Medusa-1.0 publishes them
+MEDUSA_NAME = re.compile(
+    r"\d+\.\d+\.(linear\.)?(weight|bias)|(medusa_heads\.)?(blocks\.\d+\.layers\.|lm_heads?\.|token_map)"
+)
+LAYER = re.compile(r"(midlayer|layers\.0)\.")
+FOREIGN = {"dspark": "DSpark", "dflash": "DFlash", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP"}
+SPECULATORS = "speculators_model_type"
+MAX_PROBLEMS = 4  # that one message lists
 
 
 @dataclass(frozen=True)
 class HeadCheckpoint:
-    """The configuration and the tensors of a folder. `revision` is its commit or fingerprint."""
+    """The configuration and the tensors of a head. `revision` is its commit or fingerprint."""
 
     name: str
     revision: str | None
@@ -34,101 +37,169 @@ class HeadCheckpoint:
     tensors: Tensors
 
     @property
-    def kind(self) -> str:
-        """medusa, eagle (EAGLE-1 and EAGLE-2) or eagle3."""
-        if any(key.endswith(".linear.weight") for key in self.tensors):
+    def kind(self) -> Kind:
+        """medusa, eagle (EAGLE-1 and EAGLE-2) or eagle3. Raises ConfigError if the tensors are of neither, and if the
+        configuration contradicts them."""
+        if "fc.weight" not in self.tensors:
             return "medusa"
-        return "eagle3" if "midlayer.hidden_norm.weight" in self.tensors else "eagle"
+        width = len(self.tensors["fc.weight"])
+        query = next((name for name in self.tensors if LAYER.match(name) and name.endswith("q_proj.weight")), None)
+        if query is None:
+            raise self.problem("its tensors do not fit: missing tensor midlayer.self_attn.q_proj.weight")
+        num_read = self.tensors[query].shape[-1]
+        if num_read not in (width, 2 * width):
+            raise self.problem(
+                f"{query} reads {num_read} values, expected {width} (EAGLE-1, 2) or {2 * width} (EAGLE-3)"
+            )
+        kind: Kind = "eagle3" if num_read == 2 * width else "eagle"
+        says_eagle3 = "draft_vocab_size" in self.config or any("eagle3" in name for name in self.claims())
+        if kind == "eagle" and says_eagle3:
+            raise self.problem(f"config.json says EAGLE-3, and {query} reads {width} values: expected {2 * width}")
+        return kind
 
-    def expect(self, kind: str) -> None:
+    def claims(self) -> list[str]:
+        """Returns what the configuration says that it is, in lower case: its architectures and its model types."""
+        architectures = self.config.get("architectures")
+        told = [*(architectures if isinstance(architectures, list) else []), self.config.get(SPECULATORS)]
+        return [str(name).lower() for name in [*told, self.config.get("model_type")] if name]
+
+    def section(self, key: str) -> Mapping[str, Any]:
+        """Returns a mapping of the configuration, empty if it has none."""
+        found = self.config.get(key)
+        return found if isinstance(found, Mapping) else {}
+
+    def expect(self, kind: Kind) -> None:
         """Raises ConfigError for a head of another kind."""
         if self.kind != kind:
-            raise ConfigError(f"drafter.path = '{self.name}': it is a head of kind {self.kind}, not {kind}")
+            raise self.problem(f"it is a head of kind {self.kind}, not {kind}: use a method of {self.kind}")
+
+    def problem(self, text: str) -> ConfigError:
+        """Returns an error that names the key and the checkpoint."""
+        return ConfigError(f"drafter.path = '{self.name}': {text}")
 
 
 def read_checkpoint(name: str, revision: str | None = None) -> HeadCheckpoint:
-    """Returns the checkpoint of a hub id, a folder or embedded:NAME. Raises ConfigError in one line."""
-    source = model_source(name)
-    folder = Path(source) if is_local(source) else Path(huggingface_hub.snapshot_download(source, revision=revision))
-    config = bounded.read_mapping(folder / "config.json", REMEDY, strict=False)
-    return HeadCheckpoint(name, identified(source, revision), config, read_tensors(folder))
+    """Returns the checkpoint of a hub id, a folder or embedded:NAME.
+
+    Raises ConfigError in one line for one that cannot be read, is no head, or has a layout that is not supported.
+    """
+    try:
+        source = model_source(name)
+        local = is_local(source)
+        if revision is not None and (local or source != name):
+            raise ConfigError("is not on the hub: leave out drafter.revision")
+        folder = Path(source) if local else downloaded(source, revision)
+        config = bounded.read_mapping(folder / "config.json", REMEDY, strict=False)
+        tensors = head_tensors(folder, config)
+    except ConfigError as error:
+        raise ConfigError(f"drafter.path = '{name}': {error}") from error
+    return HeadCheckpoint(name, identified(source, revision), config, tensors)
 
 
-def read_tensors(folder: Path) -> Tensors:
-    """Returns all tensors of the weight files in a folder, without running code from them. Raises ConfigError."""
-    tensors: Tensors = {}
-    paths = sorted(folder.glob("*.safetensors")) or sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
+def downloaded(name: str, revision: str | None) -> Path:
+    """Returns the folder of a hub id, with its configuration and the files of its first weight format; without the hub
+    that of the local cache. Raises ConfigError."""
+    problem = hub_problem(name, revision)
+    try:
+        for pattern in PATTERNS:
+            wanted, is_offline = ["config.json", pattern], problem is not None
+            folder = Path(
+                huggingface_hub.snapshot_download(
+                    name, revision=revision, allow_patterns=wanted, local_files_only=is_offline
+                )
+            )
+            if weight_paths(folder):
+                break
+    except Exception as error:  # the hub raises many classes
+        raise ConfigError(
+            f"cannot load the head: {why_not(name, name, problem, error)} (give a local folder with config.json and "
+            "weights, or a hub id that this machine can reach)"
+        ) from error
+    return folder
+
+
+def head_tensors(folder: Path, config: Mapping[str, Any]) -> Tensors:
+    """Returns the tensors of a head in a folder; of a whole model with Medusa heads only theirs. Raises ConfigError."""
+    paths = weight_paths(folder)
     if not paths:
-        raise ConfigError(f"{folder}: has no weights (.safetensors, .bin or .pt): {REMEDY}")
-    for path in paths:
-        try:
-            is_safe = path.suffix == ".safetensors"
-            tensors |= load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
-    return tensors
+        raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
+    names = tensor_names(paths)
+    of_heads = {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}
+    if not of_heads:
+        check_layout(names, HeadCheckpoint("", None, config, {}).claims(), "dflash_config" in config)
+    tensors = read_tensors(of_heads or names)
+    return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in tensors.items()}
 
 
-def assign(head: nn.Module, checkpoint: HeadCheckpoint, shared: tuple[str, ...] = ()) -> None:
-    """Loads the tensors into a head. `shared` are the prefixes of parameters that are the target's.
+def check_layout(names: Iterable[str], claims: Iterable[str], has_dflash_config: bool) -> None:
+    """Raises ConfigError if the tensors are those of no head, or of a head whose layout is not supported."""
+    words = [*claims, *(["dflash"] if has_dflash_config else [])]
+    foreign = next((title for word, title in FOREIGN.items() if any(word in claim for claim in words)), None)
+    if foreign is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
+        foreign = "MTP"
+    if foreign is not None:
+        raise ConfigError(f"it is in the format {foreign}, which is not supported: give Medusa or EAGLE heads")
+    has_layer = any(LAYER.match(name) for name in names)
+    if not ("fc.weight" in names and has_layer) and not all(map(MEDUSA_NAME.match, names)):
+        raise ConfigError(
+            f"it is no draft head: it has the tensors {', '.join(sorted(names)[:MAX_PROBLEMS])}, …; expected fc.weight "
+            "and midlayer.* or layers.0.* (EAGLE), or HEAD.BLOCK.linear.weight (Medusa)"
+        )
 
-    Raises ConfigError for missing and unknown tensors and for other shapes.
+
+def own_medusa_heads(target: CausalLM) -> HeadCheckpoint | None:
+    """Returns the Medusa heads in the target's own checkpoint, as Medusa-1.0 publishes them; None if it has none."""
+    try:
+        source = model_source(target.name)
+        folder = Path(source) if is_local(source) else cached(source, target.revision)
+        if not any(name.startswith(MEDUSA_PREFIX) for name in tensor_names(weight_paths(folder))):
+            return None
+    except (ConfigError, OSError, ValueError):  # the target is no checkpoint on this machine
+        return None
+    config = bounded.read_mapping(folder / "config.json", REMEDY, strict=False)
+    return HeadCheckpoint(target.name, target.revision, config, head_tensors(folder, config))
+
+
+def cached(name: str, revision: str | None) -> Path:
+    return Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))
+
+
+def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared: tuple[str, ...] = ()) -> None:
+    """Puts tensors into a head on torch's device `meta`. `shared` are the prefixes of parameters that are the target's.
+
+    Raises ConfigError for missing and unknown tensors, other shapes, and values that are not floating-point numbers.
     """
     wanted = {name: value for name, value in head.state_dict().items() if not name.startswith(shared or ("\0",))}
-    unknown = sorted(checkpoint.tensors.keys() - wanted)
-    missing = sorted(wanted.keys() - checkpoint.tensors)
-    problems = [f"unknown tensor {name}" for name in unknown] + [f"missing tensor {name}" for name in missing]
-    for name in sorted(wanted.keys() & checkpoint.tensors):
-        found, expected = list(checkpoint.tensors[name].shape), list(wanted[name].shape)
+    problems = [f"unknown tensor {name}" for name in sorted(tensors.keys() - wanted)]
+    problems += [f"missing tensor {name} {list(wanted[name].shape)}" for name in sorted(wanted.keys() - tensors)]
+    for name in sorted(wanted.keys() & tensors):
+        found, expected = list(tensors[name].shape), list(wanted[name].shape)
         if found != expected:
             problems.append(f"{name} has shape {found}, expected {expected}")
+        elif not tensors[name].is_floating_point():
+            problems.append(
+                f"{name} has type {tensors[name].dtype}, expected floating-point numbers".replace("torch.", "")
+            )
     if problems:
-        raise ConfigError(f"drafter.path = '{checkpoint.name}': {'; '.join(problems[:4])}")
-    head.load_state_dict(checkpoint.tensors, strict=False)
+        more = f"; … ({len(problems)} problems in all)" if len(problems) > MAX_PROBLEMS else ""
+        raise checkpoint.problem(f"its tensors do not fit: {'; '.join(problems[:MAX_PROBLEMS])}{more}")
+    head.load_state_dict(tensors, strict=False, assign=True)
 
 
-def placed(head: nn.Module, target: CausalLM) -> None:
-    """Moves a head to the device and the dtype of the target, for inference."""
-    head.to(device=target.device, dtype=target.model.dtype).eval().requires_grad_(False)
+def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], target: CausalLM) -> None:
+    """Raises ConfigError if a vocabulary has another size than the target's."""
+    for size in sizes:
+        if size not in (None, target.vocab_size):
+            raise checkpoint.problem(
+                f"its vocabulary has {size} tokens, and that of target '{target.name}' has {target.vocab_size}: it is "
+                "a head of another target"
+            )
 
 
-def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
-    """Returns Medusa heads for a target."""
-    checkpoint.expect("medusa")
-    config = target.model.config.get_text_config()
-    num_heads = 1 + max(int(name.partition(".")[0]) for name in checkpoint.tensors)
-    num_blocks = sum(name.startswith("0.") and name.endswith(".linear.weight") for name in checkpoint.tensors)
-    vocab_size = len(checkpoint.tensors[f"0.{num_blocks}.weight"])
-    heads = MedusaHeads(num_heads, num_blocks, config.hidden_size, vocab_size)
-    assign(heads, checkpoint)
-    placed(heads, target)
-    return heads
-
-
-def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
-    """Returns an EAGLE head for a target, with the target's embeddings and output layer where it has none."""
-    given = target.model.config.get_text_config()
-    generation = 3 if checkpoint.kind == "eagle3" else 1
-    num_layers = given.num_hidden_layers
-    tensors = dict(checkpoint.tensors)
-    config = LlamaConfig(**{key: value for key, value in checkpoint.config.items() if key != "num_hidden_layers"})
-    config.num_hidden_layers = 1
-    config._attn_implementation = "sdpa"
-    layout = EagleLayout(
-        generation=generation,
-        hidden_layers=(2, num_layers // 2, num_layers - 3) if generation == 3 else (num_layers,),
-        target_width=given.hidden_size,
-        draft_vocab_size=len(tensors["lm_head.weight"]) if generation == 3 else given.vocab_size,
-        has_bias="fc.bias" in tensors,
-    )
-    embed_tokens = target.model.get_input_embeddings()
-    head = EagleHead(config, layout, embed_tokens, None if generation == 3 else target.model.get_output_embeddings())
-    tensors.pop("t2d", None)
-    offsets = tensors.pop("d2t", None)
-    tensors = {name.replace("layers.0.", "midlayer."): value for name, value in tensors.items()}
-    shared = ("embed_tokens.",) if generation == 3 else ("embed_tokens.", "lm_head.")
-    assign(head, HeadCheckpoint(checkpoint.name, checkpoint.revision, checkpoint.config, tensors), shared)
-    placed(head, target)
-    if offsets is not None and bool(offsets.any()):
-        head.d2t = offsets.to(target.device)
-    return head
+def place(head: nn.Module, target: CausalLM) -> None:
+    """Moves a head to the device of the target and its parameters to the target's dtype, for inference. Buffers, such
+    as the frequencies of rotary embeddings, keep their dtype."""
+    head.to(target.device).eval().requires_grad_(False)
+    for parameter in head.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(target.model.dtype)

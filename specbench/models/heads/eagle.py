@@ -19,13 +19,15 @@ class EagleLayout:
     """What distinguishes the heads of one generation and producer.
 
     `hidden_layers` are the target's layers whose hidden states the head reads, as in transformers' `hidden_states`.
-    `generation` is 1 for EAGLE-1 and EAGLE-2, whose networks are equal, and 3 for EAGLE-3. The others are of EAGLE-3:
+    `generation` is 1 for EAGLE-1 and EAGLE-2, whose networks are equal, and 3 for EAGLE-3. `has_bias` is of `fc` in
+    EAGLE-1, and `has_qkv_bias` of the attention's inputs. The others are of EAGLE-3:
 
     - `draft_vocab_size`: the number of tokens that the head can draft;
     - `norm_before_residual`: the residual of the layer is the normalized state, not the state;
     - `norm_before_fc`: the joined hidden states are normalized before they are projected;
     - `norm_per_layer`: each of the hidden states is normalized before they are joined;
-    - `norm_output`: the next draft token reads the normalized state, not the state.
+    - `norm_output`: the next draft token reads the normalized state, not the state;
+    - `norm_logits`: the output layer reads the normalized state, not the state.
     """
 
     generation: int
@@ -33,10 +35,12 @@ class EagleLayout:
     target_width: int
     draft_vocab_size: int
     has_bias: bool = True
+    has_qkv_bias: bool = False
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     norm_per_layer: bool = False
     norm_output: bool = False
+    norm_logits: bool = True
 
 
 class EagleLayer(nn.Module):
@@ -49,10 +53,11 @@ class EagleLayer(nn.Module):
         self.self_attn = LlamaAttention(config, layer_idx=0)
         self.mlp = LlamaMLP(config)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        num_read = config.hidden_size * (2 if layout.generation == 3 else 1)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            num_made = getattr(self.self_attn, name).out_features
+            setattr(self.self_attn, name, nn.Linear(num_read, num_made, bias=layout.has_qkv_bias))
         if layout.generation == 3:
-            for name in ("q_proj", "k_proj", "v_proj"):
-                old = getattr(self.self_attn, name)
-                setattr(self.self_attn, name, nn.Linear(2 * config.hidden_size, old.out_features, old.bias is not None))
             self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
             self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -79,6 +84,7 @@ class EagleHead(nn.Module):
     """
 
     d2t: torch.Tensor | None
+    windows = frozenset({False})  # no layer has a sliding window
 
     def __init__(
         self, config: LlamaConfig, layout: EagleLayout, embed_tokens: nn.Module, lm_head: nn.Module | None = None
@@ -108,6 +114,11 @@ class EagleHead(nn.Module):
     def output_layers(self) -> list[nn.Module]:
         """Returns the output layer."""
         return [self.lm_head]
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """The target's layers whose hidden states the head reads."""
+        return self.layout.hidden_layers
 
     @property
     def device(self) -> torch.device:
@@ -150,7 +161,8 @@ class EagleHead(nn.Module):
 
     def draft_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Returns logits over the draft vocabulary: [..., draft_vocab_size]."""
-        made: torch.Tensor = self.lm_head(self.norm(states) if self.layout.generation == 3 else states)
+        has_norm = self.layout.generation == 3 and self.layout.norm_logits
+        made: torch.Tensor = self.lm_head(self.norm(states) if has_norm else states)
         return made
 
     def logits(self, states: torch.Tensor, vocab_size: int) -> torch.Tensor:

@@ -6,12 +6,11 @@ import torch
 from transformers.cache_utils import Cache
 
 from specbench.models.heads.eagle import EagleHead
+from specbench.models.heads.mtp import MtpHead
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import Clock, PassLog
 from specbench.models.tree_attention import tree_inputs
-
-CAUSAL = {False}  # the head has no layer with a sliding window
 
 
 class EagleModel(ScoringModel):
@@ -22,7 +21,7 @@ class EagleModel(ScoringModel):
     those of drafted tokens are dropped when the target has read the next ones.
     """
 
-    def __init__(self, head: EagleHead, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, head: EagleHead | MtpHead, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         self.head = head
         self.vocab_size = vocab_size
         self.eos_token_ids = eos_token_ids
@@ -98,7 +97,7 @@ class EagleModel(ScoringModel):
         after the last `num_logits` of them."""
         start = self.passes.clock.mark()
         ids = torch.tensor([tokens], dtype=torch.long, device=self.head.device)
-        positions, mask = tree_inputs(self.head, CAUSAL, num_prefix, parents, len(tokens))
+        positions, mask = tree_inputs(self.head, self.head.windows, num_prefix, parents, len(tokens))
         made: torch.Tensor = self.head(ids, states[None], positions, mask, self._cache)[0]
         self._logits = self.head.logits(made[-num_logits:], self.vocab_size)
         self.passes.add(len(tokens), start, self.passes.clock.mark())

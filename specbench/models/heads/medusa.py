@@ -8,11 +8,11 @@ from torch.nn import functional
 class ResidualBlock(nn.Module):
     """x + SiLU(W x + b), the identity after initialization."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, has_bias: bool = True) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, width)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        self.linear = nn.Linear(width, width, bias=has_bias)
+        for parameter in self.linear.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Returns [..., width] from [..., width]."""
@@ -26,9 +26,9 @@ class MedusaHeads(nn.ModuleList):
     HEAD.NUM_BLOCKS.weight.
     """
 
-    def __init__(self, num_heads: int, num_blocks: int, width: int, vocab_size: int) -> None:
+    def __init__(self, num_heads: int, num_blocks: int, width: int, vocab_size: int, has_bias: bool = True) -> None:
         blocks = (
-            [*(ResidualBlock(width) for _ in range(num_blocks)), nn.Linear(width, vocab_size, bias=False)]
+            [*(ResidualBlock(width, has_bias) for _ in range(num_blocks)), nn.Linear(width, vocab_size, bias=False)]
             for _ in range(num_heads)
         )
         super().__init__(nn.ModuleList(parts) for parts in blocks)

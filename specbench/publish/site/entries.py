@@ -1,11 +1,11 @@
 """The rows of leaderboard files with their addresses, groups and ranks, and the table of all rows."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import prescribed, verdict_word
@@ -150,7 +150,7 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
     whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
     found = []
     for shared, group in grouped(sides, SPEEDUP).items():
-        own = ConditionGroup(hashlib.sha256(shared.encode("utf-8", "surrogatepass")).hexdigest()[:8], len(group))
+        own = ConditionGroup(text_digest(shared, 8), len(group))
         order = ranked(group, SPEEDUP)
         labels = distinct_names([each.row for each in order])
         found += [

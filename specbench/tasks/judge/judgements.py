@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
-from rich.progress import Progress
 
 from specbench.core import bounded
 from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
 from specbench.core.console import say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
+from specbench.core.progress import ProgressBar
 from specbench.core.records import Record, record_key
 from specbench.core.registry import first_problem
 from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
@@ -136,16 +136,17 @@ def judge_records(
 def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
     """Returns the reply to each request, or why there is none."""
     client = JudgeClient(settings)
+    replies: dict[str, Reply | str] = {}
     with (
-        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        ProgressBar(console, "judging", len(requests)) as bar,
         ThreadPoolExecutor(settings.concurrency) as pool,
     ):
         futures = {name: pool.submit(client.ask, request) for name, request in requests.items()}
         try:
-            return {
-                name: future.result()
-                for name, future in progress.track(futures.items(), len(futures), description="judging")
-            }
+            for name, future in futures.items():
+                replies[name] = future.result()
+                bar.update("judging", len(replies), f"judged {len(replies)} of {len(requests)} different answers")
+            return replies
         except BaseException:  # also an interrupt: running requests finish, and no other starts
             client.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)

@@ -6,7 +6,6 @@ appendix F.4. Those with a reference answer (math) are for MT-bench's categories
 NEED_REF_CATS.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
+from specbench.core.digests import WHOLE, json_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.records import Key, Record, record_key
@@ -219,7 +219,7 @@ def _reference(record: Record) -> str | None:
 
 
 def digest(request: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    return json_digest(request, WHOLE)
 
 
 class ReplyCache:

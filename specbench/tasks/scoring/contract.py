@@ -97,9 +97,14 @@ def alternatives(reference: Reference, scorer: str) -> list[str]:
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:
-    """Returns the scorer of a task that is merged with its subset."""
+    """Returns the scorer of a task that is merged with its subset. Raises ConfigError for an object of another type."""
     if task.scorer is None:
         return None
     language = (task.language,) if task.scorer.features.takes_language else ()
-    made: Scorer = task.scorer.factory(*language, **task.scorer.options)
+    made = task.scorer.factory(*language, **task.scorer.options)
+    if not isinstance(made, Scorer):
+        raise ConfigError(
+            f"task '{task.name}': scorer '{task.scorer.type}' made a {type(made).__name__}, which is no "
+            "specbench.tasks.scoring.contract.Scorer: derive its class from that one"
+        )
     return made

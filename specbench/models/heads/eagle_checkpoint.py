@@ -1,0 +1,231 @@
+"""EAGLE heads in the layouts of their authors, of SpecForge and of speculators."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.checkpoints import check_sizes, one_line
+from specbench.models.heads.checkpoints import LAYER, SPECULATORS, HeadCheckpoint, assign, check_vocabulary, place
+from specbench.models.heads.eagle import EagleHead, EagleLayout
+from specbench.models.heads.weight_files import Tensors
+
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+CONFIG_KEYS = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
+    "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
+)  # fmt: skip
+SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → tensor that is there with it
+
+
+def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
+    """Returns an EAGLE head for a target, with the target's embeddings and output layer where it has none.
+
+    Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
+    """
+    tensors = with_midlayer(checkpoint)
+    offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
+    given = decoder_settings(checkpoint)
+    config = decoder_config(checkpoint, given, tensors)
+    own = tensors.get("embed_tokens.weight")
+    sizes = [
+        given.get("vocab_size"),
+        None if own is None else len(own),
+        None if is_drafted is None else len(is_drafted),
+    ]
+    check_vocabulary(checkpoint, sizes, target)
+    layout = eagle_layout(checkpoint, tensors, target)
+    if layout.generation == 1:
+        check_width(checkpoint, config.hidden_size, target)
+    embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
+    if own is None and config.hidden_size != layout.target_width:
+        raise checkpoint.problem(
+            f"its tensors do not fit: missing tensor embed_tokens.weight [{target.vocab_size}, {config.hidden_size}]; "
+            f"the embeddings of target '{target.name}' have {layout.target_width} values"
+        )
+    with torch.device("meta"):
+        if own is not None:
+            embed_tokens = nn.Embedding(target.vocab_size, config.hidden_size)
+        head = EagleHead(config, layout, embed_tokens, lm_head if layout.generation == 1 else None)
+    shared = [
+        name for name, is_shared in (("embed_tokens.", own is None), ("lm_head.", layout.generation == 1)) if is_shared
+    ]
+    assign(head, checkpoint, tensors, tuple(shared))
+    head.rotary_emb = LlamaRotaryEmbedding(config)
+    place(head, target)
+    if layout.generation == 3:
+        head.d2t = draft_offsets(checkpoint, layout, offsets, is_drafted, target)
+    return head
+
+
+def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
+    """Returns the tensors with the layer's name in EAGLE-3, `midlayer`. Raises ConfigError for several layers."""
+    layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
+    if len(layers) > 1:
+        raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
+    return {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
+
+
+def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
+    """Returns the settings of the decoder layer, which speculators writes into a section. Raises ConfigError for
+    settings that are not supported."""
+    told = checkpoint.config.get(SPECULATORS)
+    if told not in (None, "eagle3"):
+        raise checkpoint.problem(f"{SPECULATORS} = {told!r:.40} is not supported, expected 'eagle3'")
+    given = checkpoint.config if told is None else checkpoint.section("transformer_layer_config")
+    rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
+    share = given.get("partial_rotary_factor", rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
+    if share not in (None, 1, 1.0):
+        raise checkpoint.problem(f"partial_rotary_factor = {share!r:.40} is not supported, expected 1")
+    if given.get("use_sliding_window") and given.get("sliding_window"):
+        raise checkpoint.problem(f"sliding_window = {given['sliding_window']!r:.40} is not supported, expected null")
+    return given
+
+
+def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors: Tensors) -> LlamaConfig:
+    """Returns the configuration of the decoder layer. Whatever is absent has LLaMA's default, not the target's value.
+
+    Raises ConfigError for values that describe no layer.
+    """
+    settings = {key: given[key] for key in CONFIG_KEYS if given.get(key) is not None}
+    try:
+        config = LlamaConfig(
+            **settings, num_hidden_layers=1, attention_bias="midlayer.self_attn.o_proj.bias" in tensors,
+            mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
+        )  # fmt: skip
+        check_sizes(config)
+        LlamaRotaryEmbedding(config)
+    except ConfigError as error:
+        raise checkpoint.problem(str(error)) from error
+    except Exception as error:  # transformers checks values with many classes of errors
+        raise checkpoint.problem(f"config.json describes no decoder layer: {one_line(error)}") from error
+    config._attn_implementation = "sdpa"
+    return config
+
+
+def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM) -> EagleLayout:
+    """Returns what distinguishes the head from others. Raises ConfigError if the configuration contradicts the tensors,
+    or if the target has no such hidden states."""
+    config = target.model.config.get_text_config()
+    width, num_layers = config.hidden_size, config.num_hidden_layers
+    has_bias = "fc.bias" in tensors
+    if checkpoint.kind == "eagle":
+        check_switch(checkpoint, "bias", checkpoint.config.get("bias"), "fc.bias", has_bias)
+        has_qkv_bias = "midlayer.self_attn.q_proj.bias" in tensors
+        return EagleLayout(1, (num_layers,), width, target.vocab_size, has_bias=has_bias, has_qkv_bias=has_qkv_bias)
+    for key, tensor in SWITCHES.items():
+        told = checkpoint.config.get(key, checkpoint.section("eagle_config").get(key))
+        check_switch(checkpoint, key, told, tensor, tensor in tensors)
+    is_specforge = "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
+    if SPECULATORS in checkpoint.config and "norm_before_residual" not in checkpoint.config:
+        raise checkpoint.problem(
+            "config.json has no norm_before_residual, whose default differs between programs: add it"
+        )
+    layers = hidden_layers(checkpoint, num_layers)
+    check_features(checkpoint, tensors["fc.weight"].shape[-1], layers, target)
+    num_drafted = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else target.vocab_size
+    told = checkpoint.config.get("draft_vocab_size")
+    if told not in (None, num_drafted):
+        raise checkpoint.problem(f"config.json has draft_vocab_size {told}, and lm_head.weight has {num_drafted} rows")
+    return EagleLayout(
+        generation=3,
+        hidden_layers=layers,
+        target_width=width,
+        draft_vocab_size=num_drafted,
+        has_qkv_bias="midlayer.self_attn.q_proj.bias" in tensors,
+        norm_before_residual=bool(checkpoint.config.get("norm_before_residual")),
+        norm_before_fc=SWITCHES["norm_before_fc"] in tensors,
+        norm_per_layer=SWITCHES["fc_norm"] in tensors,
+        # SpecForge's norm_output is the norm before the output layer; that of others is of the state that is fed back.
+        norm_output=not is_specforge and bool(checkpoint.config.get("norm_output")),
+        norm_logits=not is_specforge or bool(checkpoint.config.get("norm_output", True)),
+    )
+
+
+def check_switch(checkpoint: HeadCheckpoint, key: str, told: object, tensor: str, is_there: bool) -> None:
+    """Raises ConfigError if the configuration says that a tensor is there and it is not, or the reverse."""
+    if told is not None and bool(told) != is_there:
+        has = "has" if is_there else "has no"
+        raise checkpoint.problem(f"config.json has {key} {str(told).lower()}, and the file {has} tensor {tensor}")
+
+
+def hidden_layers(checkpoint: HeadCheckpoint, num_layers: int) -> tuple[int, ...]:
+    """Returns the target's layers whose hidden states the head reads, numbered as in transformers' `hidden_states`.
+
+    EAGLE's authors, vLLM and speculators number the inputs of layers, as transformers does. SpecForge's `eagle_config`
+    numbers their outputs, so that 1 is added. Raises ConfigError for numbers that contradict each other or that the
+    target does not have.
+    """
+    inputs = checkpoint.config.get(LAYER_IDS)
+    outputs = checkpoint.section("eagle_config").get(LAYER_IDS)
+    found = [inputs] if inputs else []
+    try:
+        found += [[layer + 1 for layer in outputs]] if outputs else []
+        (layers,) = {tuple(each) for each in found} or {(2, num_layers // 2, num_layers - 3)}
+        fits = all(type(layer) is int and 0 <= layer < num_layers for layer in layers)
+    except (TypeError, ValueError):
+        raise checkpoint.problem(
+            f"config.json has {LAYER_IDS} {inputs!r:.60}, and in eagle_config {outputs!r:.60} (outputs, one less): "
+            "expected lists of the same layers"
+        ) from None
+    if not fits:
+        raise checkpoint.problem(
+            f"it reads the hidden states {list(layers)!r:.80}, and the target has 0 to {num_layers - 1}: it is a head "
+            "of another target"
+        )
+    return layers
+
+
+def check_features(checkpoint: HeadCheckpoint, num_read: int, layers: tuple[int, ...], target: CausalLM) -> None:
+    """Raises ConfigError if the first layer of an EAGLE-3 head does not read `layers` hidden states of the target."""
+    width = target.model.config.get_text_config().hidden_size
+    if num_read != len(layers) * width:
+        raise checkpoint.problem(
+            f"fc.weight reads {num_read} values, and {len(layers)} hidden states of target '{target.name}' have "
+            f"{len(layers)} · {width} = {len(layers) * width}: it is a head of another target"
+        )
+
+
+def check_width(checkpoint: HeadCheckpoint, width: int, target: CausalLM) -> None:
+    """Raises ConfigError if a head continues hidden states of another width than the target's."""
+    expected = target.model.config.get_text_config().hidden_size
+    if width != expected:
+        raise checkpoint.problem(
+            f"its hidden states have {width} values, and those of target '{target.name}' have {expected}: it is a head "
+            "of another target"
+        )
+
+
+def draft_offsets(
+    checkpoint: HeadCheckpoint, layout: EagleLayout, offsets: torch.Tensor | None, is_drafted: torch.Tensor | None,
+    target: CausalLM,
+) -> torch.Tensor | None:  # fmt: skip
+    """Returns the offset from each draft token to the target's token, [draft_vocab_size]; None if they are equal.
+
+    `is_drafted` [vocab_size] tells whether the head drafts a token; a tensor without any is empty. Raises ConfigError
+    for offsets that are absent, of another shape, or lead to no token or to other tokens than `is_drafted`.
+    """
+    size, vocab_size = layout.draft_vocab_size, target.vocab_size
+    if offsets is None:
+        if size != vocab_size:
+            raise checkpoint.problem(
+                f"it drafts {size} of {vocab_size} tokens, and no tensor d2t says which: its tokens are unknown"
+            )
+        return None
+    if list(offsets.shape) != [size] or offsets.is_floating_point():
+        raise checkpoint.problem(f"d2t has shape {list(offsets.shape)}, expected [{size}] whole numbers")
+    tokens = torch.arange(size) + offsets.long()
+    if len(tokens.unique()) != size or not bool(((tokens >= 0) & (tokens < vocab_size)).all()):
+        raise checkpoint.problem(f"d2t holds no offsets: i + d2t[i] must be {size} different tokens below {vocab_size}")
+    if (
+        is_drafted is not None
+        and bool(is_drafted.any())
+        and not torch.equal(tokens.sort().values, is_drafted.nonzero()[:, 0])
+    ):
+        raise checkpoint.problem("d2t and t2d name different tokens: i + d2t[i] must be the tokens of t2d")
+    return offsets.long().to(target.device) if size != vocab_size or bool(offsets.any()) else None

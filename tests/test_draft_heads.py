@@ -248,6 +248,27 @@ def test_another_target_has_no_heads_of_its_own(method: str) -> None:
         compose(load_method(method), ModelPair(target()), Sampling(0.0))
 
 
+@pytest.mark.parametrize(("method", "head"), [
+    ("medusa", "FasterDecoding/medusa-vicuna-7b-v1.3"), ("eagle", "yuhuili/EAGLE-Vicuna-7B-v1.3"),
+    ("eagle2", "yuhuili/EAGLE-Vicuna-7B-v1.3"),
+])  # fmt: skip
+def test_the_published_head_of_a_target_is_found_by_its_name(
+    method: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def read(name: str, revision: str | None) -> None:
+        raise Asked(name)
+
+    for module in ("medusa", "eagle"):
+        monkeypatch.setattr(f"specbench.decoding.drafters.{module}.read_checkpoint", read)
+    model = target()
+    model.name = "lmsys/vicuna-7b-v1.3"
+    with pytest.raises(Asked, match=head):
+        compose(load_method(method), ModelPair(model), Sampling(0.0))
+
+
 def test_a_head_of_another_kind_is_refused(tmp_path: Path) -> None:
     model = target()
     path = saved_head("eagle", model, tmp_path / "head")

@@ -105,8 +105,10 @@ def test_a_second_run_tries_the_best_and_its_neighbours() -> None:
 
 
 def test_which_methods_have_a_shape() -> None:
-    names = ("sd-tree", "token-recycling", "sd", "lookahead", "routed", "hf-sd", "fsd")
-    assert [name for name in names if has_shape(load_method(name))] == ["sd-tree", "token-recycling"]
+    names = ("sd-tree", "token-recycling", "eagle", "eagle2", "medusa", "sd", "lookahead", "routed", "hf-sd", "fsd")
+    assert [name for name in names if has_shape(load_method(name))] == [
+        "sd-tree", "token-recycling", "eagle",
+    ]  # fmt: skip
     made = with_shape(load_method("sd-tree"), 3, CHANCES, 9)
     assert made.drafter.options["widths"] is None and made.drafter.options["depth"] == made.num_draft_tokens == 3
     assert made.name == "nodes-3-depth-3"

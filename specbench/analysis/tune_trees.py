@@ -26,8 +26,8 @@ NUM_CANDIDATES = 3  # shapes that are run
 
 
 def has_shape(method: MethodSpec) -> bool:
-    """Returns whether the trees of a method get their shape from chances by rank."""
-    if method.decoder is not None or method.routes is not None:
+    """Returns whether the trees of a method can get their shape from chances by rank; not those that grow (`top_k`)."""
+    if method.decoder is not None or method.routes is not None or method.drafter.options.get("top_k") is not None:
         return False
     return {"num_nodes", "rank_chances", "depth"} <= set(DRAFTERS.options_model(method.drafter.type).model_fields)
 

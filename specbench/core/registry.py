@@ -208,8 +208,8 @@ class DrafterFeatures:
         `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, in words.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
     tree_depth: for a drafter whose proposals may be trees; it maps the drafter's options to the number of levels, and
-        raises ConfigError for options that do not fit. tree_shape: maps them to the largest tree, a TreeShape, or to
-        None if it grows as it is drafted; rank −1 is a token that cannot be accepted.
+        raises ConfigError for options that do not fit. tree_shape: maps them to the largest tree (`parents` of the
+        nodes, and their `ranks`, −1 for tokens that cannot be accepted), or to None if it grows as it is drafted.
     """
 
     provides: AbstractSet[str] = frozenset()

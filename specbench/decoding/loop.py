@@ -6,7 +6,7 @@ import torch
 
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import Finish, GenerationState, StopRules
-from specbench.decoding.proposal import Column, Proposal, Step, TreeProposal, Verification
+from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLED_EVERY, root_acceptance
 from specbench.decoding.verification import VerificationRule
@@ -78,7 +78,7 @@ def decode(
     for log in (target.passes, draft_passes, state.tokenizing, tokenizing):
         log.clear()
     passes_of_rules: list[int] = []  # indices of draft passes
-    trees: list[tuple[TreeProposal, Distributions]] = []  # at sampled steps
+    trees: list[tuple[Proposal, Distributions]] = []  # at sampled steps
 
     first_token_seconds = clock.now()
     while not state.finished:
@@ -90,9 +90,8 @@ def decode(
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, draft_passes.num_passes)
         proposal.update_target(target, verification)
-        is_sampled = len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES
-        if is_sampled and isinstance(proposal, TreeProposal):
-            trees.append((proposal, distributions))
+        if len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES and proposal.num_nodes:
+            trees.append((proposal, distributions))  # whose probabilities the rule has computed
         drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
     last_token_seconds = clock.now()

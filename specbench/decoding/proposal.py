@@ -231,16 +231,16 @@ class TreeProposal(Proposal):
     def num_nodes(self) -> int | None:
         return len(self._token_ids)
 
+    def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
+        found = [self.children(node) for node in [-1, *path][:num_judged]]
+        ranks = [level.index(node) for level, node in zip(found, path, strict=False)]
+        return tuple((len(level), rank) for level, rank in zip_longest(found, ranks))
+
     def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
         return target.score_tree(ids, self._token_ids, self._parents, len(self._token_ids) + 1)
 
     def update_target(self, target: ScoringModel, verification: Verification) -> None:
         target.keep_path(verification.path)
-
-    def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
-        found = [self.children(node) for node in [-1, *path][:num_judged]]
-        ranks = [level.index(node) for level, node in zip(found, path, strict=False)]
-        return tuple((len(level), rank) for level, rank in zip_longest(found, ranks))
 
 
 class OnDeviceProposal(Proposal):

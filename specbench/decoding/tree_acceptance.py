@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from specbench.decoding.proposal import TreeProposal
+from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
 
@@ -14,15 +14,16 @@ STEP = 0.4  # of the logarithm of the integration variable
 LOWEST, DECAY = 1e-4, 40.0  # ends of the integral, the upper one in units of its slowest decay
 
 
-def root_acceptance(rule: VerificationRule, tree: TreeProposal, target: Distributions) -> tuple[float, float] | None:
+def root_acceptance(rule: VerificationRule, tree: Proposal, target: Distributions) -> tuple[float, float] | None:
     """Returns the chance that the rule accepts a child of the root, given the tree, and the optimum over all lossless
     rules for children that are drawn in the same way. Over several draws the mean of the first never exceeds that of
     the second.
 
-    Returns None where the rule does not know its chance, and for a root without children.
+    Returns None for a chain, for a root without children, and where the rule does not know its chance.
     """
-    children = tree.children(-1)
-    chance = rule.root_chance(tree, target) if children else None
+    if not isinstance(tree, TreeProposal) or not (children := tree.children(-1)):
+        return None
+    chance = rule.root_chance(tree, target)
     if chance is None:
         return None
     token_ids = [tree.token_ids[child] for child in children]

@@ -21,12 +21,13 @@ from specbench.decoding.drafters.model_tree import (
 )
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import NUM_NODES
+from specbench.decoding.tree_shape import NUM_NODES, TreeShape
 from specbench.models.causal_lm import ModelPair
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.eagle_model import EagleModel
 from specbench.models.heads.mtp import load_mtp
+from specbench.models.heads.published import head_of
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
 
@@ -62,12 +63,10 @@ class EagleDrafter(Drafter):
         self.inner.observe(proposal, output, verification)
 
 
-EMBEDDED_TARGET = "embedded:target"
-EMBEDDED_HEADS = {"eagle": "embedded:eagle", "eagle3": "embedded:eagle3"}
-PATH = "Folder or hub id of the head; null: that of the embedded target."
+PATH = "Folder or hub id of the head; null: the one published for the target."
 REVISION = "Revision of the hub id: branch, tag or commit."
 HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
-NEEDS = "an EAGLE head of the target (`specbench train eagle3`; the embedded target brings one)"
+NEEDS = "an EAGLE head of the target (a published one is found by the target's name; `specbench train eagle3`)"
 TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
 Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
 HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
@@ -80,12 +79,7 @@ def eagle_drafter(
 ) -> EagleDrafter:  # fmt: skip
     """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
     target = models.target
-    if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(
-            f"drafter.path is missing: target '{target.name}' has no EAGLE head of its own: give --set "
-            f"drafter.path=DIR, or train one with `specbench train {head} --target {target.name}`"
-        )
-    checkpoint = read_checkpoint(path or EMBEDDED_HEADS[head], revision)
+    checkpoint = read_checkpoint(path or head_of(head, target.name), revision)
     checkpoint.expect(head)
     model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
     made = EagleDrafter(model, make(model))
@@ -129,7 +123,12 @@ def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **opti
     return num_nodes
 
 
-@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth)
+def tree_shape(*, top_k: int | None = None, **options: Any) -> TreeShape | None:
+    """Returns the tree that the options give; None for one that grows as it is drafted."""
+    return given_shape(**options) if top_k is None else None
+
+
+@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth, tree_shape=tree_shape)
 def eagle_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -16,6 +16,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint, own_medusa_heads, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.heads.medusa_checkpoint import load_medusa
+from specbench.models.heads.published import HEADS, head_of
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
 
@@ -67,12 +68,11 @@ class MedusaDrafter(Drafter):
         self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]
 
 
-EMBEDDED_TARGET, EMBEDDED_HEADS = "embedded:target", "embedded:medusa"
 PATH = (
-    "Folder or hub id of the heads; null: those in the target's own checkpoint (Medusa-1.0), or of the embedded target."
+    "Folder or hub id of the heads; null: those in the target's own checkpoint (Medusa-1.0), or those published for it."
 )
 REVISION = "Revision of the hub id: branch, tag or commit."
-NEEDS = "Medusa heads of the target (`specbench train medusa`; the embedded target brings them)"
+NEEDS = "Medusa heads of the target (published ones are found by the target's name; `specbench train medusa`)"
 HEAD_CHANCES = (
     "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
     "largest product of chances. null: chances that give a tree of the size and the depth of the paper's."
@@ -93,18 +93,12 @@ def medusa_shape(
 
 
 def heads_of(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
-    """Returns the heads of a target: those at `path`, or its own. Raises ConfigError if it has none."""
-    if path is not None or target.name == EMBEDDED_TARGET:
-        return read_checkpoint(path or EMBEDDED_HEADS, revision)
+    """Returns the heads of a target: those at `path`, published for it, or its own. Raises ConfigError for none."""
+    if path is not None or target.name in HEADS["medusa"]:
+        return read_checkpoint(path or head_of("medusa", target.name), revision)
     if revision is not None:
         raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
-    own = own_medusa_heads(target)
-    if own is None:
-        raise ConfigError(
-            f"drafter.path is missing: target '{target.name}' has no Medusa heads of its own: train them with "
-            f"`specbench train medusa --target {target.name}` and give --set drafter.path=DIR"
-        )
-    return own
+    return own_medusa_heads(target) or read_checkpoint(head_of("medusa", target.name))
 
 
 def shape_depth(**options: Any) -> int:
@@ -112,7 +106,7 @@ def shape_depth(**options: Any) -> int:
     return len(medusa_shape(**options).levels)
 
 
-@DRAFTERS.register("medusa", needs=NEEDS, tree_depth=shape_depth)
+@DRAFTERS.register("medusa", needs=NEEDS, tree_depth=shape_depth, tree_shape=medusa_shape)
 def medusa_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -20,7 +20,7 @@ from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
 from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.results.metrics import summarize
 from specbench.running.compose import compose

@@ -66,7 +66,7 @@ class StaticPasses:
         places = torch.zeros(capacity, dtype=torch.long, device=self.device) if self.records else None
         torch._dynamo.mark_static_address(self.start)
         self._layers = [StaticLayer(layer.is_sliding, capacity, self.start, places) for layer in layers]
-        self.cache = Cache(layers=self._layers)
+        self.cache = Cache(layers=[*self._layers])
         self._places = places
         self.seconds = 0.0  # spent on creating passes
         self.num_made = 0

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
+    VERBS,
     CannotCompile,
     check_traced,
     compiled,
@@ -89,6 +90,11 @@ class StaticPasses:
             self._inputs[length] = tokens
         return self._inputs[length]
 
+    def first_column(self, num_cached: int, length: int) -> int:
+        """Returns the column at which a pass after `num_cached` tokens begins: near the end of the buffers, it reads
+        cached tokens again."""
+        return min(num_cached, self.capacity - length)
+
     def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
         """Fills the input of a pass with `tokens` and `pending`, which follow the first `start` tokens of the sequence.
         The rest of the input is unchanged."""
@@ -107,12 +113,17 @@ class StaticPasses:
         """Fills the input of a pass with `tokens`: those of a sequence of `num_prefix` tokens and of a tree after it,
         from column `first` on."""
         self.fill(length, first, tokens)
-        windows = {layer.is_sliding for layer in self._layers}
-        found, found_masks = tree_inputs(self.model, windows, num_prefix, parents, first, length, self.capacity)
         positions, masks = self.view(length)
+        found, found_masks = self._tree_inputs(num_prefix, parents, first, length)
         positions[0].copy_(found)
         for layer_type, mask in masks.items():
             mask.copy_(found_masks[layer_type])
+
+    def _tree_inputs(
+        self, num_prefix: int, parents: Sequence[int], first: int, num_read: int
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        windows = {layer.is_sliding for layer in self._layers}
+        return tree_inputs(self.model, windows, num_prefix, parents, first, num_read, self.capacity)
 
     def fill_example(self, shape: PassShape) -> None:
         """Fills in an example on which a pass that reads wrong positions gives different logits: all tokens differ, and
@@ -133,11 +144,11 @@ class StaticPasses:
         """Returns the further input buffers of passes over trees: positions [1, length] and the attention mask of each
         type of layers, [1, 1, length, capacity]."""
         if length not in self._views:
-            windows = {layer.is_sliding for layer in self._layers}
-            positions, masks = tree_inputs(self.model, windows, 1, (), 0, length, self.capacity)
+            _, masks = self._tree_inputs(1, (), 0, length)
+            positions = torch.zeros_like(self.input(length))
             for buffer in (positions, *masks.values()):
                 torch._dynamo.mark_static_address(buffer)
-            self._views[length] = (positions[None].clone(), masks)
+            self._views[length] = (positions, masks)
         return self._views[length]
 
     def run(self, shape: PassShape) -> Output:
@@ -152,10 +163,9 @@ class StaticPasses:
             if is_out_of_memory(error):
                 error.add_note(f"in a pass of model '{self.name}' over {shape.length} tokens")
                 raise
-            made = "compiled" if self.engine == "compiled" else "recorded"
             raise ConfigError(
-                f"--engine {self.engine}: a {made} pass of model '{self.name}' over {shape.length} tokens failed "
-                f"({one_line(error)}): take --engine eager, or another model"
+                f"--engine {self.engine}: a {VERBS[self.engine]} pass of model '{self.name}' over {shape.length} "
+                f"tokens failed ({one_line(error)}): take --engine eager, or another model"
             ) from error
         if not self.records:
             return output
@@ -242,8 +252,7 @@ class StaticPasses:
         self, tokens: torch.Tensor, first: int, num_prefix: int, parents: Sequence[int], hidden_layers: Sequence[int]
     ) -> Output:
         """Runs one eager pass over the last tokens of a sequence and its tree; see `fill_tree`."""
-        windows = {layer.is_sliding for layer in self._layers}
-        positions, masks = tree_inputs(self.model, windows, num_prefix, parents, first, tokens.shape[1], self.capacity)
+        positions, masks = self._tree_inputs(num_prefix, parents, first, tokens.shape[1])
         given = {"positions": positions[None], "mask": by_layer_type(masks), "hidden_layers": hidden_layers}
         return self.read_eagerly(tokens, first, 0, **given)
 
@@ -273,13 +282,12 @@ class StaticPasses:
                 error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
-        verb = "compiled" if self.engine == "compiled" else "recorded"
-        if not same_logits(expected.logits, found.logits):
-            raise CannotCompile(self.name, f"{verb}, a pass over {length} tokens gives other logits", self.engine)
-        if not all(same_logits(*states) for states in zip(expected.hidden, found.hidden, strict=True)):
-            raise CannotCompile(
-                self.name, f"{verb}, a pass over {length} tokens gives other hidden states", self.engine
-            )
+        compared = {"logits": [(expected.logits, found.logits)]}
+        compared["hidden states"] = list(zip(expected.hidden, found.hidden, strict=True))
+        for what, pairs in compared.items():
+            if not all(same_logits(*pair) for pair in pairs):
+                reason = f"{VERBS[self.engine]}, a pass over {length} tokens gives other {what}"
+                raise CannotCompile(self.name, reason, self.engine)
         self.seconds += time.perf_counter() - started
         self.num_made += 1
         self._passes[shape] = made

@@ -195,7 +195,7 @@ class StaticSequence:
             start = self.passes.clock.mark()
             output = made.read_tree_eagerly(fed, num_cached, *place, hidden_layers)
         else:
-            first = min(num_cached, made.capacity - shape.length)  # near the end of the buffers, tokens are read again
+            first = made.first_column(num_cached, shape.length)
             made.fill_tree(shape.length, first, tokens[first:], *place)
             start = self.passes.clock.mark()
             output = rows(made.run(shape), num_cached - first, len(tokens) - first)
@@ -215,9 +215,7 @@ class StaticSequence:
     def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None, shape: PassShape) -> Output:
         """Runs one timed pass over the next tokens: logits [num_tokens, output_size] and hidden states."""
         made, num_cached = self._made, len(self.cached_ids)
-        first = min(
-            num_cached, made.capacity - shape.length
-        )  # near the end of the buffers, cached tokens are read again
+        first = made.first_column(num_cached, shape.length)
         tokens = ids[first : num_cached + num_tokens]
         if pending is None:
             made.fill(shape.length, first, tokens)

@@ -19,6 +19,7 @@ from transformers import DynamicCache
 from specbench.decoding.tree_shape import best_shape
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
+from specbench.models.static_passes import PassShape
 from specbench.models.tree_attention import by_layer_type, tree_inputs
 
 CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
@@ -111,7 +112,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    step = Step(load_model(given.target, device="cpu", engine=given.engine), given.tokens, given.cached)
+    model = load_model(given.target, device="cpu", engine=given.engine)
+    if model.static is not None:
+        model.static.reserve(
+            given.cached + given.tokens, (1,), shapes=[PassShape(given.tokens, "tree")], progress=print
+        )
+    step = Step(model, given.tokens, given.cached)
     difference = float((step.tree() - step.bare()).abs().max())
     step.rewind()
     found = measure(step, given.pairs)

@@ -91,15 +91,22 @@ def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given
     return layer_forward(layer, *given, **{**named, "past_key_values": cache})
 
 
+def decoder_layers(model: Any, cache: Cache) -> list[torch.nn.Module] | None:
+    """Returns the decoder layers of a network; None if they are not found."""
+    for part in model.modules():
+        if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers) and _takes_a_cache(part[0].forward):
+            return list(part)
+    return None
+
+
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
     """Returns the decoder layers of a network; None if they are not found or cannot share one compiled function."""
-    for part in model.modules():
-        if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers):
-            layers = list(part)
-            forward = type(layers[0]).forward
-            is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
-            if is_one_kind and isinstance(forward, FunctionType) and _takes_a_cache(forward):
-                return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
+    layers = decoder_layers(model, cache)
+    if layers is None:
+        return None
+    is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
+    if is_one_kind and isinstance(type(layers[0]).forward, FunctionType):
+        return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
     return None
 
 

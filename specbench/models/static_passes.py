@@ -23,6 +23,7 @@ from specbench.models.compiling import (
 from specbench.models.devices import is_out_of_memory, uploaded
 from specbench.models.drafting import Draw, RecordedDraft
 from specbench.models.fused import attending_in_groups
+from specbench.models.hidden_states import HiddenStates
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.recording import SharedStream, has_graphs, recorded
 from specbench.models.scoring import Output
@@ -76,6 +77,7 @@ class StaticPasses:
         self._views: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
         self._sources = torch.arange(NUM_MOVED, device=self.device)
+        self._hidden: HiddenStates | None = None
         self._move: Callable[[], torch.Tensor] | None = None
         self.drafts: dict[tuple[int, int, Draw], RecordedDraft] = {}  # by tokens of the first pass, draft length, draw
         self._stream = SharedStream(self.device) if self.records else None
@@ -277,6 +279,8 @@ class StaticPasses:
             expected = self.forward(self.input(length), **options)
             made = (self._recorded if self.records else self._compiled)(length, options)
             found = made()
+        except CannotCompile:
+            raise
         except Exception as error:  # untraceable networks and compilers raise many classes
             if is_out_of_memory(error):
                 error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
@@ -335,7 +339,12 @@ class StaticPasses:
         given = {"position_ids": positions.clamp_max(self.last_position), "attention_mask": mask}
         given |= {"logits_to_keep": num_logits, "past_key_values": self.cache, "use_cache": True}
         if hidden_layers:
-            given["output_hidden_states"] = list(hidden_layers)
+            if self._hidden is None:
+                self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)
+            self._hidden.start()
         with attending_in_groups(self.model.config) if self.records else nullcontext():
-            made = self.model(input_ids=tokens, **given)
-        return Output(made.logits[0], tuple(made.hidden_states[layer][0] for layer in hidden_layers))
+            logits = self.model(input_ids=tokens, **given).logits[0]
+        if self._hidden is None or not hidden_layers:
+            return Output(logits)
+        states = self._hidden.stop()
+        return Output(logits, tuple(states[layer][0] for layer in hidden_layers))

@@ -341,10 +341,9 @@ class StaticPasses:
         if hidden_layers:
             if self._hidden is None:
                 self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)
-            self._hidden.start()
+            self._hidden.start(hidden_layers)
         with attending_in_groups(self.model.config) if self.records else nullcontext():
             logits = self.model(input_ids=tokens, **given).logits[0]
         if self._hidden is None or not hidden_layers:
             return Output(logits)
-        states = self._hidden.stop()
-        return Output(logits, tuple(states[layer][0] for layer in hidden_layers))
+        return Output(logits, tuple(states[0] for states in self._hidden.stop(hidden_layers)))

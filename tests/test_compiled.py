@@ -283,7 +283,7 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
         def seeing() -> Output:
             graphs = sequence._made
             length = int(name.split("_")[1])
-            positions, masks = graphs.view(length)
+            positions, masks = graphs.tree_buffers(length)
             return graphs.forward(graphs.input(length), positions, torch.ones_like(masks["full_attention"]).tril(8))
 
         return seeing if name.startswith("forward_64") else forward

@@ -74,7 +74,7 @@ class StaticPasses:
         self.num_made = 0
         self._inputs: dict[int, torch.Tensor] = {}
         self._passes: dict[PassShape, Callable[[], Output]] = {}
-        self._views: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
+        self._tree_buffers: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
         self._sources = torch.arange(NUM_MOVED, device=self.device)
         self._hidden: HiddenStates | None = None
@@ -115,7 +115,7 @@ class StaticPasses:
         """Fills the input of a pass with `tokens`: those of a sequence of `num_prefix` tokens and of a tree after it,
         from column `first` on."""
         self.fill(length, first, tokens)
-        positions, masks = self.view(length)
+        positions, masks = self.tree_buffers(length)
         found, found_masks = self._tree_inputs(num_prefix, parents, first, length)
         positions[0].copy_(found)
         for layer_type, mask in masks.items():
@@ -142,16 +142,16 @@ class StaticPasses:
         else:
             self.fill(length, before, ids[before:])
 
-    def view(self, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def tree_buffers(self, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Returns the further input buffers of passes over trees: positions [1, length] and the attention mask of each
         type of layers, [1, 1, length, capacity]."""
-        if length not in self._views:
+        if length not in self._tree_buffers:
             _, masks = self._tree_inputs(1, (), 0, length)
             positions = torch.zeros_like(self.input(length))
             for buffer in (positions, *masks.values()):
                 torch._dynamo.mark_static_address(buffer)
-            self._views[length] = (positions, masks)
-        return self._views[length]
+            self._tree_buffers[length] = (positions, masks)
+        return self._tree_buffers[length]
 
     def run(self, shape: PassShape) -> Output:
         """Runs a pass over its input buffers: logits [length, output_size] and hidden states [length, width] of each
@@ -273,7 +273,7 @@ class StaticPasses:
         started, length = time.perf_counter(), shape.length
         options: dict[str, Any] = {"hidden_layers": shape.hidden_layers}
         if shape.kind == "tree":
-            positions, masks = self.view(length)
+            positions, masks = self.tree_buffers(length)
             options |= {"positions": positions, "mask": by_layer_type(masks)}
         try:
             expected = self.forward(self.input(length), **options)

@@ -24,7 +24,7 @@ from specbench.models import static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, make_passes
 from specbench.models.scoring import Output
-from specbench.models.static_passes import Kind, StaticPasses
+from specbench.models.static_passes import PassShape, StaticPasses
 from specbench.models.static_sequence import StaticSequence, capacity_for
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
@@ -206,14 +206,25 @@ def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: li
             torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("kind", "attention"), [("mistral", "sdpa"), ("llama", "eager")])
-def test_where_no_mask_parts_them_continuations_are_read_one_by_one(kind: str, attention: str, made: list[str]) -> None:
+@pytest.mark.parametrize(("kind", "attention"), [("mistral", "sdpa"), ("llama", "eager"), ("gemma3_text", "sdpa")])
+def test_masks_of_every_kind_part_continuations(kind: str, attention: str, made: list[str]) -> None:
     eager, other, _ = one_layer(kind)
     other.model.set_attn_implementation(attention)
     other.make_static()
     found = [model.score_batch(IDS[:20], [[1, 2], [3, 4]]) for model in (eager, other)]
     torch.testing.assert_close(found[1], found[0], atol=2e-4, rtol=1e-3)
-    assert other.checkpoint() == eager.checkpoint() == 20
+    assert other.checkpoint() == eager.checkpoint() == 20 and [name.split("_")[1] for name in made] == ["64"]
+
+
+def test_where_no_mask_parts_them_continuations_are_read_one_by_one(
+    made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static_sequence, "ATTENTION", ())
+    eager, other, _ = one_layer()
+    other.make_static()
+    found = [model.score_batch(IDS[:20], [[1, 2], [3, 4]]) for model in (eager, other)]
+    torch.testing.assert_close(found[1], found[0], atol=2e-4, rtol=1e-3)
+    assert other.checkpoint() == eager.checkpoint() == 20 and "forward_64_128" not in made
 
 
 def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> None:
@@ -225,36 +236,38 @@ def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> No
 
 
 def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.models.static_passes.compiled", lambda forward, name: lambda: forward().flip(-1))
+    monkeypatch.setattr(
+        "specbench.models.static_passes.compiled", lambda forward, name: lambda: Output(forward().logits.flip(-1))
+    )
     _, _, sequence = one_layer()
     with pytest.raises(ConfigError, match=r"compiled, a pass over 1 tokens gives other logits.*--engine eager"):
         sequence.reserve(100, (1, 2))
 
 
-def at_the_beginning(graphs: StaticPasses, length: int) -> torch.Tensor:
+def at_the_beginning(graphs: StaticPasses, length: int) -> Output:
     graphs.start.zero_()
     return graphs.forward(graphs.input(length))
 
 
-def at_one_position(graphs: StaticPasses, length: int) -> torch.Tensor:
+def at_one_position(graphs: StaticPasses, length: int) -> Output:
     graphs.last_position, last = 0, graphs.last_position
     logits = graphs.forward(graphs.input(length))
     graphs.last_position = last
     return logits
 
 
-def seeing_all(graphs: StaticPasses, length: int) -> torch.Tensor:
+def seeing_all(graphs: StaticPasses, length: int) -> Output:
     mask = torch.ones((1, 1, length, graphs.capacity), dtype=torch.bool)
     return graphs.forward(graphs.input(length), mask=mask)
 
 
 @pytest.mark.parametrize("wrong", [at_the_beginning, at_one_position, seeing_all])
 def test_a_pass_that_looks_at_a_wrong_place_is_refused(
-    wrong: Callable[[StaticPasses, int], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    wrong: Callable[[StaticPasses, int], Output], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, sequence = one_layer()
 
-    def other(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+    def other(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
         length = int(name.split("_")[1])
         return (lambda: wrong(sequence._made, length)) if length == 2 else forward
 
@@ -266,12 +279,12 @@ def test_a_pass_that_looks_at_a_wrong_place_is_refused(
 def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, sequence = one_layer()
 
-    def other(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-        def seeing() -> torch.Tensor:
+    def other(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
+        def seeing() -> Output:
             graphs = sequence._made
             length = int(name.split("_")[1])
-            positions, mask = graphs.packing(length)
-            return graphs.forward(graphs.input(length), positions, torch.ones_like(mask).tril(8))
+            positions, masks = graphs.tree_buffers(length)
+            return graphs.forward(graphs.input(length), positions, torch.ones_like(masks["full_attention"]).tril(8))
 
         return seeing if name.startswith("forward_64") else forward
 
@@ -454,8 +467,8 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
     asked = (*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
     words, num_left = "index out of bounds: 0 <= tmp10", 10**6
 
-    def failing(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
-        def run() -> torch.Tensor:
+    def failing(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
+        def run() -> Output:
             nonlocal num_left
             num_left -= 1
             if num_left < 0:
@@ -490,12 +503,12 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("--method", "sd", *RUN[1:-2], "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled")
-    passes: set[tuple[str, int, str]] = set()
+    passes: set[tuple[str, PassShape]] = set()
     run = StaticPasses.run
 
-    def noted(self: StaticPasses, length: int, kind: Kind) -> torch.Tensor:
-        passes.add((self.name, length, kind))
-        return run(self, length, kind)
+    def noted(self: StaticPasses, shape: PassShape) -> Output:
+        passes.add((self.name, shape))
+        return run(self, shape)
 
     monkeypatch.setattr(StaticPasses, "run", noted)
     assert specbench("run", *asked)[0] == 0

@@ -5,6 +5,7 @@ Run them with `pytest -m gpu`; without a CUDA device they are skipped.
 """
 
 import gc
+import random
 from typing import Any
 
 import pytest
@@ -18,10 +19,13 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import same_logits
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
+from specbench.models.static_passes import PassShape
 from specbench.running.compose import compose
 from specbench.running.requirements import drafters_with, num_compilations
 from specbench.specs.catalogue import load_method
 from tests import tiny
+from tests.test_trees import random_tree
+from tests.toys import path_to
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +33,15 @@ pytestmark = [
 ]
 LENGTHS = (1, 2, 6, 16)
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
-METHODS = ["ar", "sd", "pld", "slem", "tli", "union", "slrs", "fsd", "draft-only"]
+METHODS = [
+    "ar", "sd", "pld", "slem", "tli", "union", "slrs", "fsd", "draft-only", "sd-tree", "token-recycling", "lookahead"
+]  # fmt: skip
+HIDDEN_LAYERS = (0, 1, 2)
+SHAPES = [
+    *(PassShape(length, "tree") for length in (3, 6, 28, 57, 81)),
+    PassShape(12, "tree", HIDDEN_LAYERS),
+    PassShape(6, "chain", HIDDEN_LAYERS),
+]
 
 
 def model(engine: str, seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> CausalLM:
@@ -39,7 +51,7 @@ def model(engine: str, seed: int = 0, dtype: torch.dtype = torch.float32, **opti
     if engine != "eager":
         make_passes(made, engine)  # type: ignore[arg-type]
         assert made.static is not None, made.why_eager
-        made.static.reserve(100, LENGTHS, packs=True)
+        made.static.reserve(100, LENGTHS, packs=True, shapes=SHAPES)
     return made
 
 
@@ -87,6 +99,31 @@ def test_every_method_writes_the_tokens_of_the_eager_engine(
         lengths = [[number for number, _ in each.draft_passes] for each in (expected, found)]
         assert lengths[0] == lengths[1]
     assert num_compilations() == before > 0
+
+
+@pytest.mark.parametrize("engine", ["graphs", "compiled"])
+def test_trees_and_hidden_states_are_those_of_the_eager_engine(engine: str, pairs: Pairs) -> None:
+    """Trees, paths that are moved, and chains, up to the end of the buffers; nothing is recorded on the way."""
+    models = [pairs[each].target for each in ("eager", engine)]
+    rng, before, ids = random.Random(0), num_compilations(), list(range(20))
+    for each in models:
+        each.reset()
+        each.hidden_layers = HIDDEN_LAYERS
+    while len(ids) < 175:
+        tokens, parents = random_tree(rng, 11, 256)
+        outputs = [each.score_tree(ids, tokens, parents, 12) for each in models]
+        outputs += [each.score([*ids, 7], 1) for each in models] if rng.random() < 0.2 else []
+        for expected, found in zip(outputs[::2], outputs[1::2], strict=True):
+            torch.testing.assert_close(
+                (found.logits, *found.hidden), (expected.logits, *expected.hidden), atol=2e-3, rtol=1e-3
+            )
+        kept = path_to(rng.randrange(11), parents) if len(outputs) == 2 else []
+        for each in models:
+            each.keep_path(kept)
+        ids = [*ids, *(tokens[node] for node in kept), rng.randrange(256)]
+    assert num_compilations() == before
+    for each in models:
+        each.hidden_layers = ()
 
 
 @pytest.mark.parametrize("engine", ["graphs", "compiled"])

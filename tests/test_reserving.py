@@ -107,6 +107,20 @@ def test_a_block_that_fits_compiles_nothing_more(
     assert len(numbers) == 4 and len(set(numbers)) == 1 and numbers[0][0] == 0 < len(made)
 
 
+def test_a_run_with_trees_compiles_nothing_while_it_is_measured(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, made: list[str]
+) -> None:
+    code, _, said = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method",
+        "sd,sd-tree,token-recycling,lookahead", "--output", "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1],
+        "--engine", "compiled", "--device", "cpu", "--set", "generation.max_new_tokens=12",
+    )  # fmt: skip
+    assert code == 0, said
+    lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
+    # target: 1, 6, and trees of 28, 81, 41, 21, 57, 29, 15 tokens; drafter: 1, 2, and levels of 3 and 6
+    assert [line["num_passes"] for line in lines] == [9, 4] and len(made) == 13
+
+
 def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
     specbench: Callable[..., Outcome], made: list[str], capacities: list[tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,

@@ -20,7 +20,7 @@ from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
 from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.results.metrics import summarize
 from specbench.running.compose import compose
@@ -271,13 +271,6 @@ def test_a_rule_for_other_draws_is_refused() -> None:
         compose(method, pair, Sampling(1.0))
 
 
-def test_a_compiled_target_refuses_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    model: CausalLM = tiny.causal_lm("llama")
-    model.make_static("compiled")
-    with pytest.raises(ConfigError, match="--engine compiled: passes of model 'tiny-llama' cannot read draft trees"):
-        model.score_tree([1, 2], [3], [-1], 2)
-
-
 def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:
     """Two steps: trees of 6 and 4 tokens on 3 and 2 levels, of which 2 and 0 are accepted."""
     own = generation([[3, 3, 2, 3], [2, 1, 0, 1]]) | {"tree_nodes": [6, 4], "token_ids": list(range(5))}
@@ -291,6 +284,5 @@ def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:
     assert (values["tree_nodes"], values["tree_depth"]) == (5, 2.5)
 
 
-def test_a_run_with_trees_is_eager() -> None:
-    methods = {name: engine_for("auto", [load_method("sd"), load_method(name)]) for name in ("sd-tree", "sd-block")}
-    assert methods == {"sd-tree": "eager", "sd-block": "auto"}
+def test_trees_leave_the_engine_to_the_device() -> None:
+    assert {engine_for("auto", [load_method("sd"), load_method(name)]) for name in ("sd-tree", "sd-block")} == {"auto"}

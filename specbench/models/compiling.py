@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from transformers.cache_utils import Cache
@@ -18,6 +18,7 @@ from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.specs.components import Engine
 
+Result = TypeVar("Result")
 PASS_OPTIONS: dict[str, Any] = {
     # Checking guards would take a large part of a short pass.
     "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
@@ -26,10 +27,10 @@ PASS_OPTIONS: dict[str, Any] = {
 ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # tunes the kernels that read the weights
 
 
-def compiled(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+def compiled(forward: Callable[[], Result], name: str) -> Callable[[], Result]:
     """Returns the compiled function, specialised to the tensors that it reads now."""
     own = with_own_code(forward, name)
-    made: Callable[[], torch.Tensor] = torch.compile(own, fullgraph=True, dynamic=False, options=PASS_OPTIONS)
+    made: Callable[[], Result] = torch.compile(own, fullgraph=True, dynamic=False, options=PASS_OPTIONS)
     return made
 
 
@@ -56,17 +57,17 @@ class SharedLayers:
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
     def compiled(
-        self, forward: Callable[..., torch.Tensor], length: int, name: str, backend: str = "inductor"
-    ) -> Callable[..., torch.Tensor]:
+        self, forward: Callable[..., Result], length: int, name: str, backend: str = "inductor"
+    ) -> Callable[..., Result]:
         """Returns `forward`, the network's pass over `length` tokens, with compiled decoder layers."""
         own = with_own_code(type(self._layers[0]).forward, name)
         options = ONE_ROW_OPTIONS if length == 1 and backend == "inductor" else None
         layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=backend)
 
-        def run(*given: Any) -> torch.Tensor:
+        def run(*given: Any, **named: Any) -> Result:
             products = one_row_products(self._layers, self._hidden_size) if length == 1 else nullcontext()
             with self._called_through(layer_forward), products:
-                return forward(*given)
+                return forward(*given, **named)
 
         return run
 
@@ -90,15 +91,22 @@ def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given
     return layer_forward(layer, *given, **{**named, "past_key_values": cache})
 
 
+def decoder_layers(model: Any, cache: Cache) -> list[torch.nn.Module] | None:
+    """Returns the decoder layers of a network; None if they are not found."""
+    for part in model.modules():
+        if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers) and _takes_a_cache(part[0].forward):
+            return list(part)
+    return None
+
+
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
     """Returns the decoder layers of a network; None if they are not found or cannot share one compiled function."""
-    for part in model.modules():
-        if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers):
-            layers = list(part)
-            forward = type(layers[0]).forward
-            is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
-            if is_one_kind and isinstance(forward, FunctionType) and _takes_a_cache(forward):
-                return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
+    layers = decoder_layers(model, cache)
+    if layers is None:
+        return None
+    is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
+    if is_one_kind and isinstance(type(layers[0]).forward, FunctionType):
+        return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
     return None
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from specbench.models.recording import SharedStream, recorded
+from specbench.models.scoring import Output
 
 
 class Sampler(Hashable, Protocol):
@@ -34,7 +35,7 @@ class RecordedDraft:
     """
 
     def __init__(
-        self, forwards: tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]], tokens: torch.Tensor,
+        self, forwards: tuple[Callable[..., Output], Callable[..., Output]], tokens: torch.Tensor,
         start: torch.Tensor, stream: SharedStream, num_tokens: int, draw: Sampler, vocab_size: int,
     ) -> None:  # fmt: skip
         self._input, self._start, self._stream, self._draw = tokens, start, stream, draw
@@ -43,7 +44,7 @@ class RecordedDraft:
         self._given = torch.zeros(num_tokens, dtype=torch.long, device=start.device)
         self._is_given = torch.zeros(1, dtype=torch.bool, device=start.device)
         self._reads_given = False  # host copy of `_is_given`
-        logits = forwards[0](tokens)[-1:, :vocab_size]
+        logits = forwards[0](tokens).logits[-1:, :vocab_size]
         _, probs = draw.draw(logits, stream.generator)
         self._logits = torch.zeros((num_tokens, vocab_size), dtype=logits.dtype, device=start.device)
         self._probs = None if probs is None else torch.zeros_like(self._logits, dtype=probs.dtype)
@@ -61,7 +62,7 @@ class RecordedDraft:
         self._replay()
         return Draft(self._drafted[0], self._logits, self._probs)
 
-    def differs_from(self, forward: Callable[..., torch.Tensor], same: Callable[..., bool]) -> bool:
+    def differs_from(self, forward: Callable[..., Output], same: Callable[..., bool]) -> bool:
         """Returns whether the recorded draft's logits differ from those of separate passes of `forward`, on tokens
         other than those of the recording. `same`: compares two tensors of logits."""
         self._input.copy_(torch.arange(1, self._input.shape[1] + 1, device=self._start.device)[None])
@@ -71,9 +72,9 @@ class RecordedDraft:
         self._run(forward, forward)
         return not same(self._logits, found)
 
-    def _run(self, first_forward: Callable[..., torch.Tensor], forward: Callable[..., torch.Tensor]) -> torch.Tensor:
+    def _run(self, first_forward: Callable[..., Output], forward: Callable[..., Output]) -> torch.Tensor:
         num_read = self._input.shape[1]
-        logits = first_forward(self._input)
+        logits = first_forward(self._input).logits
         for number in range(self._drafted.shape[1]):
             row = logits[-1:, : self._vocab_size]
             drawn, probs = self._draw.draw(row, self._stream.generator)
@@ -84,6 +85,6 @@ class RecordedDraft:
             self._drafted[0, place] = torch.where(self._is_given, self._given[place], drawn)
             if number + 1 < self._drafted.shape[1]:
                 self._start.add_(num_read if number == 0 else 1)
-                logits = forward(self._drafted[:, place])
+                logits = forward(self._drafted[:, place]).logits
         self._start.sub_(num_read + self._drafted.shape[1] - 2)
         return self._drafted

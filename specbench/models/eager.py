@@ -13,10 +13,11 @@ from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
-from specbench.models.tree_attention import check_attention, tree_inputs
+from specbench.models.tree_attention import by_layer_type, check_attention, tree_inputs
 
 MAX_ROWS = 64  # suffixes in one batched pass
-NO_TREE: tuple[list[int], tuple[int, ...]] = ([], ())
+Tree = tuple[list[int], tuple[int, ...]]  # tokens and parents
+NO_TREE: Tree = ([], ())
 UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
@@ -33,7 +34,7 @@ class EagerSequence:
         self.recurrent = RecurrentStates(model, self.cache, name) if has_recurrent_layers(self.cache) else None
         self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
         self.cached_ids: list[int] = []
-        self._tree = NO_TREE  # tokens and parents of the tree whose keys and values follow the cached sequence
+        self._tree = NO_TREE  # the tree whose keys and values follow the cached sequence
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrids count positions from zero in every pass; models without attention take no positions.
@@ -115,19 +116,19 @@ class EagerSequence:
 
         Reads only the nodes after those of the tree read last, if it is the beginning of this one.
         """
-        known, known_parents = self._tree
-        num_cached = len(ids) + len(known)
-        grows = tree_ids[: len(known)] == known and tuple(parents[: len(known)]) == known_parents
-        if not known or not grows or self.cached_ids != ids or num_logits > len(tree_ids) - len(known):
-            num_cached = min(common_prefix(self.cached_ids, ids), len(ids) + len(tree_ids) - num_logits)
+        tree = (list(tree_ids), tuple(parents))
+        num_cached = num_common_of_tree(self.cached_ids, self._tree, ids, tree, num_logits)
+        if num_cached <= len(ids):  # the tree read last does not continue
             self.rollback(num_cached)
         fed = [*ids, *tree_ids][num_cached:]
         windows = {layer.is_sliding for layer in self._attention_layers}
-        positions, mask = tree_inputs(self.model, windows, len(ids), parents, len(fed))
-        options = {"position_ids": positions, "attention_mask": mask}
+        positions, masks = tree_inputs(
+            self.model, windows, len(ids), parents, num_cached, len(fed), num_cached + len(fed)
+        )
+        options = {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
         output = self._forward(self._input(fed), num_logits, hidden_layers, **options)
         self.cached_ids = list(ids)
-        self._tree = (list(tree_ids), tuple(parents))
+        self._tree = tree
         return Output(output.logits[0], tuple(states[0] for states in output.hidden))
 
     @torch.inference_mode()
@@ -208,6 +209,16 @@ def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | No
     if pending is None or found < len(ids):
         return found
     return min(len(cached_ids), len(ids) + len(pending)) if UNKNOWN in cached_ids[found : found + 1] else found
+
+
+def num_common_of_tree(cached_ids: list[int], known: Tree, ids: list[int], tree: Tree, num_logits: int) -> int:
+    """Returns the number of tokens of `ids` followed by `tree` that a pass need not read again to give the last
+    `num_logits` rows. Of the tree read last, `known`, all tokens count if `tree` begins with it; else none."""
+    num_known = len(known[0])
+    grows = all(new[:num_known] == old for new, old in zip(tree, known, strict=True))
+    if num_known and grows and cached_ids == ids and num_logits <= len(tree[0]) - num_known:
+        return len(ids) + num_known
+    return min(common_prefix(cached_ids, ids), len(ids) + len(tree[0]) - num_logits)
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:

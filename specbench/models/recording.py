@@ -2,10 +2,12 @@
 
 import gc
 from collections.abc import Callable
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 
+Result = TypeVar("Result")
 NUM_WARM_RUNS = 2  # before the recording, so that libraries allocate their memory
 
 _num_recorded = 0
@@ -32,8 +34,8 @@ def num_recordings() -> int:
 
 
 def recorded(
-    run: Callable[[], torch.Tensor], device: torch.device, generator: torch.Generator | None = None
-) -> Callable[[], torch.Tensor]:
+    run: Callable[[], Result], device: torch.device, generator: torch.Generator | None = None
+) -> Callable[[], Result]:
     """Returns a function that replays `run` as one CUDA graph.
 
     `run` reads and writes fixed buffers and does not wait for the device. All graphs of a device share their
@@ -56,7 +58,7 @@ def recorded(
             result = run()
     _num_recorded += 1
 
-    def replay(pool: _Pool = pool) -> torch.Tensor:  # keeps the pool alive as long as the graph
+    def replay(pool: _Pool = pool) -> Result:  # keeps the pool alive as long as the graph
         graph.replay()
         return result
 

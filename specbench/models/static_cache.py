@@ -51,6 +51,12 @@ class StaticLayer(CacheLayerMixin):
         self.values.index_copy_(2, places, value_states)
         return self.keys, self.values
 
+    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Moves the tokens at `sources` to `targets`, [num_moved] each."""
+        assert self.keys is not None and self.values is not None
+        for buffer in (self.keys, self.values):
+            buffer.index_copy_(2, targets, buffer.index_select(2, sources))
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.capacity, 0
 

@@ -1,9 +1,10 @@
 """Forward passes of fixed shapes over a static cache: recorded as CUDA graphs, compiled, or both."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from transformers.cache_utils import Cache
@@ -11,6 +12,7 @@ from transformers.cache_utils import Cache
 from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
+    VERBS,
     CannotCompile,
     check_traced,
     compiled,
@@ -21,21 +23,34 @@ from specbench.models.compiling import (
 from specbench.models.devices import is_out_of_memory, uploaded
 from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups
+from specbench.models.hidden_states import HiddenStates
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.recording import SharedStream, has_graphs, recorded
+from specbench.models.scoring import Output
 from specbench.models.static_cache import StaticLayer
+from specbench.models.tree_attention import by_layer_type, tree_inputs
 from specbench.specs.components import StaticEngine
 
-Kind = Literal["all", "packed"]
+Kind = Literal["chain", "tree"]
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
+NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
+
+
+class PassShape(NamedTuple):
+    """What is fixed in a pass: the number of tokens that it reads, whether they follow each other or form a tree with
+    positions and masks of its own, and the layers whose hidden states it returns."""
+
+    length: int
+    kind: Kind = "chain"
+    hidden_layers: tuple[int, ...] = ()
 
 
 class StaticPasses:
     """The passes of a model over buffers for `capacity` tokens, each created at its first use.
 
-    A pass reads `length` tokens and returns the logits of all of them. A "packed" pass reads several continuations with
-    given positions and a given mask. Each pass reads fixed input buffers. On a GPU every pass is recorded; with the
-    engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole.
+    A pass reads tokens and returns the logits and hidden states of all of them. Each pass reads fixed input buffers;
+    those of a tree's positions and masks are shared by all passes of its length. On a GPU every pass is recorded; with
+    the engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole.
     """
 
     def __init__(
@@ -52,14 +67,18 @@ class StaticPasses:
         self.start = torch.zeros((), dtype=torch.long, device=self.device)
         places = torch.zeros(capacity, dtype=torch.long, device=self.device) if self.records else None
         torch._dynamo.mark_static_address(self.start)
-        self.cache = Cache(layers=[StaticLayer(layer.is_sliding, capacity, self.start, places) for layer in layers])
+        self._layers = [StaticLayer(layer.is_sliding, capacity, self.start, places) for layer in layers]
+        self.cache = Cache(layers=[*self._layers])
         self._places = places
         self.seconds = 0.0  # spent on creating passes
         self.num_made = 0
         self._inputs: dict[int, torch.Tensor] = {}
-        self._passes: dict[tuple[int, str], Callable[[], torch.Tensor]] = {}
-        self._packing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._forwards: dict[int, Callable[..., torch.Tensor]] = {}  # with compiled layers, by length
+        self._passes: dict[PassShape, Callable[[], Output]] = {}
+        self._tree_buffers: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
+        self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
+        self._sources = torch.arange(NUM_MOVED, device=self.device)
+        self._hidden: HiddenStates | None = None
+        self._move: Callable[[], torch.Tensor] | None = None
         self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
         self._stream = SharedStream(self.device) if self.records else None
         self.forward(self.input(1))  # allocates the buffers before anything is compiled
@@ -72,6 +91,11 @@ class StaticPasses:
             torch._dynamo.mark_static_address(tokens)
             self._inputs[length] = tokens
         return self._inputs[length]
+
+    def first_column(self, num_cached: int, length: int) -> int:
+        """Returns the column at which a pass after `num_cached` tokens begins: near the end of the buffers, it reads
+        cached tokens again."""
+        return min(num_cached, self.capacity - length)
 
     def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
         """Fills the input of a pass with `tokens` and `pending`, which follow the first `start` tokens of the sequence.
@@ -87,62 +111,100 @@ class StaticPasses:
         else:
             buffer[0, : len(tokens)] = uploaded(torch.tensor(tokens), buffer.device)
 
-    def fill_packed(self, length: int, start: int, suffixes: list[list[int]]) -> None:
-        """Fills the input of a packed pass with suffixes of equal length. Each attends to the first `start` tokens and
-        to itself, not to other suffixes."""
-        num_each, num_tokens = len(suffixes[0]), sum(map(len, suffixes))
-        self.fill(length, start, [token for suffix in suffixes for token in suffix])
-        positions, mask = self.packing(length)
-        places = torch.arange(num_tokens, device=mask.device)
-        positions[0, :num_tokens] = start + places % num_each
-        mask.fill_(False)
-        mask[..., :start] = True
-        sees = (places[:, None] >= places) & (places[:, None] // num_each == places // num_each)
-        mask[0, 0, :num_tokens, start : start + num_tokens] = sees
+    def fill_tree(self, length: int, first: int, tokens: list[int], num_prefix: int, parents: Sequence[int]) -> None:
+        """Fills the input of a pass with `tokens`: those of a sequence of `num_prefix` tokens and of a tree after it,
+        from column `first` on."""
+        self.fill(length, first, tokens)
+        positions, masks = self.tree_buffers(length)
+        found, found_masks = self._tree_inputs(num_prefix, parents, first, length)
+        positions[0].copy_(found)
+        for layer_type, mask in masks.items():
+            mask.copy_(found_masks[layer_type])
 
-    def fill_example(self, length: int, kind: Kind) -> None:
+    def _tree_inputs(
+        self, num_prefix: int, parents: Sequence[int], first: int, num_read: int
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        windows = {layer.is_sliding for layer in self._layers}
+        return tree_inputs(self.model, windows, num_prefix, parents, first, num_read, self.capacity)
+
+    def fill_example(self, shape: PassShape) -> None:
         """Fills in an example on which a pass that reads wrong positions gives different logits: all tokens differ, and
         some are cached before the pass. Overwrites the cached sequence."""
+        length = shape.length
         before = min(NUM_READ_BEFORE, self.capacity - length)
         num_tokens = max(1, length - 1)
         ids = [number % self.model.get_input_embeddings().num_embeddings for number in range(before + num_tokens)]
         if before:
             self.read_eagerly(torch.tensor([ids[:before]], device=self.device), 0, 1)
-        if kind == "packed":
-            half = num_tokens // 2
-            self.fill_packed(length, before, [ids[before : before + half], ids[before + half : before + 2 * half]])
+        if shape.kind == "tree":  # two chains
+            parents = [-1 if node == num_tokens // 2 else node - 1 for node in range(num_tokens)]
+            self.fill_tree(length, before, ids[before:], before, parents)
         else:
             self.fill(length, before, ids[before:])
 
-    def packing(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the further input buffers of packed passes: positions [1, length] and the attention mask
-        [1, 1, length, capacity]."""
-        if length not in self._packing:
-            mask = torch.ones((1, 1, length, self.capacity), dtype=torch.bool, device=self.device)
-            made = (torch.zeros_like(self.input(length)), mask)
-            for buffer in made:
+    def tree_buffers(self, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Returns the further input buffers of passes over trees: positions [1, length] and the attention mask of each
+        type of layers, [1, 1, length, capacity]."""
+        if length not in self._tree_buffers:
+            _, masks = self._tree_inputs(1, (), 0, length)
+            positions = torch.zeros_like(self.input(length))
+            for buffer in (positions, *masks.values()):
                 torch._dynamo.mark_static_address(buffer)
-            self._packing[length] = made
-        return self._packing[length]
+            self._tree_buffers[length] = (positions, masks)
+        return self._tree_buffers[length]
 
-    def run(self, length: int, kind: Kind) -> torch.Tensor:
-        """Runs a pass over its input buffers. Returns logits [length, output_size]. Raises CannotCompile if the pass
-        cannot be created, and ConfigError if it fails."""
-        forward = self._passes.get((length, kind))
+    def run(self, shape: PassShape) -> Output:
+        """Runs a pass over its input buffers: logits [length, output_size] and hidden states [length, width] of each
+        layer. Raises CannotCompile if the pass cannot be created, and ConfigError if it fails."""
+        forward = self._passes.get(shape)
         if forward is None:
-            forward = self._made(length, kind)
+            forward = self._made(shape)
         try:
-            logits = forward()
+            output = forward()
         except Exception as error:  # kernels raise many classes
             if is_out_of_memory(error):
-                error.add_note(f"in a pass of model '{self.name}' over {length} tokens")
+                error.add_note(f"in a pass of model '{self.name}' over {shape.length} tokens")
                 raise
-            made = "compiled" if self.engine == "compiled" else "recorded"
             raise ConfigError(
-                f"--engine {self.engine}: a {made} pass of model '{self.name}' over {length} tokens failed "
-                f"({one_line(error)}): take --engine eager, or another model"
+                f"--engine {self.engine}: a {VERBS[self.engine]} pass of model '{self.name}' over {shape.length} "
+                f"tokens failed ({one_line(error)}): take --engine eager, or another model"
             ) from error
-        return logits.clone() if self.records else logits  # the next replay overwrites a CUDA graph's output
+        if not self.records:
+            return output
+        # The next replay overwrites a CUDA graph's output.
+        return Output(output.logits.clone(), tuple(states.clone() for states in output.hidden))
+
+    def move(self, start: int, places: list[int]) -> None:
+        """Moves the keys and values of the tokens at `places` to the positions from `start` on."""
+        if len(places) > NUM_MOVED:
+            sources = uploaded(torch.tensor(places), self.device)
+            self._moved(sources, torch.arange(start, start + len(places), device=self.device))
+            return
+        move = self.path_move()
+        first = min(start, self.capacity - NUM_MOVED)
+        sources = torch.arange(first, first + NUM_MOVED)
+        sources[start - first : start - first + len(places)] = torch.tensor(places)
+        self._sources.copy_(uploaded(sources, self.device))
+        self.start.fill_(first)
+        move()
+
+    def path_move(self) -> Callable[[], torch.Tensor]:
+        """Returns the function that moves the tokens at `_sources` to `start`; it is recorded where passes are."""
+        if self._move is None:
+            numbers = torch.arange(NUM_MOVED, device=self.device)
+
+            def move() -> torch.Tensor:
+                return self._moved(self._sources, self.start + numbers)
+
+            self._sources.copy_(numbers)  # so that the runs of the recording move nothing
+            self.start.zero_()
+            self._move = recorded(move, self.device) if self.records else move
+        return self._move
+
+    def _moved(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        for layer in self._layers:
+            layer.move(sources, targets)
+        return targets
 
     def reserve_draft(self, num_tokens: int, draw: Sampler, vocab_size: int) -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens after one uncached token, and after two, as when a whole draft was
@@ -163,32 +225,40 @@ class StaticPasses:
                 num_made += 1
         return num_made, time.perf_counter() - started
 
-    def has(self, length: int, kind: Kind) -> bool:
+    def has(self, shape: PassShape) -> bool:
         """Returns whether a pass exists already."""
-        return (length, kind) in self._passes
+        return shape in self._passes
 
     def check(self) -> None:
         """Creates one pass, or only traces it where compilation takes long. Raises CannotCompile if that fails."""
         if self.engine == "graphs":
-            self.fill_example(1, "all")
-            self.run(1, "all")
+            self.fill_example(PassShape(1))
+            self.run(PassShape(1))
             return
         tokens = self.input(1)
         if self._shared is not None:
             run = self._shared.compiled(self.forward, 1, "traced", backend="eager")
-            traced: Callable[[], torch.Tensor] = partial(run, tokens)
+            traced: Callable[[], Output] = partial(run, tokens)
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
             traced = torch.compile(own, fullgraph=True, backend="eager")
         check_traced(traced, self.name)
 
-    def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int) -> torch.Tensor:
-        """Runs one eager pass over tokens [1, num_tokens] at position `start`: logits [num_logits, output_size]. It is
-        used for prompts, which have no pass of their length."""
+    def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int, **options: Any) -> Output:
+        """Runs one eager pass over tokens [1, num_tokens] at position `start`, for which there is no pass of a fixed
+        length, such as a prompt: logits [num_logits, output_size]. `options`: see `forward`."""
         self.start.fill_(start)
-        return self.forward(tokens, num_logits=num_logits)
+        return self.forward(tokens, num_logits=num_logits, **options)
 
-    def forward_of(self, length: int) -> Callable[..., torch.Tensor]:
+    def read_tree_eagerly(
+        self, tokens: torch.Tensor, first: int, num_prefix: int, parents: Sequence[int], hidden_layers: Sequence[int]
+    ) -> Output:
+        """Runs one eager pass over the last tokens of a sequence and its tree; see `fill_tree`."""
+        positions, masks = self._tree_inputs(num_prefix, parents, first, tokens.shape[1])
+        given = {"positions": positions[None], "mask": by_layer_type(masks), "hidden_layers": hidden_layers}
+        return self.read_eagerly(tokens, first, 0, **given)
+
+    def forward_of(self, length: int) -> Callable[..., Output]:
         """Returns the function that is recorded for a query length: `forward`, with compiled layers if they are
         shared."""
         if self._shared is None:
@@ -197,43 +267,49 @@ class StaticPasses:
             self._forwards[length] = self._shared.compiled(self.forward, length, f"layer_{length}_{self.capacity}")
         return self._forwards[length]
 
-    def _made(self, length: int, kind: Kind) -> Callable[[], torch.Tensor]:
+    def _made(self, shape: PassShape) -> Callable[[], Output]:
         """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
-        its logits differ."""
-        started = time.perf_counter()
-        tokens = self.input(length)
-        positions, mask = self.packing(length) if kind == "packed" else (None, None)
-
-        def forward() -> torch.Tensor:
-            return self.forward(tokens, positions, mask)
-
+        its results differ."""
+        started, length = time.perf_counter(), shape.length
+        options: dict[str, Any] = {"hidden_layers": shape.hidden_layers}
+        if shape.kind == "tree":
+            positions, masks = self.tree_buffers(length)
+            options |= {"positions": positions, "mask": by_layer_type(masks)}
         try:
-            expected = forward()
-            made = self._recorded(length, positions, mask) if self.records else self._compiled(forward, length)
+            expected = self.forward(self.input(length), **options)
+            made = (self._recorded if self.records else self._compiled)(length, options)
             found = made()
+        except CannotCompile:
+            raise
         except Exception as error:  # untraceable networks and compilers raise many classes
             if is_out_of_memory(error):
                 error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
-        if not same_logits(expected, found):
-            verb = "compiled" if self.engine == "compiled" else "recorded"
-            raise CannotCompile(self.name, f"{verb}, a pass over {length} tokens gives other logits", self.engine)
+        compared = {"logits": [(expected.logits, found.logits)]}
+        compared["hidden states"] = list(zip(expected.hidden, found.hidden, strict=True))
+        for what, pairs in compared.items():
+            if not all(same_logits(*pair) for pair in pairs):
+                reason = f"{VERBS[self.engine]}, a pass over {length} tokens gives other {what}"
+                raise CannotCompile(self.name, reason, self.engine)
         self.seconds += time.perf_counter() - started
         self.num_made += 1
-        self._passes[length, kind] = made
+        self._passes[shape] = made
         return made
 
-    def _compiled(self, forward: Callable[[], torch.Tensor], length: int) -> Callable[[], torch.Tensor]:
+    def _compiled(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
+        tokens = self.input(length)
+
+        def forward() -> Output:
+            return self.forward(tokens, **options)
+
         if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
         made = compiled(forward, f"forward_{length}_{self.capacity}")
         made()
         return made
 
-    def _recorded(
-        self, length: int, positions: torch.Tensor | None, mask: torch.Tensor | None
-    ) -> Callable[[], torch.Tensor]:
+    def _recorded(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
         forward, tokens = self.forward_of(length), self.input(length)
@@ -241,35 +317,33 @@ class StaticPasses:
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
         self.start.copy_((start + 1).clamp_max(self.capacity - length))
         if self.engine == "compiled" and self._shared is None:
-            forward = compiled(lambda: self.forward(tokens, positions, mask), f"forward_{length}_{self.capacity}")
+            forward = compiled(lambda: self.forward(tokens, **options), f"forward_{length}_{self.capacity}")
             made = recorded(forward, self.device)
         else:
-            made = recorded(lambda: forward(tokens, positions, mask), self.device)
+            made = recorded(lambda: forward(tokens, **options), self.device)
         tokens.copy_(asked)
         self.start.copy_(start)
         return made
 
     def forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: torch.Tensor | None = None,
-        num_logits: int = 0,
-    ) -> torch.Tensor:  # fmt: skip
+        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: Any = None, num_logits: int = 0,
+        hidden_layers: Sequence[int] = (),
+    ) -> Output:  # fmt: skip
         """Runs transformers' forward pass over tokens [1, num_tokens] at `start`. Returns the logits of the last
-        `num_logits` tokens; 0 means all."""
+        `num_logits` tokens, 0 means all, and the hidden states of all tokens."""
         places = self.start + torch.arange(tokens.shape[1], device=tokens.device)
         if self._places is not None:
             self._places[: tokens.shape[1]] = places
         if positions is None:
             positions = places[None]
-        if not self.records:
-            return self._logits(tokens, positions, mask, num_logits)
-        with attending_in_groups(self.model.config):
-            return self._logits(tokens, positions, mask, num_logits)
-
-    def _logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, num_logits: int
-    ) -> torch.Tensor:
-        logits: torch.Tensor = self.model(
-            input_ids=tokens, position_ids=positions.clamp_max(self.last_position), past_key_values=self.cache,
-            use_cache=True, logits_to_keep=num_logits, attention_mask=mask,
-        ).logits[0]  # fmt: skip
-        return logits
+        given = {"position_ids": positions.clamp_max(self.last_position), "attention_mask": mask}
+        given |= {"logits_to_keep": num_logits, "past_key_values": self.cache, "use_cache": True}
+        if hidden_layers:
+            if self._hidden is None:
+                self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)
+            self._hidden.start(hidden_layers)
+        with attending_in_groups(self.model.config) if self.records else nullcontext():
+            logits = self.model(input_ids=tokens, **given).logits[0]
+        if self._hidden is None or not hidden_layers:
+            return Output(logits)
+        return Output(logits, tuple(states[0] for states in self._hidden.stop(hidden_layers)))

@@ -1,22 +1,23 @@
 """A cached sequence that is read in recorded or compiled passes: static buffers and a few fixed query lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
-from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.models.compiling import VERBS, compilable
 from specbench.models.devices import uploaded
 from specbench.models.drafting import Draft, RecordedDraft, Sampler
-from specbench.models.eager import UNKNOWN, common_prefix, num_common
+from specbench.models.eager import NO_TREE, UNKNOWN, common_prefix, num_common, num_common_of_tree
 from specbench.models.scoring import Output
-from specbench.models.static_passes import Kind, StaticPasses
+from specbench.models.static_passes import Kind, PassShape, StaticPasses
 from specbench.models.timing import PassLog
+from specbench.models.tree_attention import check_attention
 from specbench.specs.components import StaticEngine
 
-PACKED = (16, 64)  # lengths of packed passes, in tokens
+ATTENTION = ("sdpa", "eager")  # the implementations whose masks are buffers
+PACKED = (16, 64)  # lengths of the passes that read several continuations
 MIN_CAPACITY = 128
 PARTICIPLES = {"compiled": "compiling", "graphs": "recording"}
 
@@ -39,43 +40,46 @@ class StaticSequence:
         self.passes = passes
         self.engine: StaticEngine = engine
         self._layers = compilable(model, name, engine)
-        # Packed passes need a custom mask, which other attention implementations interpret differently.
-        attention = getattr(model.config, "_attn_implementation", None)
-        self._packs = attention == "sdpa" and not any(layer.is_sliding for layer in self._layers)
+        self._reads_trees = model.config._attn_implementation in ATTENTION
         self._kept: dict[int, StaticPasses] = {}  # by capacity: the cells of a run alternate between a few
         self._last_position = (context_limit or 2**62) - 1
-        self._lengths: tuple[int, ...] = (1, 2)
+        self._shapes = [PassShape(1), PassShape(2)]  # of the passes of fixed lengths; others are eager
+        self._tree = NO_TREE  # the tree whose keys and values follow the cached sequence
         self.cached_ids: list[int] = []
         with torch.inference_mode():
             self._made = self._buffers(MIN_CAPACITY)
 
     @torch.inference_mode()
     def reserve(
-        self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *,
+        self, num_tokens: int, lengths: Sequence[int], packs: bool = False, *, shapes: Collection[PassShape] = (),
         exactly: bool = True, progress: Say = say_nothing,
     ) -> tuple[int, float]:  # fmt: skip
-        """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths`. Returns the number of
-        created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`: replaces
-        larger buffers. `progress`: receives a line before the first pass and after every pass."""
-        self._lengths = tuple(sorted({1, *lengths}))
-        self._ensure(num_tokens + (PACKED[-1] if packs else 0), exactly)
+        """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths` and `shapes`. Returns the
+        number of created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`:
+        replaces larger buffers. `progress`: receives a line before the first pass and after every pass."""
+        asked = {*map(PassShape, {1, *lengths}), *shapes}
+        if packs and self._reads_trees:
+            asked |= {PassShape(length, "tree") for length in PACKED}
+        self._shapes = sorted(asked)
+        longest_tree = max((shape.length for shape in asked if shape.kind == "tree"), default=0)
+        self._ensure(num_tokens + longest_tree, exactly)
         self.reset()
         made, before = self._made, self._made.seconds
-        passes: list[tuple[int, Kind]] = [(length, "all") for length in self._lengths]
-        passes += [(length, "packed") for length in (PACKED if packs and self._packs else ())]
-        passes = [each for each in passes if not made.has(*each)]
-        if passes:
-            lengths_told = ", ".join(str(length) for length, _ in passes)
+        missing = [shape for shape in self._shapes if not made.has(shape)]
+        if missing:
+            lengths_told = ", ".join(str(shape.length) for shape in missing)
             wait = "; that takes seconds to minutes, less once torch has them in its cache"
             progress(
-                f"{PARTICIPLES[self.engine]} {self.name} for {made.capacity} tokens: {len(passes)} passes, of "
+                f"{PARTICIPLES[self.engine]} {self.name} for {made.capacity} tokens: {len(missing)} passes, of "
                 f"{lengths_told} tokens{wait if self.engine == 'compiled' else ''}"
             )
-        for number, (length, kind) in enumerate(passes, start=1):
-            made.fill_example(length, kind)
-            made.run(length, kind)
-            progress(f"{self.name}: {number} of {len(passes)} passes are ready, {made.seconds - before:.0f} s")
-        return len(passes), made.seconds - before
+        for number, shape in enumerate(missing, start=1):
+            made.fill_example(shape)
+            made.run(shape)
+            progress(f"{self.name}: {number} of {len(missing)} passes are ready, {made.seconds - before:.0f} s")
+        if longest_tree:
+            made.path_move()
+        return len(missing), made.seconds - before
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
@@ -99,12 +103,12 @@ class StaticSequence:
     def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
         """Provides buffers for `num_tokens` tokens. Different buffers are empty: the next pass reads the whole
         sequence."""
-        capacity = capacity_for(max(num_tokens, self._lengths[-1]))
+        capacity = capacity_for(max(num_tokens, *(shape.length for shape in self._shapes)))
         if capacity > self._made.capacity or (exactly and capacity < self._made.capacity):
             self._made = self._buffers(capacity)
 
     def _buffers(self, capacity: int) -> StaticPasses:
-        self.cached_ids = []
+        self.reset()
         if capacity not in self._kept:
             self._kept[capacity] = StaticPasses(
                 self.model, self.name, self._layers, capacity, self._last_position, self.engine
@@ -116,7 +120,7 @@ class StaticSequence:
         """Returns the logits after each token of a short sequence, [num_tokens, vocab_size], from an eager pass over
         the static buffers."""
         self.reset()
-        return self._made.read_eagerly(self._tensor(ids), 0, 0)[:, : self.vocab_size]
+        return self._made.read_eagerly(self._tensor(ids), 0, 0).logits[:, : self.vocab_size]
 
     @torch.inference_mode()
     def check(self) -> None:
@@ -126,6 +130,7 @@ class StaticSequence:
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""
         self.cached_ids = []
+        self._tree = NO_TREE
 
     def checkpoint(self) -> int:
         """Returns the number of cached tokens, to which `rollback` can return."""
@@ -134,76 +139,111 @@ class StaticSequence:
     def rollback(self, num_tokens: int) -> None:
         """Crops the cache to its first `num_tokens` tokens."""
         del self.cached_ids[num_tokens:]
+        self._tree = NO_TREE
 
     @torch.inference_mode()
     def score(
         self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
     ) -> Output:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`: [num_logits, vocab_size].
-        Raises ConfigError if hidden states are requested, which these passes do not keep."""
-        if hidden_layers:
-            raise ConfigError(
-                f"--engine {self.engine}: passes of model '{self.name}' keep no hidden states, which this "
-                "drafter reads; take --engine eager"
-            )
+        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
+        the hidden states of all tokens that were read."""
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         self.rollback(min(num_common(self.cached_ids, ids, pending), num_tokens - num_logits))
         self._ensure(num_tokens)
         num_left = num_tokens - len(self.cached_ids)
-        if num_left <= self._lengths[-1]:
-            return Output(self._read(ids, num_left, pending)[-num_logits:])
-        return Output(self._read_eagerly(ids, num_left, num_logits, pending))
+        shape = self._shape(num_left, "chain", hidden_layers)
+        if shape is None:
+            output = self._read_eagerly(ids, num_left, num_logits, pending, hidden_layers)
+        else:
+            output = self._read(ids, num_left, pending, shape)
+        return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
+    def _shape(self, num_tokens: int, kind: Kind, hidden_layers: Sequence[int]) -> PassShape | None:
+        """Returns the shape of the shortest pass that can read `num_tokens` tokens; None if there is none."""
+        asked = (kind, tuple(hidden_layers))
+        return next((shape for shape in self._shapes if shape[1:] == asked and shape.length >= num_tokens), None)
+
+    def check_trees(self) -> None:
+        """Raises ConfigError if a pass cannot read a draft tree: for attention without a mask per token in a buffer."""
+        check_attention(self.model, self.name, ATTENTION)
+
+    @torch.inference_mode()
     def score_tree(
         self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
         hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
-        """Raises ConfigError, as `check_trees` does."""
-        self.check_trees()
-        raise AssertionError
+        """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
 
-    def check_trees(self) -> None:
-        """Raises ConfigError: these passes read chains only."""
-        raise ConfigError(
-            f"--engine {self.engine}: passes of model '{self.name}' cannot read draft trees; take --engine eager, or a "
-            "method that drafts chains"
-        )
+        Reads only the nodes after those of the tree read last, if it is the beginning of this one. A tree that is
+        longer than the longest pass over trees is read by one eager pass over the same buffers.
+        """
+        tree = (list(tree_ids), tuple(parents))
+        self._ensure(len(ids) + len(tree_ids))
+        num_cached = num_common_of_tree(self.cached_ids, self._tree, ids, tree, num_logits)
+        if num_cached <= len(ids):  # the tree read last does not continue
+            self.rollback(num_cached)
+        self.cached_ids, self._tree = list(ids), tree
+        output = self._read_tree(num_cached, hidden_layers)
+        return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
+    def _read_tree(self, num_cached: int, hidden_layers: Sequence[int]) -> Output:
+        """Runs one timed pass over the tokens of sequence and tree after the first `num_cached`."""
+        made, tokens = self._made, [*self.cached_ids, *self._tree[0]]
+        num_left, place = len(tokens) - num_cached, (len(self.cached_ids), self._tree[1])
+        shape = self._shape(num_left, "tree", hidden_layers)
+        if shape is None:
+            fed = self._tensor(tokens[num_cached:])
+            start = self.passes.clock.mark()
+            output = made.read_tree_eagerly(fed, num_cached, *place, hidden_layers)
+        else:
+            first = made.first_column(num_cached, shape.length)
+            made.fill_tree(shape.length, first, tokens[first:], *place)
+            start = self.passes.clock.mark()
+            output = rows(made.run(shape), num_cached - first, len(tokens) - first)
+        self.passes.add(num_left, start, self.passes.clock.mark())
+        return output
+
+    @torch.inference_mode()
     def keep_path(self, path: Sequence[int]) -> None:
-        """Raises ConfigError, as `check_trees` does."""
-        self.check_trees()
+        """Keeps the nodes `path` of the tree read last in the cache, as if they had followed the sequence, and drops
+        the others."""
+        start, tree_ids = len(self.cached_ids), self._tree[0]
+        if list(path) != list(range(len(path))):
+            self._made.move(start, [start + node for node in path])
+        self.cached_ids += [tree_ids[node] for node in path]
+        self._tree = NO_TREE
 
-    def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None = None) -> torch.Tensor:
-        """Runs one timed pass over the next tokens: logits [num_tokens, vocab_size]."""
+    def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None, shape: PassShape) -> Output:
+        """Runs one timed pass over the next tokens: logits [num_tokens, output_size] and hidden states."""
         made, num_cached = self._made, len(self.cached_ids)
-        length = next(length for length in self._lengths if length >= num_tokens)
-        first = min(num_cached, made.capacity - length)  # near the end of the buffers, cached tokens are read again
+        first = made.first_column(num_cached, shape.length)
         tokens = ids[first : num_cached + num_tokens]
         if pending is None:
-            made.fill(length, first, tokens)
+            made.fill(shape.length, first, tokens)
         else:
             tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
-            made.fill(length, first, ids[first:], pending[max(first - len(ids), 0) :])
+            made.fill(shape.length, first, ids[first:], pending[max(first - len(ids), 0) :])
         start = self.passes.clock.mark()
-        logits = made.run(length, "all")
+        output = made.run(shape)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += tokens[num_cached - first :]
-        return logits[len(tokens) - num_tokens : len(tokens), : self.vocab_size]
+        return rows(output, len(tokens) - num_tokens, len(tokens))
 
     def _read_eagerly(
-        self, ids: list[int], num_tokens: int, num_logits: int, pending: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Runs one timed eager pass over the next tokens: logits [num_logits, vocab_size]."""
+        self, ids: list[int], num_tokens: int, num_logits: int, pending: torch.Tensor | None,
+        hidden_layers: Sequence[int],
+    ) -> Output:  # fmt: skip
+        """Runs one timed eager pass over the next tokens: logits [num_logits, output_size] and hidden states."""
         num_cached = len(self.cached_ids)
         tokens = self._tensor(ids[num_cached:])
         if pending is not None:
             tokens = torch.cat([tokens, pending[None, max(num_cached - len(ids), 0) :]], dim=1)
         start = self.passes.clock.mark()
-        logits = self._made.read_eagerly(tokens, num_cached, num_logits)
+        output = self._made.read_eagerly(tokens, num_cached, num_logits, hidden_layers=hidden_layers)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_cached + num_tokens - len(self.cached_ids))
-        return logits[:, : self.vocab_size]
+        return output
 
     def _tensor(self, ids: list[int]) -> torch.Tensor:
         return uploaded(torch.tensor([ids], dtype=torch.long), self.model.device)
@@ -232,7 +272,7 @@ class StaticSequence:
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """Returns the logits after `ids` followed by each suffix, all of equal length: [num_suffixes, vocab_size]."""
         num_each = len(suffixes[0])
-        if not self._packs or num_each > PACKED[-1]:
+        if not self._reads_trees or num_each > PACKED[-1]:
             rows = [self.score(ids + suffix, 1).logits for suffix in suffixes]
             self.rollback(len(ids))
             return torch.cat(rows)
@@ -245,15 +285,21 @@ class StaticSequence:
         return torch.cat([self._read_packed(batch, num_each) for batch in batches])
 
     def _read_packed(self, suffixes: list[list[int]], num_each: int) -> torch.Tensor:
-        """Runs one timed pass over suffixes of equal length, which do not attend to each other and are not kept:
-        logits [num_suffixes, vocab_size]."""
+        """Runs one timed pass over suffixes of equal length, which are the branches of a tree that is not kept: logits
+        [num_suffixes, vocab_size]."""
         made, num_cached, num_tokens = self._made, len(self.cached_ids), len(suffixes) * num_each
         length = next(length for length in PACKED if length >= num_tokens)
-        made.fill_packed(length, num_cached, suffixes)
+        parents = [node - 1 if node % num_each else -1 for node in range(num_tokens)]
+        made.fill_tree(length, num_cached, [token for suffix in suffixes for token in suffix], num_cached, parents)
         start = self.passes.clock.mark()
-        logits = made.run(length, "packed")
+        logits = made.run(PassShape(length, "tree")).logits
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         return logits[num_each - 1 : num_tokens : num_each, : self.vocab_size]
+
+
+def rows(output: Output, start: int, end: int) -> Output:
+    """Returns the results of the tokens `start` to `end` of a pass."""
+    return Output(output.logits[start:end], tuple(states[start:end] for states in output.hidden))
 
 
 def capacity_for(num_tokens: int) -> int:

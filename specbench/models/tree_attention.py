@@ -1,15 +1,16 @@
 """Positions and attention masks for a pass over a draft tree (SpecInfer, arXiv:2305.09781, §4.2)."""
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from specbench.core.errors import ConfigError
+from specbench.models.devices import uploaded
 
-ATTENTION = ("sdpa", "eager")  # the implementations that accept a mask per query and key
+ATTENTION = ("sdpa", "eager", "flex_attention")  # the implementations that accept a mask per query and key
 
 
 def depths(parents: Sequence[int]) -> list[int]:
@@ -30,54 +31,63 @@ def ancestors(parents: Sequence[int]) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def shape(parents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def shape(parents: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns depths [num_nodes] and ancestors [num_nodes, num_nodes] of a tree; many steps have the same tree."""
-    return torch.tensor(depths(parents), dtype=torch.long), ancestors(parents)
+    return uploaded(torch.tensor(depths(parents), dtype=torch.long), device), uploaded(ancestors(parents), device)
 
 
-def check_attention(model: Any, name: str) -> None:
+def check_attention(model: Any, name: str, implementations: Sequence[str] = ATTENTION) -> None:
     """Raises ConfigError for an attention implementation, or a kind of layers, without a mask per token."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     used = "chunked attention" if "chunked_attention" in kinds else model.config._attn_implementation
-    if used not in ATTENTION:
+    if used not in implementations:
         raise ConfigError(
-            f"draft trees need attention with a mask per token ({' or '.join(ATTENTION)}), and model '{name}' uses "
-            f"{used}; use a method that drafts chains"
+            f"draft trees need attention with a mask per token ({' or '.join(implementations)}), and model '{name}' "
+            f"uses {used}; use a method that drafts chains"
         )
 
 
 def tree_inputs(
-    model: Any, windows: AbstractSet[bool], num_prefix: int, parents: Sequence[int], num_read: int
-) -> tuple[torch.Tensor, Any]:
-    """Returns position ids [1, num_read] and the attention mask of a pass over the last `num_read` tokens of a sequence
-    of `num_prefix` tokens followed by the nodes of a tree.
+    model: Any, windows: Collection[bool], num_prefix: int, parents: Sequence[int], first: int, num_read: int,
+    num_columns: int,
+) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
+    """Returns the positions [num_read] of a pass that reads `num_read` tokens from column `first` on, and its attention
+    mask for each type of layers. The columns are a sequence of `num_prefix` tokens, the nodes of a tree, and padding.
 
-    Siblings share a position. The mask [1, 1, num_read, num_prefix + num_nodes] lets a token attend to the tokens of
-    the sequence up to itself and, if it is a node, to its ancestors; sliding-window layers leave out tokens by
-    position. `windows` tells whether layers have a sliding window; a model with layers of both kinds gets a dict of two
-    masks.
+    Siblings share a position. A token attends to the tokens of the sequence up to itself and, if it is a node, to its
+    ancestors; sliding-window layers leave out tokens by position. Padding attends to the columns up to itself, so that
+    its attention has a value. `windows` tells whether layers have a sliding window.
     """
-    levels, lineage = shape(tuple(parents))
-    places = torch.cat([torch.arange(num_prefix), num_prefix - 1 + levels])
-    positions = places[-num_read:]
-    num_nodes = min(num_read, len(parents))  # that are read
-    visible = torch.arange(len(places)) <= torch.arange(len(places) - num_read, len(places))[:, None]
-    visible[num_read - num_nodes :, num_prefix:] = lineage[len(parents) - num_nodes :]
-    masks: dict[bool, torch.Tensor] = {}
-    for has_window in windows:
-        near = positions[:, None] - places < (
-            model.config.get_text_config().sliding_window if has_window else len(places)
+    levels, lineage = shape(tuple(parents), model.device)
+    end, first_node = num_prefix + len(parents), max(first - num_prefix, 0)
+    places = torch.arange(num_columns, device=model.device)
+    visible = places <= places[first : first + num_read, None]
+    visible[num_prefix + first_node - first : end - first, num_prefix:end] = lineage[first_node:]
+    places[num_prefix:end] = levels + (num_prefix - 1)
+    positions = places[first : first + num_read]
+    masks = {}
+    if False in windows:
+        masks["full_attention"] = attention_mask(visible, model)
+    if True in windows:
+        near = positions[:, None] - places < model.config.get_text_config().sliding_window
+        masks["sliding_attention"] = attention_mask(visible & near, model)
+    return positions, masks
+
+
+def by_layer_type(masks: Mapping[str, Any]) -> Any:
+    """Returns masks in the form in which transformers' models take them: one mask, or a dict for two types."""
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def attention_mask(visible: torch.Tensor, model: Any) -> Any:
+    """Returns the mask of visible columns [num_read, num_columns] for the model's attention implementation."""
+    if model.config._attn_implementation == "flex_attention":  # torch's kernel for CPUs crashes on a mask of numbers
+        num_read, num_columns = visible.shape
+        return create_block_mask(
+            lambda row, head, query, key: visible[query, key], 1, None, num_read, num_columns, visible.device
         )
-        masks[has_window] = attention_mask(visible & near, model)
-    given = {"sliding_attention" if has_window else "full_attention": mask for has_window, mask in masks.items()}
-    return positions[None].to(model.device), given if len(masks) == 2 else masks.popitem()[1]
-
-
-def attention_mask(visible: torch.Tensor, model: Any) -> torch.Tensor:
-    """Returns the mask [1, 1, num_read, num_tokens] of visible tokens for the model's attention implementation."""
-    visible = visible[None, None].to(model.device)
     if model.config._attn_implementation == "sdpa":
-        return visible
+        return visible[None, None]
     # The eager implementation adds its mask to the scores.
-    nothing = torch.zeros(visible.shape, dtype=model.dtype, device=model.device)
-    return nothing.masked_fill(~visible, torch.finfo(model.dtype).min)
+    nothing = torch.zeros(visible.shape, dtype=model.dtype, device=visible.device)
+    return nothing.masked_fill(~visible, torch.finfo(model.dtype).min)[None, None]

@@ -15,7 +15,6 @@ from specbench.models.loading import load_model
 from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget
 from specbench.specs.components import Engine, RowEngine
-from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
@@ -95,10 +94,8 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
 
 
 def engine_for(engine: Engine, methods: Sequence[MethodSpec]) -> Engine:
-    """Returns the engine of a run: auto is eager if a method's code runs its own passes, or its drafts are trees, which
-    the other engines cannot read."""
-    needs_eager = any(part.decoder is not None or proposes_trees(part) for part in parts(methods))
-    return "eager" if engine == "auto" and needs_eager else engine
+    """Returns the engine of a run: auto is eager if a method's code runs its own passes."""
+    return "eager" if engine == "auto" and any(part.decoder is not None for part in parts(methods)) else engine
 
 
 def load_drafters(

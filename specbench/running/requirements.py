@@ -4,7 +4,7 @@ answers."""
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,12 +16,14 @@ from specbench.decoding.drafters import Drafter
 from specbench.models.causal_lm import CausalLM
 from specbench.models.compiling import VERBS
 from specbench.models.recording import num_recordings
+from specbench.models.static_passes import PassShape
 from specbench.models.static_sequence import PACKED
 from specbench.running.blocks import Block, longest_conversation, text_ids, unanswered
 from specbench.running.models import Models, bridged, parts
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, encode
 from specbench.running.records import Record
+from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
 SPARE = 1.5  # margin: in another vocabulary answers may need more tokens per target token than prompts do
@@ -29,7 +31,8 @@ SPARE = 1.5  # margin: in another vocabulary answers may need more tokens per ta
 
 @dataclass
 class CompileRequirements:
-    """The requirements of methods on one model. `lengths`: of its passes, in tokens. `has_own_tokens`: it drafts with a
+    """The requirements of methods on one model. `lengths`: of its passes, in tokens. `shapes`: of its passes over trees
+    and those that return hidden states. `has_own_tokens`: it drafts with a
     vocabulary other than the target's. `packs`: it scores several continuations per pass. `decodes`: it decodes alone.
     `limit`: the maximum number of tokens that it is given; None if there is no limit."""
 
@@ -37,6 +40,7 @@ class CompileRequirements:
     target: CausalLM
     limit: int | None
     lengths: set[int] = field(default_factory=lambda: {1})
+    shapes: set[PassShape] = field(default_factory=set)
     has_own_tokens: bool = False
     packs: bool = False
     decodes: bool = False
@@ -58,8 +62,9 @@ class CompileRequirements:
         return max(most, min(own, self.limit or own))
 
 
-def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirements]:
-    """Returns the requirements of methods on every model."""
+def needs(models: Models, methods: Sequence[MethodSpec], decoders: Iterable[Decoder] = ()) -> list[CompileRequirements]:
+    """Returns the requirements of methods on every model, and of their `decoders`, whose drafters may propose trees or
+    read hidden states."""
     target, limit = models.target, models.context_limit(methods)
     found = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
     for part in parts(methods):
@@ -69,7 +74,8 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirem
                 found[id(drafter)].decodes = True
             continue
         verified = part.num_draft_tokens + 1
-        found[id(target)].lengths.add(verified)
+        if not proposes_trees(part):
+            found[id(target)].lengths.add(verified)
         if drafter is None:
             continue
         need = found[id(drafter)]
@@ -80,7 +86,22 @@ def needs(models: Models, methods: Sequence[MethodSpec]) -> list[CompileRequirem
         if part.bridge.type == "string":  # scores several continuations per pass
             need.packs = True
             need.lengths |= set(PACKED)
+    for drafting in drafting_decoders(decoders):
+        add_shapes(drafting, found)
     return list(found.values())
+
+
+def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements]) -> None:
+    """Adds the passes over the trees of a decoder and those that return hidden states; `found`: by id of the model."""
+    drafter, num_tokens = decoder.drafter, decoder.method.num_draft_tokens
+    trees, hidden = drafter.tree_lengths(num_tokens), drafter.hidden_layers
+    shapes = {PassShape(length, "tree", hidden) for length in trees}
+    if hidden:
+        shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
+    found[id(decoder.model)].shapes |= shapes
+    if id(drafter.model) in found:
+        levels = drafter.level_lengths(num_tokens)
+        found[id(drafter.model)].shapes |= {PassShape(length, "tree") for length in levels}
 
 
 FILE = "compilations.jsonl"  # in the folder of a run: one line per cell and model with new passes
@@ -142,12 +163,12 @@ def reserve_for_block(
 def _reserved(
     cell: Cell, room: Callable[[CompileRequirements], int], progress: Say, exactly: bool = False
 ) -> Iterator[Compilation]:
-    for need in needs(cell.models, [decoder.method for decoder in cell.decoders]):
+    for need in needs(cell.models, [decoder.method for decoder in cell.decoders], cell.decoders):
         sequence = need.model.static
         if sequence is None:
             continue
         number, seconds = sequence.reserve(
-            room(need), sorted(need.lengths), need.packs, exactly=exactly, progress=progress
+            room(need), sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly, progress=progress
         )
         for drafter, num_tokens in drafters_with(need.model, cell.decoders):
             num_drafts, more = drafter.reserve(num_tokens)
@@ -159,9 +180,16 @@ def _reserved(
 
 def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tuple[Drafter, int]]:
     """Yields the drafters that draft with a model, each with its number of draft tokens."""
-    for decoder in (part for each in decoders for part in each.parts):
-        if isinstance(decoder, DraftingDecoder) and decoder.drafter.model is model:
+    for decoder in drafting_decoders(decoders):
+        if decoder.drafter.model is model:
             yield decoder.drafter, decoder.method.num_draft_tokens
+
+
+def drafting_decoders(decoders: Iterable[Decoder]) -> Iterator[DraftingDecoder]:
+    """Yields the decoders that run the decode loop."""
+    for decoder in (part for each in decoders for part in each.parts):
+        if isinstance(decoder, DraftingDecoder):
+            yield decoder
 
 
 def reserve_for(
@@ -170,10 +198,10 @@ def reserve_for(
 ) -> None:  # fmt: skip
     """Compiles or records the passes that a run needs for methods, with room for `num_tokens` tokens of the target
     after any of the `prompts`, and the drafts of `decoders`."""
-    for need in needs(models, methods):
+    for need in needs(models, methods, decoders):
         if need.model.static is not None:
             room = max(need.room(ids, num_tokens) for ids in prompts)
-            need.model.static.reserve(room, sorted(need.lengths), need.packs, progress=progress)
+            need.model.static.reserve(room, sorted(need.lengths), need.packs, shapes=need.shapes, progress=progress)
             for drafter, num_draft_tokens in drafters_with(need.model, decoders):
                 drafter.reserve(num_draft_tokens)
 

@@ -9,6 +9,8 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
 
+SHORTEST = 8  # tokens: shorter passes over trees cost as much
+
 
 class Drafter:
     """Proposes draft tokens for a sequence and owns all of its state.
@@ -38,6 +40,15 @@ class Drafter:
         """
         return 0, 0.0
 
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        """Returns the lengths, in tokens, for which the target's passes over its trees are prepared: a tree of up to
+        `num_draft_tokens` levels and the token before it. A shorter tree is padded to the next length."""
+        return ()
+
+    def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        """Returns the same for the passes of `model` over parts of its trees."""
+        return ()
+
     def prefill(self, prompt_ids: list[int]) -> None:
         """Forgets the last sequence and reads a new prompt, before the decode clock starts."""
         raise NotImplementedError
@@ -51,3 +62,10 @@ class Drafter:
 
         The first pass is that of the prompt: its proposal is empty, and its next token is the first of the answer.
         """
+
+
+def padded_lengths(num_nodes: int) -> tuple[int, ...]:
+    """Returns the lengths of passes over trees whose size varies up to `num_nodes` nodes: the longest, and shorter ones
+    of half the length, so that less than half of a pass is padding."""
+    longest = num_nodes + 1
+    return tuple(-(-longest // divisor) for divisor in (1, 2, 4) if longest // divisor >= SHORTEST or divisor == 1)

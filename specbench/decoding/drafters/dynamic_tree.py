@@ -2,7 +2,7 @@
 
 import torch
 
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import PassLog
@@ -75,6 +75,9 @@ class DynamicTreeDrafter(Drafter):
         self.passes: PassLog | None = model.passes
         self._has_read = False
         self._places: dict[int, int] = {}  # node of the proposal → its place among those that the model has read
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(self.num_nodes)
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._has_read = False

@@ -44,6 +44,9 @@ class EagleDrafter(Drafter):
         self.draws = inner.draws
         self._prompt_ids: list[int] | None = None  # until the target has read it
 
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return self.inner.tree_lengths(num_draft_tokens)
+
     def prefill(self, prompt_ids: list[int]) -> None:
         self._prompt_ids = prompt_ids
         self.model.reset()

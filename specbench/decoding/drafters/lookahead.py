@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import TreeShape
@@ -39,6 +39,9 @@ class Lookahead(Drafter):
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
         self._levels: list[list[int]] = []
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # n-grams by first token, the newest last
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths((self.size - 1) * (self.width + self.num_guesses))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._pool = {}

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances
@@ -35,6 +35,9 @@ class MedusaDrafter(Drafter):
         self.passes: PassLog | None = PassLog(Clock(next(heads.parameters()).device))
         self._num_ranks = max(shape.ranks) + 1
         self._state = torch.empty(0)  # of the last token that the target has read, [width]
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(len(self.shape.parents))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         pass  # the target reads the prompt first

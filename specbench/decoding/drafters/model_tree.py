@@ -47,6 +47,16 @@ class ModelTreeDrafter(Drafter):
         self.passes: PassLog | None = model.passes
         self._num_read = 0  # nodes of the last proposal that the draft model has read
 
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return (1 + sum(self._level_sizes(num_draft_tokens)),)
+
+    def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return tuple(sorted(set(self._level_sizes(num_draft_tokens)[:-1])))
+
+    def _level_sizes(self, num_draft_tokens: int) -> list[int]:
+        """Returns the number of nodes of each level that is drafted."""
+        return [sum(len(children) for _, children in level) for level in self.shape.levels[:num_draft_tokens]]
+
     def prefill(self, prompt_ids: list[int]) -> None:
         self._num_read = 0
         self.model.reset()

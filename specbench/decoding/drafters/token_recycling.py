@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import DEPTH, NUM_NODES, RANK_CHANCES, Chance, TreeShape, best_shape, check_chances
@@ -32,6 +32,9 @@ class TokenRecycling(Drafter):
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(len(self.shape.parents))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         if self.forgets:

@@ -10,7 +10,7 @@ from specbench.models.heads.mtp import MtpHead
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import Clock, PassLog
-from specbench.models.tree_attention import tree_inputs
+from specbench.models.tree_attention import by_layer_type, tree_inputs
 
 
 class EagleModel(ScoringModel):
@@ -97,8 +97,11 @@ class EagleModel(ScoringModel):
         after the last `num_logits` of them."""
         start = self.passes.clock.mark()
         ids = torch.tensor([tokens], dtype=torch.long, device=self.head.device)
-        positions, mask = tree_inputs(self.head, self.head.windows, num_prefix, parents, len(tokens))
-        made: torch.Tensor = self.head(ids, states[None], positions, mask, self._cache)[0]
+        end = num_prefix + len(parents)
+        positions, masks = tree_inputs(
+            self.head, self.head.windows, num_prefix, parents, end - len(tokens), len(tokens), end
+        )
+        made: torch.Tensor = self.head(ids, states[None], positions[None], by_layer_type(masks), self._cache)[0]
         self._logits = self.head.logits(made[-num_logits:], self.vocab_size)
         self.passes.add(len(tokens), start, self.passes.clock.mark())
         return made

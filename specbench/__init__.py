@@ -13,6 +13,7 @@ BUILT_IN = {
         "specbench.decoding.drafters.model_tree",
         "specbench.decoding.drafters.medusa",
         "specbench.decoding.drafters.eagle",
+        "specbench.decoding.drafters.retrieval",
     ),
     "specbench.rules": ("specbench.decoding.verification", "specbench.decoding.tree_rules"),
     "specbench.bridges": (

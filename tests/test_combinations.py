@@ -10,8 +10,8 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
+from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.ngram import vocabulary_digest
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build

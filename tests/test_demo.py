@@ -19,11 +19,13 @@ from specbench.embedded import family
 from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables
-from specbench.models.ngram import NgramModel, vocabulary_digest
+from specbench.models.array_folder import vocabulary_digest
+from specbench.models.datastore import Datastore, most_frequent_tree
+from specbench.models.ngram import NgramModel
 from specbench.specs.run import embedded_drafter
 from tools.embedded import build
 from tools.embedded.evaluation import agreement
-from tools.embedded.recipes import MEMBERS, TOKENIZERS, Member, NgramRecipe, Stage, TrainedMember
+from tools.embedded.recipes import MEMBERS, TOKENIZERS, CorpusRecipe, Member, Stage, TrainedMember
 from tools.embedded.rows import (
     EVALUATION_SEED,
     NUM_EVALUATED,
@@ -111,9 +113,18 @@ def test_shipped_ngrams_are_over_the_tokens_of_the_target():
     assert ngrams.best(question[:-1]) == question[-1]
 
 
+def test_the_shipped_datastore_is_over_the_tokens_of_the_target():
+    store, tokenizer = Datastore.load(family.member_path("retrieval")), _tokenizer("target")
+    assert store.tokenizer_digest == vocabulary_digest(tokenizer.get_vocab())
+    assert store.vocab_size == len(tokenizer) and store.num_tokens > 100_000
+    question = tokenizer("Question:").input_ids
+    rows = store.continuations(question[:-1], 16, 1, 1, 5000)
+    assert most_frequent_tree(rows, store.vocab_size, (), 1)[0] == question[-1:]
+
+
 def test_family_stays_small():
     sizes = {name: sum(path.stat().st_size for path in family.member_path(name).iterdir()) for name in NAMES}
-    assert sizes["ngram"] <= 3_000_000
+    assert sizes["ngram"] <= 3_000_000 and sizes["retrieval"] <= 1_000_000
     assert sum(path.stat().st_size for path in family.WEIGHTS.rglob("*") if path.is_file()) <= 32_000_000
 
 
@@ -125,7 +136,7 @@ def test_build_log_records_the_floors():
     assert min(exact[f"mgsm/{language}"] for language in WORLDS["mgsm"].weights()) >= 0.7
     for name in ("drafter", "drafter-bpe", "drafter-bytes"):
         assert all(exact[task] - figures[name]["exact"][task] >= 0.3 for task in known), name
-    floors = {"drafter": 0.65, "drafter-bpe": 0.7, "drafter-bytes": 0.6, "ngram": 0.6}
+    floors = {"drafter": 0.65, "drafter-bpe": 0.7, "drafter-bytes": 0.6, "ngram": 0.6, "retrieval": 0.5}
     assert all(figures[name]["agreement"]["all"] >= floor for name, floor in floors.items())
     assert set(figures) == {"num_rows", *NAMES}
 
@@ -349,7 +360,7 @@ def test_grown_model_caches_correctly():
 @pytest.mark.slow
 def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     def tiny(recipe):
-        if isinstance(recipe, NgramRecipe):
+        if isinstance(recipe, CorpusRecipe):
             return replace(recipe, num_rows=300)
         if isinstance(recipe, TrainedMember):
             return build.smoke_version(recipe)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.models.ngram import NgramModel, vocabulary_digest
+from specbench.models.array_folder import vocabulary_digest
+from specbench.models.ngram import NgramModel
 from specbench.training import ngram_build as levels
 from specbench.training import ngram_build as runs
 from specbench.training.ngram_build import build_ngrams

@@ -97,7 +97,7 @@ def test_model_and_record_are_replaced_together(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.ngram.CountingRecord.write", full)
+        patch.setattr("specbench.training.corpus.CorpusRecord.write", full)
         code, _, err = specbench("train", "ngram", "--target", target, "--corpus", "a.txt", "--output", "out")
     assert code == 2 and "out: cannot be written: No space left" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files

@@ -10,14 +10,15 @@ import pytest
 from specbench.cli.train import spec_keys
 from specbench.core import dotted
 from specbench.specs.components import build
-from specbench.training.spec import HEADS, NOT_FOR_HEADS, NgramSpec, TrainSpec
+from specbench.training.spec import CORPUS_MODELS, HEADS, NOT_FOR_HEADS, DescribedSpec, TrainSpec
 
-KINDS = ("scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "ngram")
+KINDS = ("scdf", "distill", "finetune", "medusa", "eagle", "eagle3", *CORPUS_MODELS)
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 
 
-def spec(kind: str, data: dict[str, Any]) -> TrainSpec | NgramSpec:
-    return build(NgramSpec, {**data, "kind": kind}) if kind == "ngram" else build(TrainSpec, {**data, "kind": kind})
+def spec(kind: str, data: dict[str, Any]) -> DescribedSpec:
+    model: type[DescribedSpec] = CORPUS_MODELS.get(kind, TrainSpec)
+    return build(model, {**data, "kind": kind})
 
 
 @pytest.mark.parametrize("kind", KINDS)

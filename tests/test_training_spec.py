@@ -9,7 +9,7 @@ from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
 from specbench.training.command import read_settings
-from specbench.training.spec import EXAMPLES, NgramSpec, TrainSpec
+from specbench.training.spec import CORPUS_MODELS, EXAMPLES, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 
@@ -48,10 +48,10 @@ def test_defaults_of_pretrain_finetune_are_those_of_its_paper() -> None:
     assert (made.finetune.epochs, made.finetune.batch_size, made.max_text_tokens) == (3, 8, 2048)
 
 
-@pytest.mark.parametrize("kind", ["scdf", "distill", "finetune", "ngram"])
+@pytest.mark.parametrize("kind", ["scdf", "distill", "finetune", *CORPUS_MODELS])
 def test_the_example_of_set_is_a_setting_of_its_kind(kind: str) -> None:
     given = {"output": "o", "data.tasks": ["mgsm"]}
-    model: Any = NgramSpec if kind == "ngram" else TrainSpec
+    model: Any = CORPUS_MODELS.get(kind, TrainSpec)
     assert read_settings(model, kind, None, given, [EXAMPLES[kind]]) != read_settings(model, kind, None, given, [])
 
 

@@ -2,6 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from specbench.decoding.drafters.lookahead import Lookahead
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters.retrieval import RetrievalDrafter
 from specbench.decoding.drafters.token_recycling import TokenRecycling
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
@@ -27,6 +31,7 @@ from specbench.running.compose import compose
 from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.overrides import with_overrides
+from specbench.training.datastore_build import build_datastore
 from tests import tiny
 from tests.test_metrics import autoregressive, generation, record
 from tests.toys import TableModel, path_to
@@ -38,6 +43,15 @@ Make = Callable[[TableModel, Sampling], tuple[Drafter, VerificationRule]]
 
 def model_tree(draws: Draws, rule: VerificationRule) -> Make:
     return lambda draft, sampling: (ModelTreeDrafter(draft, sampling, regular_shape([3, 2]), draws), rule)
+
+
+def retrieval_drafter() -> RetrievalDrafter:
+    """A drafter with random documents, whose files stay mapped."""
+    random = Random(3)
+    with TemporaryDirectory() as folder:
+        documents = [random.choices(range(VOCAB), k=6) for _ in range(20)]
+        store = build_datastore(documents, VOCAB, Path(folder) / "store", "d")
+        return RetrievalDrafter(store, frozenset(), 6, 4, 1, 9)
 
 
 METHODS: dict[str, Make] = {
@@ -54,6 +68,7 @@ METHODS: dict[str, Make] = {
         TokenRecycling(best_shape([0.5, 0.3, 0.1], 8, 3), 3, frozenset(), forgets=True), exact_match,
     ),
     "lookahead": lambda draft, sampling: (Lookahead(3, 2, 4, frozenset()), exact_match),
+    "retrieval": lambda draft, sampling: (retrieval_drafter(), exact_match),
 }  # fmt: skip
 SLOW = ("fixed, recursive", "independent", "top and one", "exact match of draws")  # also proved by enumeration
 

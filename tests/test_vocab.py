@@ -426,3 +426,5 @@ def test_every_kind_of_pair_has_a_report() -> None:
 def test_an_ngram_folder_has_no_vocabulary_of_its_own() -> None:
     with pytest.raises(ConfigError, match="'embedded:ngram' is an n-gram folder"):
         load_tokenizer("embedded:ngram")
+    with pytest.raises(ConfigError, match="'embedded:retrieval' is a datastore"):
+        load_tokenizer("embedded:retrieval")

@@ -26,7 +26,7 @@ from specbench.specs.catalogue import load_method, load_task, method_names, task
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
-from specbench.training.spec import DEFAULTS, NgramSpec, TrainSpec
+from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
 from tools.surroundings import EXIT_CODES, VARIABLES
 
 
@@ -129,7 +129,7 @@ def components() -> str:
 
 def training() -> str:
     """Returns the keys of trainings, with the defaults of each kind."""
-    text = keys("Keys of a training", {"scdf, distill and finetune": TrainSpec, "ngram": NgramSpec})
+    text = keys("Keys of a training", {"scdf, distill and finetune": TrainSpec, **CORPUS_MODELS})
     names = sorted({key for values in DEFAULTS.values() for key in values})
     rows = [[f"`{name}`", *(as_text(DEFAULTS[kind].get(name)) for kind in DEFAULTS)] for name in names]
     about = "Written in the file of `--config`, or as `--set KEY=VALUE`. These defaults depend on the kind of training:"

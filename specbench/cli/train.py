@@ -17,12 +17,12 @@ from specbench.specs.components import AnySpec
 from specbench.specs.run_options import RunOptions
 from specbench.training.spec import (
     BLOCKS,
+    CORPUS_MODELS,
     DEFAULTS,
     EXAMPLES,
     HEADS,
     NOT_FOR_HEADS,
     DescribedSpec,
-    NgramSpec,
     TrainSpec,
 )
 
@@ -43,7 +43,7 @@ Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
     """Yields the keys of a kind of training; keys of nested specs have dotted names."""
-    model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else NgramSpec
+    model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else CORPUS_MODELS[kind]
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
         has_effect = block == kind or block not in (*BLOCKS, *(NOT_FOR_HEADS if kind in HEADS else ()))
@@ -88,19 +88,24 @@ class WithKeys(BoundedCommand):
         stdout.out("\n".join(["Keys of --set and --config:", *lines]))
 
 
+Corpus = Annotated[
+    list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
+]
+MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
+Column = Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")]
+
+
 @train.command(cls=WithKeys)
 @takes_run_options(only=("target", "target_revision", *DATA))
 def ngram(
-    corpus: Annotated[
-        list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
-    ] = None,
-    more: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")] = None,
+    corpus: Corpus = None,
+    more: MoreFiles = None,
     config: Config = None,
     task: Task = None,
     *,
     options: RunOptions,
     text: Texts = None,
-    column: Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")] = None,
+    column: Column = None,
     order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")] = None,
     output: Annotated[
         str | None, typer.Option(help="Folder of the model; an existing n-gram model is replaced.")
@@ -109,22 +114,62 @@ def ngram(
     set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['ngram']}")] = None,
 ) -> None:
     """Count n-grams of texts in the target's tokens; the model drafts for the method ngram."""
-    from specbench.training.ngram import run_counting
+    given = {**corpus_options(corpus, more, column, task, text, options), "order": order, "seed": seed}
+    make_from_corpus("ngram", config, given, output, set_)
+
+
+@train.command(cls=WithKeys)
+@takes_run_options(only=("target", "target_revision", *DATA))
+def retrieval(
+    corpus: Corpus = None,
+    more: MoreFiles = None,
+    config: Config = None,
+    task: Task = None,
+    *,
+    options: RunOptions,
+    text: Texts = None,
+    column: Column = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the datastore; an existing datastore is replaced.")
+    ] = None,
+    seed: Seed = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['retrieval']}")] = None,
+) -> None:
+    """Sort the tokens of texts into a datastore; the method rest drafts what follows there."""
+    given = {**corpus_options(corpus, more, column, task, text, options), "seed": seed}
+    make_from_corpus("retrieval", config, given, output, set_)
+
+
+def corpus_options(
+    corpus: list[str] | None, more: list[str] | None, column: str | None, task: str | None, text: list[str] | None,
+    options: RunOptions,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the options of the target and of the texts by key."""
+    return {
+        "target": options.target, "target_revision": options.target_revision, **data_options(task, text, options),
+        "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column,
+    }  # fmt: skip
+
+
+DRAFTING = {"ngram": "ngram", "retrieval": "rest"}  # the method that drafts with the model
+
+
+def make_from_corpus(
+    kind: str, config: str | None, options: Mapping[str, Any], output: str | None, overrides: list[str] | None
+) -> None:
+    """Makes a model of a corpus and prints a line about it."""
+    from specbench.training.corpus import build_from_corpus
 
     path("--output", output)
-    given = {
-        "target": options.target, "target_revision": options.target_revision, **data_options(task, text, options),
-        "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
-        "output": output, "seed": seed,
-    }  # fmt: skip
-    spec = settings(NgramSpec, "ngram", config, given, set_)
+    spec = settings(CORPUS_MODELS[kind], kind, config, {**options, "output": output}, overrides)
     try:
-        record = run_counting(spec, stderr, command_line())
+        record = build_from_corpus(spec, stderr, command_line())
     except KeyboardInterrupt:
         stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
         sys.exit(INTERRUPTED)
-    stdout.print(f"{Path(spec.output)}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"draft with it: --method ngram --set drafter.path={Path(spec.output)}", soft_wrap=True)
+    folder = Path(spec.output)
+    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
+    stderr.print(f"draft with it: --method {DRAFTING[kind]} --set drafter.path={folder}", soft_wrap=True)
 
 
 NUM_STEPS = {

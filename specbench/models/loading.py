@@ -226,8 +226,9 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
     """
     source = model_source(name)
     local = Path(source).is_dir()
-    if local and (Path(source) / "ngram.json").is_file():
-        raise ConfigError(f"'{name}' is an n-gram folder: it drafts the tokens of its target and has none of its own")
+    for manifest, kind in (("ngram.json", "an n-gram folder"), ("retrieval.json", "a datastore")):
+        if local and (Path(source) / manifest).is_file():
+            raise ConfigError(f"'{name}' is {kind}: it drafts the tokens of its target and has none of its own")
     if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
     problem = None if local else hub_problem(source, revision)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from specbench.core.errors import ConfigError
-from specbench.models.ngram import SUFFIX, Array, NgramModel, array_name, replacing_model, write_manifest
+from specbench.models.array_folder import SUFFIX, Array
+from specbench.models.ngram import NGRAM_FOLDER, NgramModel, array_name
 
 MIN_BUFFER = 4096  # minimum entries of a run per read
 
@@ -202,7 +203,7 @@ def build_ngrams(
     one is complete. Raises ConfigError for an output that is anything else, for ids outside the vocabulary and for a
     corpus without tokens.
     """
-    with replacing_model(Path(output)) as folder:
+    with NGRAM_FOLDER.replacing(Path(output)) as folder:
         count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
     return NgramModel.load(output)
 
@@ -223,16 +224,47 @@ def count_into(
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         counter = NgramCounter(folder, Path(scratch), vocab_size, chunk_tokens, say)
         counts = counter.write_tokens(documents)
-        num_tokens = int(counts.sum())
-        if num_tokens == 0:
-            raise ConfigError("the corpus has no tokens: give files with text")
         writers = [counter.write_unigrams(counts)]
         for level in range(2, order + 1):
             writers.append(counter.write_level(level, writers[-1].num_ngrams, is_last=level == order, counts=counts))
-        fields = {"order": order, "vocab_size": vocab_size, "num_tokens": num_tokens,
+        fields = {"order": order, "vocab_size": vocab_size, "num_tokens": int(counts.sum()),
                   "num_ngrams": [writer.num_ngrams for writer in writers],
                   "tokenizer_digest": tokenizer_digest}  # fmt: skip
-        write_manifest(folder, fields, {name: a for writer in writers for name, a in writer.arrays().items()})
+        NGRAM_FOLDER.write(folder, fields, {name: a for writer in writers for name, a in writer.arrays().items()})
+
+
+def token_chunks(
+    documents: Iterable[Document], vocab_size: int, chunk_tokens: int, progress: CountingProgress
+) -> Iterator[Array]:
+    """Yields the tokens of the documents with NOTHING after each, about `chunk_tokens` at once. Empty documents are
+    left out. Raises ConfigError for ids outside the vocabulary and for a corpus without tokens."""
+    end = np.array([NOTHING])
+    parts: list[Array] = []
+    size = num_tokens = 0
+
+    def chunk() -> Array:
+        tokens = np.concatenate(parts)
+        ids = tokens[tokens != NOTHING]
+        if len(ids) + len(parts) // 2 != len(tokens) or ids.min() < 0 or ids.max() >= vocab_size:
+            wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < vocab_size)
+            raise ConfigError(f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check both")
+        return tokens
+
+    for document in documents:
+        if len(document) == 0:
+            continue
+        parts += (np.asarray(document, dtype=np.int64), end)
+        size += len(document)
+        num_tokens += len(document)
+        if size >= chunk_tokens:
+            yield chunk()
+            progress("reading", num_tokens)
+            parts, size = [], 0
+    if parts:
+        yield chunk()
+    progress("reading", num_tokens)
+    if num_tokens == 0:
+        raise ConfigError("the corpus has no tokens: give files with text")
 
 
 @dataclass
@@ -248,34 +280,11 @@ class NgramCounter:
     def write_tokens(self, documents: Iterable[Document]) -> Array:
         """Stores the documents. Returns how often each token occurs: [vocab_size]."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
-        end = np.array([NOTHING])
-        parts: list[Array] = []
-        size = num_tokens = 0
         self._path("tokens").write_bytes(b"")
-        for document in documents:
-            if len(document) == 0:
-                continue
-            parts += (np.asarray(document, dtype=np.int64), end)
-            size += len(document)
-            if size >= self.chunk_tokens:
-                self._store(parts, counts)
-                num_tokens += size
-                self.say("reading", num_tokens)
-                parts, size = [], 0
-        self._store(parts, counts)
-        self.say("reading", num_tokens + size)
+        for chunk in token_chunks(documents, self.vocab_size, self.chunk_tokens, self.say):
+            counts += np.bincount(chunk[chunk != NOTHING], minlength=self.vocab_size)
+            append(self._path("tokens"), chunk.astype(np.int32))
         return counts
-
-    def _store(self, parts: list[Array], counts: Array) -> None:
-        if not parts:
-            return
-        chunk = np.concatenate(parts)
-        ids = chunk[chunk != NOTHING]
-        if len(ids) + len(parts) // 2 != len(chunk) or ids.min() < 0 or ids.max() >= self.vocab_size:
-            wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < self.vocab_size)
-            raise ConfigError(f"token id {wrong} is outside the vocabulary of {self.vocab_size} tokens: check both")
-        counts += np.bincount(ids, minlength=self.vocab_size)
-        append(self._path("tokens"), chunk.astype(np.int32))
 
     def write_unigrams(self, counts: Array) -> LevelWriter:
         """Writes level 1: the tokens that occur."""

@@ -199,21 +199,23 @@ class TrainingRecord(DrafterRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountingRecord(DrafterRecord):
-    """The record of an n-gram model. `counts`: num_documents, num_tokens, num_ngrams of each order from 1, num_bytes
-    and digest of the model, tokenizing_seconds and counting_seconds."""
+class CorpusRecord(DrafterRecord):
+    """The record of a model that is made of a corpus. `counts`: num_documents, num_tokens, num_bytes and digest of the
+    model, tokenizing_seconds, counting_seconds (of a datastore: sorting_seconds), and num_ngrams of each order from 1.
+    """
 
     counts: dict[str, Any]
 
     def summary(self) -> str:
         """Returns one line: tokens, n-grams per order, size and speeds."""
         counts, num_tokens = self.counts, self.counts["num_tokens"]
-        sizes = " · ".join(f"{count:,} {order}-grams" for order, count in enumerate(counts["num_ngrams"], start=1))
-        return (
-            f"{num_tokens:,} tokens in {counts['num_documents']:,} documents · {sizes} · "
-            f"{decimal(counts['num_bytes'])} · tokenizing {num_tokens / counts['tokenizing_seconds']:,.0f} tokens/s · "
-            f"counting {num_tokens / counts['counting_seconds']:,.0f} tokens/s"
-        )
+        speeds = {work: counts.get(f"{work}_seconds") for work in ("tokenizing", "counting", "sorting")}
+        return " · ".join([
+            f"{num_tokens:,} tokens in {counts['num_documents']:,} documents",
+            *(f"{count:,} {order}-grams" for order, count in enumerate(counts.get("num_ngrams", ()), start=1)),
+            decimal(counts["num_bytes"]),
+            *(f"{work} {num_tokens / seconds:,.0f} tokens/s" for work, seconds in speeds.items() if seconds),
+        ])  # fmt: skip
 
 
 def data_record(data: TrainingData) -> dict[str, Any]:

@@ -405,23 +405,37 @@ class CorpusSpec(DataSpec):
     """Text files of any size, as in text; limit applies to all of them together."""
 
 
-class NgramSpec(DescribedSpec):
-    """One n-gram model. It counts the tokens of each text, without the special tokens that the target's tokenizer adds.
-    The token that ends the target's texts follows the answer of a row."""
+class CorpusModelSpec(DescribedSpec):
+    """A model that is made of the tokens of each text, without the special tokens that the target's tokenizer adds. The
+    token that ends the target's texts follows the answer of a row."""
 
-    kind: Literal["ngram"] = "ngram"
+    kind: str
     target: Text = "embedded:target"
-    """The model whose tokens are counted: hub id, folder or embedded:NAME."""
+    """The model whose tokens are used: hub id, folder or embedded:NAME."""
     target_revision: str | None = None
     """Hub revision of the target."""
     data: CorpusSpec
     output: Text
-    """Folder of the n-gram model."""
+    """Folder of the model."""
     seed: Seed = 0
     """Seed of the rows that are drawn from the embedded world."""
+
+
+class NgramSpec(CorpusModelSpec):
+    """One n-gram model."""
+
+    kind: Literal["ngram"] = "ngram"
     order: Annotated[int, Field(ge=1, le=16)] = 2
     """Tokens of the longest n-gram; 2 counts bigrams."""
 
+
+class RetrievalSpec(CorpusModelSpec):
+    """One datastore. All tokens are sorted in memory, which takes about 50 bytes for each."""
+
+    kind: Literal["retrieval"] = "retrieval"
+
+
+CORPUS_MODELS: dict[str, type[CorpusModelSpec]] = {"ngram": NgramSpec, "retrieval": RetrievalSpec}
 
 # A key for --set of each kind, in help and errors.
 EXAMPLES = {
@@ -432,5 +446,6 @@ EXAMPLES = {
     "eagle": "eagle.num_draft_steps=3",
     "eagle3": "eagle3.num_draft_steps=5",
     "ngram": "data.split=train",
+    "retrieval": "data.split=train",
 }
-KINDS = (*get_args(Kind), *get_args(NgramSpec.model_fields["kind"].annotation))
+KINDS = (*get_args(Kind), *CORPUS_MODELS)

@@ -23,14 +23,15 @@ from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resumable_folder import replacing
 from specbench.embedded.family import MANIFEST, digest_of, read_manifest
 from specbench.embedded.world import WORLDS
-from specbench.models.ngram import vocabulary_digest
+from specbench.models.array_folder import vocabulary_digest
 from specbench.specs.components import build
 from specbench.training.command import cache_folder, train_with_settings
+from specbench.training.datastore_build import build_datastore
 from specbench.training.ngram_build import build_ngrams as count_ngrams
 from specbench.training.output import TrainingRecord
 from specbench.training.spec import TrainSpec
 from tools.embedded.evaluation import member_figures
-from tools.embedded.recipes import MEMBERS, TOKENIZERS, Member, NgramRecipe, Recipe, TokenizerRecipe, TrainedMember
+from tools.embedded.recipes import MEMBERS, TOKENIZERS, CorpusRecipe, Member, Recipe, TokenizerRecipe, TrainedMember
 from tools.embedded.rows import evaluation_rows, training_rows
 from tools.embedded.training import batches, encode_example, grow_model, new_model, train_stage, world_examples
 
@@ -170,7 +171,7 @@ def say(line: str) -> None:
 
 def smoke_version(recipe: Recipe) -> Recipe:
     """Returns the same member built from a hundredth of the data, in two steps of every stage."""
-    if isinstance(recipe, NgramRecipe):
+    if isinstance(recipe, CorpusRecipe):
         return replace(recipe, num_rows=recipe.num_rows // SMOKE_SHARE)
     if isinstance(recipe, TrainedMember):
         steps = {"num_steps": 2, "max_new_tokens": 8}
@@ -191,8 +192,8 @@ def make_tokenizer(name: str, smoke: bool) -> PreTrainedTokenizerBase:
 def make_member(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
     """Builds a member in its folder. Returns its log."""
     entry = {"recipe": asdict(recipe), "tokenizer_recipe": asdict(TOKENIZERS[recipe.tokenizer])}
-    if isinstance(recipe, NgramRecipe):
-        return entry | make_ngram(recipe, tokenizer, output)
+    if isinstance(recipe, CorpusRecipe):
+        return entry | make_from_corpus(recipe, tokenizer, output)
     if isinstance(recipe, TrainedMember):
         return entry | make_trained(recipe, output)
     return entry | make_model(recipe, tokenizer, output)
@@ -216,11 +217,15 @@ def make_model(recipe: Member, tokenizer: PreTrainedTokenizerBase, output: Path)
     return {"num_params": model.num_parameters(), "stages": stages}
 
 
-def make_ngram(recipe: NgramRecipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
-    """Counts the n-grams of seeded rows as the target receives them. Returns the numbers of tokens and of n-grams."""
+def make_from_corpus(recipe: CorpusRecipe, tokenizer: PreTrainedTokenizerBase, output: Path) -> dict[str, Any]:
+    """Makes an n-gram model or a datastore of seeded rows as the target receives them. Returns numbers of tokens and
+    of n-grams."""
     rows = training_rows(recipe.worlds, recipe.num_rows, Random(recipe.seed), recipe.mix_power)
     documents = (encode_example(tokenizer, WORLDS[row["task"]].example(row))[0] for row in rows)
     digest = vocabulary_digest(tokenizer.get_vocab())
+    if recipe.order is None:
+        store = build_datastore(documents, len(tokenizer), output / recipe.name, digest)
+        return {"num_tokens": store.num_tokens}
     model = count_ngrams(documents, recipe.order, len(tokenizer), output / recipe.name, digest)
     return {"num_tokens": model.num_tokens, "num_ngrams": model.num_ngrams}
 

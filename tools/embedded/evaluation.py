@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from specbench.decoding.sampling import Sampling
 from specbench.embedded.world import WORLDS
+from specbench.models.datastore import Datastore, most_frequent_tree
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa_checkpoint import load_medusa
@@ -20,7 +21,7 @@ from specbench.models.ngram import NgramModel
 from specbench.training.heads import draft_steps, read_by_target
 from specbench.training.passes import Sample, batches_of
 from specbench.training.teacher import GenerationJob, Generator
-from tools.embedded.recipes import NgramRecipe, Recipe, TrainedMember
+from tools.embedded.recipes import CorpusRecipe, Recipe, TrainedMember
 
 WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place
@@ -49,12 +50,30 @@ def predictor(model: Any) -> Predict:
     return predict
 
 
-def ngram_predictor(ngrams: NgramModel) -> Predict:
+def ngram_predictor(folder: Path) -> Predict:
     """Returns a function for an n-gram model's most likely token at each position of an output."""
+    ngrams = NgramModel.load(folder)
 
     def predict(prompt: list[int], output: list[int]) -> list[int]:
         ids = prompt + output
         return [ngrams.best(ids[:end][-ngrams.order :]) for end in range(len(prompt), len(ids))]
+
+    return predict
+
+
+def retrieval_predictor(folder: Path) -> Predict:
+    """Returns a function for the most frequent token after the longest match at each position of an output; −1 where
+    nothing matches."""
+    store = Datastore.load(folder)
+
+    def best(ids: list[int]) -> int:
+        rows = store.continuations(ids[-16:], max_match=16, min_match=1, depth=1, most=5000)
+        tokens, _ = most_frequent_tree(rows, store.vocab_size, (), num_nodes=1)
+        return tokens[0] if tokens else -1
+
+    def predict(prompt: list[int], output: list[int]) -> list[int]:
+        ids = prompt + output
+        return [best(ids[:end]) for end in range(len(prompt), len(ids))]
 
     return predict
 
@@ -142,9 +161,9 @@ def member_figures(folder: Path, recipes: list[Recipe], rows: list[WorldRow], nu
     outputs = TargetOutputs(tokenizer, rows, greedy_ids(target, prompts_of(tokenizer, rows), num_new))
     found: dict[str, Any] = {"num_rows": len(rows), "target": {"exact": exact_share(tokenizer, rows, outputs.ids)}}
     for recipe in recipes:
-        if isinstance(recipe, NgramRecipe):
-            ngrams = NgramModel.load(folder / recipe.name)
-            found[recipe.name] = {"agreement": outputs.agreement(tokenizer, ngram_predictor(ngrams))}
+        if isinstance(recipe, CorpusRecipe):
+            predict = (retrieval_predictor if recipe.order is None else ngram_predictor)(folder / recipe.name)
+            found[recipe.name] = {"agreement": outputs.agreement(tokenizer, predict)}
         elif recipe.role == "head":
             found[recipe.name] = {"agreement_by_depth": head_agreement(folder, recipe.name, outputs)}
         elif recipe.role == "drafter":

@@ -42,7 +42,7 @@ class TokenizerRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberIdentity:
-    """The fields of every member's recipe. `role`: target, drafter, ngram or head."""
+    """The fields of every member's recipe. `role`: target, drafter, ngram, retrieval or head."""
 
     name: str
     role: str = "drafter"
@@ -67,11 +67,12 @@ class Member(MemberIdentity):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NgramRecipe(MemberIdentity):
-    """An n-gram folder over the tokens of a tokenizer, counted on rows of some worlds: prompt, completion, end."""
+class CorpusRecipe(MemberIdentity):
+    """An n-gram model, which has an order, or a datastore. It is made of the tokens of rows of some worlds: prompt,
+    completion, end."""
 
     worlds: Mapping[str, float]
-    order: int
+    order: int | None = None
     num_rows: int
     mix_power: float
     seed: int
@@ -89,13 +90,13 @@ class TrainedMember(MemberIdentity):
     stages: tuple[Mapping[str, Any], ...]
 
 
-Recipe = Member | NgramRecipe | TrainedMember
+Recipe = Member | CorpusRecipe | TrainedMember
 
 
 def recipe_of(entry: Mapping[str, Any]) -> Recipe:
     """Returns the recipe of an entry of recipes.yaml."""
-    if "order" in entry:
-        return NgramRecipe(**entry)
+    if "num_rows" in entry:
+        return CorpusRecipe(**entry)
     if "start" in entry:
         return TrainedMember(**{**entry, "stages": tuple(entry["stages"])})
     return Member(**{**entry, "stages": tuple(Stage(**stage) for stage in entry["stages"])})

@@ -3,8 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 import torch
@@ -15,10 +14,11 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling, residual
-from specbench.models.causal_lm import ModelPair
+from specbench.models.array_folder import Array, ArrayModel, vocabulary_digest
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import uploaded
 from specbench.models.loading import model_source
-from specbench.models.ngram import Array, NgramModel, Span, vocabulary_digest
+from specbench.models.ngram import NgramModel, Span
 from specbench.models.timing import Clock, PassLog
 from specbench.specs.components import DraftTemperature
 
@@ -150,9 +150,8 @@ class SparseProbs(DenseProbs):
         return torch.zeros(len(self.rows), device=self.device).index_add_(0, self._numbers, values)
 
 
-EMBEDDED_TARGET, EMBEDDED_NGRAM = "embedded:target", "embedded:ngram"
+EMBEDDED_TARGET = "embedded:target"
 RESOLUTION = 1 << 52  # of uniform draws: u < 1 times a float64 rounds to less than that float64
-HOW = "train one with `specbench train ngram --target {target}` and give --set drafter.path=DIR"
 
 
 class NgramDrafter(Drafter):
@@ -225,19 +224,28 @@ def ngram_drafter(
     """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
     parameters or its own temperature. A model made with another tokenizer raises ConfigError."""
     target = models.target
-    how = HOW.format(target=target.name)
+    model, name = model_for(target, NgramModel, path)
+    sampling = sampling.at(temperature)
+    return NgramDrafter(model, sampling, target.eos_token_ids, target.vocab_size, target.device, name)
+
+
+AnyModel = TypeVar("AnyModel", bound=ArrayModel)
+
+
+def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) -> tuple[AnyModel, str]:
+    """Returns the model in the folder `path`, or the one that comes with the embedded target, and its name.
+
+    Raises ConfigError for a target without one, a folder that is no complete model, and one of another tokenizer.
+    """
+    kind = model_type.kind
+    how = f"train one with `specbench train {kind.command} --target {target.name}` and give --set drafter.path=DIR"
     if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no n-gram model of its own: {how}")
-    model = load_embedded() if path is None else NgramModel.load(path)
+        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {kind.noun} of its own: {how}")
+    name = f"embedded:{kind.command}" if path is None else path
+    model = model_type.load(model_source(name) if path is None else path)
     if model.tokenizer_digest != vocabulary_digest(target.vocabulary) or model.max_token_id >= target.vocab_size:
         raise ConfigError(
             f"drafter.path = '{path or model.path}': its tokens are of another tokenizer than that of target "
             f"'{target.name}': {how}"
         )
-    sampling = sampling.at(temperature)
-    name = EMBEDDED_NGRAM if path is None else path
-    return NgramDrafter(model, sampling, target.eos_token_ids, target.vocab_size, target.device, name)
-
-
-def load_embedded() -> NgramModel:
-    return NgramModel.load(Path(model_source(EMBEDDED_NGRAM)))
+    return model, name

@@ -1,4 +1,4 @@
-"""`specbench train ngram`: settings → texts → tokens of the target → an n-gram model with its record."""
+"""`specbench train ngram` and `retrieval`: settings → texts → tokens of the target → a model with its record."""
 
 import hashlib
 import time
@@ -13,15 +13,18 @@ from rich.progress import TaskProgressColumn
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
+from specbench.models.array_folder import ArrayModel, vocabulary_digest
+from specbench.models.datastore import Datastore
 from specbench.models.loading import load_tokenizer
-from specbench.models.ngram import NgramModel, check_replaceable, replacing_model, vocabulary_digest
+from specbench.models.ngram import NgramModel
 from specbench.results.environment import environment
 from specbench.training.command import warn_of_overlap
 from specbench.training.cost import CostMeter
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
+from specbench.training.datastore_build import store_into
 from specbench.training.ngram_build import count_into
-from specbench.training.output import CountingRecord, data_record, utc_now
-from specbench.training.spec import CorpusSpec, NgramSpec
+from specbench.training.output import CorpusRecord, data_record, utc_now
+from specbench.training.spec import CorpusModelSpec, CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
 
@@ -88,8 +91,8 @@ class TokenizedTexts:
             for prompt, ids in zip(prompts, batch, strict=True)
         ]
 
-    def counting(self, doing: str, num_tokens: int) -> None:
-        """Reports what `count_into` does after all texts are read."""
+    def building(self, doing: str, num_tokens: int) -> None:
+        """Reports what `count_into` or `store_into` does after all texts are read."""
         if doing != "reading":
             self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
 
@@ -111,28 +114,35 @@ def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPromp
 OF_NETWORKS = ("dtype", "attention", "engine")
 
 
-def run_counting(spec: NgramSpec, console: Console, command: str) -> CountingRecord:
-    """Counts as the settings say and replaces a model in the output folder. Returns the record. Raises ConfigError."""
-    output = Path(spec.output)
-    check_replaceable(output)
+MODELS: dict[str, type[ArrayModel]] = {"ngram": NgramModel, "retrieval": Datastore}
+
+
+def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> CorpusRecord:
+    """Makes a model as the settings say; it replaces one in the output folder. Raises ConfigError."""
+    output, model_type = Path(spec.output), MODELS[spec.kind]
+    model_type.kind.check_replaceable(output)
     with CostMeter(torch.device("cpu")) as meter:
         data = gather_data(spec.data, spec.seed)
         warn_of_overlap(data, console)
         tokenizer = load_tokenizer(spec.target, spec.target_revision)
         documents = TokenizedTexts(data, spec.data, tokenizer, console)
-        with replacing_model(output) as folder, documents.bar:
+        with model_type.kind.replacing(output) as folder, documents.bar:
             start = time.perf_counter()
             vocabulary: dict[str, int] = tokenizer.get_vocab()
             digest = vocabulary_digest(vocabulary)
-            count_into(folder, documents, spec.order, max(vocabulary.values()) + 1, digest, documents.counting)
+            vocab_size = max(vocabulary.values()) + 1
+            if isinstance(spec, NgramSpec):
+                count_into(folder, documents, spec.order, vocab_size, digest, documents.building)
+            else:
+                store_into(folder, documents, vocab_size, digest, documents.building)
             seconds = time.perf_counter() - start
             num_texts = documents.num_documents - data.num_prompts
             corpus = [f"{num_texts} from {', '.join(spec.data.corpus)}"] if spec.data.corpus else []
-            record = CountingRecord(
+            record = CorpusRecord(
                 settings=spec.model_dump(mode="json"),
                 data={**data_record(data), "digest": documents.digest, "sources": [*data.sources, *corpus]},
                 models={"target": {"name": spec.target, "tokenizer_digest": digest}},
-                counts=count_record(folder, documents, seconds),
+                counts=counts_of(model_type.load(folder), documents, seconds),
                 cost=meter.cost(),
                 environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
                 command=command,
@@ -142,11 +152,13 @@ def run_counting(spec: NgramSpec, console: Console, command: str) -> CountingRec
     return record
 
 
-def count_record(folder: Path, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
-    """Returns the `counts` of `CountingRecord`. `seconds`: of tokenizing and counting together."""
-    model = NgramModel.load(folder)
-    return {
-        "num_documents": documents.num_documents, "num_tokens": model.num_tokens, "num_ngrams": model.num_ngrams,
-        "num_bytes": sum(path.stat().st_size for path in folder.iterdir()), "digest": model.digest,
-        "tokenizing_seconds": documents.seconds, "counting_seconds": seconds - documents.seconds,
+def counts_of(model: ArrayModel, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
+    """Returns the `counts` of `CorpusRecord`. `seconds`: of tokenizing and of all else together."""
+    counts: dict[str, Any] = {"num_documents": documents.num_documents, "num_tokens": model.num_tokens}
+    if isinstance(model, NgramModel):
+        counts["num_ngrams"] = model.num_ngrams
+    return counts | {
+        "num_bytes": sum(path.stat().st_size for path in model.path.iterdir()), "digest": model.digest,
+        "tokenizing_seconds": documents.seconds,
+        "counting_seconds" if "num_ngrams" in counts else "sorting_seconds": seconds - documents.seconds,
     }  # fmt: skip

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.drafters.ngram import model_for
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal
 from specbench.decoding.sampling import Sampling
@@ -37,6 +37,9 @@ class RetrievalDrafter(Drafter):
         self.name = name or str(datastore.path)
         self.revision = datastore.digest
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(self.num_nodes)
 
     def prefill(self, prompt_ids: list[int]) -> None:
         pass  # the drafter has no state: it reads the last tokens in every proposal

@@ -17,7 +17,7 @@ from specbench.specs.run import embedded_drafter
 MAX_NEW_TOKENS = 32
 OF_ANOTHER_VOCABULARY = ("slem", "tli")
 OWN_DRAFTERS = {"slem": "drafter-bpe", "tli": "drafter-bpe", "slrs": "drafter-bytes"}
-LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld")
+LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld", "rest")
 
 
 Expected = Callable[[int], tuple[list[int], list[int]]]

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from specbench.cli.help.text import find_help, method_text
+from specbench.cli.help.text import find_help, help_text
 from specbench.cli.help.tree import drawing, first_sentence, tree_help
 from specbench.cli.info import show
 from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
@@ -46,7 +46,7 @@ def test_every_method_with_trees_is_drawn(method: str, by_depth: list[int], num_
     found = tree_help(load_method(method))
     assert found is not None and not found.is_example
     assert (found.nodes_by_depth, found.num_own) == (by_depth, num_own)
-    text = method_text(find_help(method))  # type: ignore[arg-type]
+    text = help_text(find_help(method)[0])
     assert f"tree: at most {sum(by_depth)} draft tokens on {len(by_depth)} levels" in text
     assert f"up to {sum(by_depth) + num_own} tokens of the tree" in " ".join(text.split())
     assert "a step:\n  1. draft: " in text and "\n  2. one pass: " in text and "\n  4. kept path: " in text
@@ -62,7 +62,7 @@ def test_fewer_draft_tokens_cut_the_drawing() -> None:
 def test_a_tree_that_grows_is_an_example() -> None:
     found = tree_help(load_method("eagle3"))
     assert found is not None and found.is_example and sum(found.nodes_by_depth) == 12
-    text = method_text(find_help("eagle3"))  # type: ignore[arg-type]
+    text = help_text(find_help("eagle3")[0])
     assert "tree: it grows as it is drafted; an example of 12 draft tokens" in text
     assert "up to 59 tokens of the tree" in text
 
@@ -70,7 +70,7 @@ def test_a_tree_that_grows_is_an_example() -> None:
 @pytest.mark.parametrize("method", ["ar", "sd", "pld", "routed", "hf-sd", "draft-only"])
 def test_other_methods_have_no_tree(method: str) -> None:
     assert tree_help(load_method(method)) is None
-    assert "tree:" not in method_text(find_help(method))  # type: ignore[arg-type]
+    assert "tree:" not in help_text(find_help(method)[0])
 
 
 def test_the_tree_of_lookahead_is_that_of_its_drafter() -> None:

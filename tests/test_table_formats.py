@@ -35,7 +35,7 @@ def test_latex_has_as_many_columns_as_it_says():
     columns = re.search(r"\\begin{tabular}{([lr]+)}", text)[1]
     cells = parsed(text)
     assert len(cells) == 3 and {len(line) for line in cells} == {len(columns)} and "row" not in cells[0]
-    assert columns == "llrrrrrrl"
+    assert columns == "llrrrrrrrl"
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}"), "braces are balanced"
     for name in ("table", "tabular"):
         assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 1

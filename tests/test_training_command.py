@@ -249,8 +249,8 @@ def test_four_bits_train_adapters_of_a_plain_checkpoint(
     """Both models are in 4 bits and AdamW in 8; what is written has the precision and the tensors of the drafter."""
     made: list[torch.optim.Optimizer] = []
 
-    def noted(parameters: Any, spec: TrainSpec) -> torch.optim.Optimizer:
-        made.append(make_optimizer(parameters, spec))
+    def noted(model: Any, spec: TrainSpec) -> torch.optim.Optimizer:
+        made.append(make_optimizer(model, spec))
         return made[-1]
 
     monkeypatch.setattr("specbench.training.loop.make_optimizer", noted)

@@ -3,8 +3,9 @@
 `python -m tools.embedded [--smoke] [--output DIR] [--only MEMBER]`.
 
 Without --output the weights go into the package: members that exist at their version are kept, the others are built.
-With --output DIR all members are built in DIR. The build is seeded and runs on one CPU thread for two hours, and a
-quarter of an hour more for the drafters that are trained from others. The log counts processor seconds.
+With --output DIR all members are built in DIR. The build is seeded and runs on one CPU thread for two hours, a quarter
+of an hour more for the drafters that are trained from others, and an hour and a quarter for the draft heads. The log
+counts processor seconds.
 """
 
 import argparse

@@ -238,7 +238,8 @@ def build_members(output: Path, names: list[str], smoke: bool) -> dict[str, Any]
     output.mkdir(parents=True, exist_ok=True)
     log_path = output / "build.json"
     log: dict[str, Any] = json.loads(log_path.read_text(encoding="utf-8")) if log_path.is_file() else {"members": {}}
-    command = "python -m tools.embedded" + " --smoke" * smoke + f" --only {names[0]}" * (len(names) == 1)
+    only = f" --only {names[0]}" if len(names) == 1 else ""
+    command = "python -m tools.embedded" + " --smoke" * smoke + only
     made = kept_tokenizers(output, MEMBERS.values(), names)
     for name in names:
         started = time.process_time()

@@ -1,5 +1,6 @@
 """A decoder: one method, ready to decode prompts with one pair of models."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -90,6 +91,13 @@ class DraftingDecoder(Decoder):
             self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,
             sampling=self.sampling, stop=stop, generator=generator,
         )  # fmt: skip
+
+
+def drafting_decoders(decoders: Iterable[Decoder]) -> Iterator[DraftingDecoder]:
+    """Yields the decoders that run the decode loop."""
+    for decoder in (part for each in decoders for part in each.parts):
+        if isinstance(decoder, DraftingDecoder):
+            yield decoder
 
 
 def stream_seed(*parts: str | int) -> int:

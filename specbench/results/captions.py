@@ -104,6 +104,8 @@ def caption(rows: Sequence[Row]) -> list[str]:
     if row.value("tree_nodes") is not None:
         nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
+    if row.options.get("drafter", {}).get("memory") == "cell":
+        sentences.append("the drafter remembers the prompts before: the order of the prompts changes its speed")
     cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")

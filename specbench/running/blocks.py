@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specbench.core.digests import text_digest
-from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.models.text_model import TextModel
@@ -142,9 +142,12 @@ _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, w
 
 
 def warm_up_cell(cell: Cell, chat: str) -> None:
-    """Warms up every method of a cell on as many tokens as the cell's longest conversation has."""
+    """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Drafters that learn
+    from prompt to prompt forget what they learnt before."""
     for decoder in cell.decoders:
         warm_up([decoder], longest_conversation(cell, decoder.model, chat), cell.context_limit)
+    for drafting in drafting_decoders(cell.decoders):
+        drafting.drafter.begin_cell()
 
 
 def longest_conversation(cell: Cell, model: TextModel, chat: str) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.sampling import Sampling
 from specbench.models.text_model import TextModel
 from specbench.running.compose import compose, sampling_of
@@ -63,6 +63,16 @@ def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, Task
     ]
 
 
+def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
+    """Raises ConfigError for repeats with a drafter that learns from prompt to prompt: it would know the answers."""
+    for decoder in drafting_decoders(decoders):
+        if decoder.drafter.learns_over_prompts and repeats > 1:
+            raise ConfigError(
+                f"--repeats {repeats}: the drafter of method '{decoder.method.name}' remembers the prompts before, so "
+                "that it knows the answers from the second repeat on: give --repeats 1, or --set drafter.memory=prompt"
+            )
+
+
 def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
     """Composes the methods, once per sampling setting, and checks that every prompt fits all models."""
     cells = []
@@ -72,6 +82,7 @@ def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, s
         sampling = sampling_of(merged.generation)
         if sampling not in composed:
             composed[sampling] = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
+            check_memory(composed[sampling], spec.repeats)
         budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
         if merged.truncation is not None:
             data = truncated(data, models.target, budgets, spec.chat)

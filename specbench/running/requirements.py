@@ -11,7 +11,7 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.bridges.translation import Translation
-from specbench.decoding.decoder import Decoder, DraftingDecoder
+from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.models.causal_lm import CausalLM
 from specbench.models.compiling import VERBS
@@ -183,13 +183,6 @@ def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tupl
     for decoder in drafting_decoders(decoders):
         if decoder.drafter.model is model:
             yield decoder.drafter, decoder.method.num_draft_tokens
-
-
-def drafting_decoders(decoders: Iterable[Decoder]) -> Iterator[DraftingDecoder]:
-    """Yields the decoders that run the decode loop."""
-    for decoder in (part for each in decoders for part in each.parts):
-        if isinstance(decoder, DraftingDecoder):
-            yield decoder
 
 
 def reserve_for(

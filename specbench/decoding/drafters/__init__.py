@@ -29,6 +29,7 @@ class Drafter:
     sampling: Sampling | None = None
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # of a drafter that proposes trees
+    learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Called before the clock starts. A drafter that needs the target's tokens in advance calls `decode`."""
@@ -48,6 +49,10 @@ class Drafter:
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         """Returns the same for the passes of `model` over parts of its trees."""
         return ()
+
+    def begin_cell(self) -> None:
+        """Called after the warm-up of each subset of a task. A drafter that learns from one prompt to the next forgets
+        everything here (see `learns_over_prompts`)."""
 
     def prefill(self, prompt_ids: list[int]) -> None:
         """Forgets the last sequence and reads a new prompt, before the decode clock starts."""

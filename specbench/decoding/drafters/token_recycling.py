@@ -28,7 +28,7 @@ class TokenRecycling(Drafter):
         self.shape = shape
         self.num_ranks = num_ranks
         self.eos_token_ids = eos_token_ids
-        self.forgets = forgets
+        self.learns_over_prompts = not forgets
         self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
@@ -36,8 +36,11 @@ class TokenRecycling(Drafter):
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return padded_lengths(len(self.shape.parents))
 
+    def begin_cell(self) -> None:
+        self._followers = {}
+
     def prefill(self, prompt_ids: list[int]) -> None:
-        if self.forgets:
+        if not self.learns_over_prompts:
             self._followers = {}
         self._last_token = prompt_ids[-1]
 
@@ -69,7 +72,8 @@ class TokenRecycling(Drafter):
 
 MEMORY = (
     "prompt: the remembered tokens are forgotten before each prompt; cell: they are kept for all prompts of a cell (a "
-    "task's subset), as in the published code, so that a prompt's speed depends on the prompts before it."
+    "task's subset) and forgotten before the next, so that a prompt's speed depends on the prompts before it; a "
+    "resumed run begins with an empty memory. The published code keeps them over all prompts."
 )
 CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 

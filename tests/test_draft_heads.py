@@ -1,7 +1,8 @@
 """Draft heads: what they read and cache, the trees that they draft, and that training and drafting agree."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,17 @@ def test_a_saved_head_is_read_again_unchanged(kind: str, tmp_path: Path) -> None
         assert torch.equal(value, again.model.state_dict()[name]), name
 
 
+def test_a_head_of_another_layout_keeps_it(tmp_path: Path) -> None:
+    """A published head that is trained further reads the same hidden states in the same way."""
+    model, folder = target(), tmp_path / "head"
+    head = new_head("eagle3", model)
+    head.model.layout = replace(head.model.layout, hidden_layers=(1, 2, 4), norm_before_residual=True)
+    folder.mkdir()
+    head.save(folder, torch.float32)
+    spec = build(TrainSpec, {"kind": "eagle3", "data": {"text": {"en": "x"}}, "output": "x", "drafter": str(folder)})
+    assert DraftHead.of(spec, model).model.layout == head.model.layout
+
+
 def test_a_restricted_vocabulary_is_that_of_the_training_texts(tmp_path: Path) -> None:
     model = target()
     head = new_head("eagle3", model, draft_vocab_size=3)
@@ -232,8 +244,10 @@ def test_a_restricted_vocabulary_is_that_of_the_training_texts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("method", "options", "problem"),
     [
-        ("eagle3", ["drafter.num_nodes=null"], "drafter.top_k: a growing tree has the options top_k and num_nodes"),
+        ("eagle3", ["drafter.num_nodes=null"], "has the options top_k and num_nodes"),
         ("eagle3", ["drafter.widths=[2]"], "leave out widths"),
+        ("eagle3", ["drafter.draws=independent"], "leave out draws"),
+        ("eagle2", ["drafter.temperature=0.5"], "leave out temperature"),
         ("medusa", ["num_draft_tokens=5"], "the drafter's trees have 4 levels"),
     ],
 )
@@ -275,3 +289,13 @@ def test_a_head_of_another_kind_is_refused(tmp_path: Path) -> None:
     _, (spec,) = with_overrides([], [load_method("eagle3")], [f"drafter.path={path}"])
     with pytest.raises(ConfigError, match="it is a head of kind eagle, not eagle3"):
         compose(spec, ModelPair(model), Sampling(0.0))
+
+
+@pytest.mark.parametrize(("method", "is_used"), [("eagle3", False), ("eagle3,sd", True)])
+def test_a_draft_model_beside_a_head_is_named(
+    method: str, is_used: bool, specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """A head is not given by --drafter: a run that does so would measure another head."""
+    given = ["--drafter", "embedded:drafter", "--subset", "en", "--limit", "1", "--set", "generation.max_new_tokens=4"]
+    code, _, err = specbench("run", "--task", "mgsm", "--method", method, *given, "--output", str(tmp_path / "run"))
+    assert code == 0 and ("--drafter embedded:drafter: has no effect" in err) != is_used

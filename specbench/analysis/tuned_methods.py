@@ -83,7 +83,11 @@ def checked_numbers(method: MethodSpec, lengths: Sequence[str] | None, sizes: Se
             f"--sizes {','.join(sizes)}: the drafter of {method.name} has no num_nodes, depth and rank_chances: give "
             "--lengths, or leave it out"
         )
-    return checked_lengths([str(length) for length in LENGTHS] if lengths is None else lengths, method)
+    if lengths is not None:
+        return checked_lengths(lengths, method)
+    deepest = method.drafter.features.tree_depth
+    longest = max(LENGTHS) if deepest is None else deepest(**method.drafter.options)
+    return checked_lengths([str(length) for length in LENGTHS if length <= longest] or [str(longest)], method)
 
 
 def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:

@@ -73,7 +73,7 @@ def decode(
     state = GenerationState(prompt_ids, stop)
     clock = target.passes.clock
     start_seconds = clock.now()
-    draft_ready_seconds = read_prompt(target, drafter, state, sampling, generator)
+    draft_prefill_seconds = read_prompt(target, drafter, state, sampling, generator)
     draft_passes, tokenizing = drafter.passes or PassLog(clock), drafter.tokenizing or Stopwatch()
     for log in (target.passes, draft_passes, state.tokenizing, tokenizing):
         log.clear()
@@ -110,7 +110,7 @@ def decode(
         target_passes=target.passes.read(),
         draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,
-        draft_prefill_seconds=draft_ready_seconds - start_seconds,
+        draft_prefill_seconds=draft_prefill_seconds,
         decode_seconds=last_token_seconds - first_token_seconds,
         rule_seconds=max(0.0, chosen - sum(drafted[number][1] for number in passes_of_rules)),
         tokenizer_seconds=state.tokenizing.seconds + tokenizing.seconds,
@@ -120,15 +120,19 @@ def decode(
 def read_prompt(
     target: ScoringModel, drafter: Drafter, state: GenerationState, sampling: Sampling, generator: torch.Generator
 ) -> float:
-    """Reads the prompt and emits the first token. Returns the time at which the drafter had read it."""
+    """Reads the prompt and emits the first token. Returns the seconds in which the drafter read it: before the target
+    or, if it reads hidden states, after it."""
+    clock = target.passes.clock
+    start = clock.now()
     drafter.prefill(state.prompt_ids)
-    draft_ready_seconds = target.passes.clock.now()
+    draft_seconds = clock.now() - start
     target.reset()
     target.hidden_layers = drafter.hidden_layers
     output = target.score(state.prompt_ids, 1)
     state.start(Distributions(output.logits, sampling).draw(0, generator))
+    observed = clock.now()
     drafter.observe(Proposal(), output, Verification(0, state.ids[-1]))
-    return draft_ready_seconds
+    return draft_seconds + clock.now() - observed
 
 
 def judged_column(name: str, state: GenerationState) -> list[float] | None:

@@ -10,6 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
+from specbench.running.models import parts
 from specbench.running.plan import without
 from specbench.running.request import Request
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
@@ -102,11 +103,16 @@ def check_counts(options: RunOptions) -> None:
 
 def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
     """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
-    whose bundled sample lacks subsets, and for each route that no subset uses."""
+    whose bundled sample lacks subsets, for each route that no subset uses, and for a draft model that no method uses.
+    """
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)
     for task, missing in spec.left_out().items():
         say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
+    drafter = request.options.drafter
+    if drafter is not None and not any(part.needs_drafter for part in parts(spec.methods)):
+        say(console, f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "
+                     "n-gram model or a datastore is given by --set drafter.path=PATH")  # fmt: skip
     for line in (line for method in spec.methods for line in unused_routes(method, spec.tasks)):
         say(console, line)

@@ -51,8 +51,13 @@ class DraftHead:
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
         checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
         checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
-        load = load_medusa if spec.medusa else load_eagle
-        return cls(load(checkpoint, target), target, spec.drafter, checkpoint.revision)
+        model = load_medusa(checkpoint, target) if spec.medusa else load_eagle(checkpoint, target)
+        if isinstance(model, EagleHead) and model.layout.norm_output:
+            raise checkpoint.problem(
+                "its drafts read normalized states (norm_output), which the layout of trained heads cannot say: train "
+                "a new head"
+            )
+        return cls(model, target, spec.drafter, checkpoint.revision)
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
         """Restricts a new EAGLE-3 head to the `draft_vocab_size` tokens that are most frequent in the learnt texts."""
@@ -162,9 +167,13 @@ def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
     given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if head.layout.generation == 1:
         return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
-    size = head.layout.draft_vocab_size if head.d2t is None else len(head.d2t)
-    sizes = {"draft_vocab_size": size, "target_hidden_size": head.layout.target_width}
-    return {**given, "architectures": ["LlamaForCausalLMEagle3"], **sizes}
+    layout = head.layout
+    size = layout.draft_vocab_size if head.d2t is None else len(head.d2t)
+    return {
+        **given, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": size,
+        "target_hidden_size": layout.target_width, "eagle_aux_hidden_state_layer_ids": list(layout.hidden_layers),
+        "norm_before_residual": layout.norm_before_residual, "norm_output": layout.norm_logits,
+    }  # fmt: skip
 
 
 def eagle_tensors(head: EagleHead, own: dict[str, torch.Tensor], vocab_size: int) -> dict[str, torch.Tensor]:

@@ -104,6 +104,8 @@ def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:
         assert drafter is not None
         with new_member(output / recipe.name) as building:
             shutil.copytree(drafter, building, ignore=shutil.ignore_patterns(*OF_THE_TRAINING), dirs_exist_ok=True)
+            config = building / "config.json"  # that of a head names its target
+            config.write_text(config.read_text().replace(str(output / "target"), "embedded:target"))
     made_from = {name: digest_of(output / name)[0] for name in ("target", recipe.start) if name}
     return {"made_from": made_from, "trainings": made}
 

@@ -117,10 +117,11 @@ def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **opti
     """Returns the number of levels of the tree that the options give; a growing tree has no limit but its size."""
     if top_k is None:
         return len(given_shape(num_nodes=num_nodes, **options).levels)
-    others = [name for name in ("widths", "rank_chances", "depth") if options.get(name) is not None]
+    fixed = ("widths", "rank_chances", "depth", "draws", "temperature")
+    others = [name for name in fixed if options.get(name) not in (None, "auto")]
     if num_nodes is None or others:
         raise ConfigError(
-            f"drafter.top_k: a growing tree has the options top_k and num_nodes: "
+            f"drafter.top_k: a growing tree, of which nothing is drawn, has the options top_k and num_nodes: "
             f"{'leave out ' + ', '.join(others) if others else 'give num_nodes'}"
         )
     return num_nodes
@@ -150,7 +151,10 @@ def eagle_tree_drafter(
     """An EAGLE head drafts a tree: one of a fixed shape, as EAGLE-1 does, or one that grows where the head is
     confident, as EAGLE-2 and EAGLE-3 do (`top_k`)."""
     if top_k is not None:
-        size = tree_depth(top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth)
+        size = tree_depth(
+            top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth, draws=draws,
+            temperature=temperature,
+        )  # fmt: skip
         return eagle_drafter(models, head, path, revision, lambda model: DynamicTreeDrafter(model, size, top_k))
     shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
     drawn = sampling.at(temperature)

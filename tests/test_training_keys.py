@@ -10,7 +10,8 @@ import pytest
 from specbench.cli.train import spec_keys
 from specbench.core import dotted
 from specbench.specs.components import build
-from specbench.training.spec import CORPUS_MODELS, HEADS, NOT_FOR_HEADS, DescribedSpec, TrainSpec
+from specbench.training.kinds import DescribedSpec
+from specbench.training.spec import CORPUS_MODELS, HEADS, NOT_FOR_HEADS, TrainSpec
 
 KINDS = ("scdf", "distill", "finetune", "medusa", "eagle", "eagle3", *CORPUS_MODELS)
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}

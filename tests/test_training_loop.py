@@ -23,7 +23,8 @@ from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
 from specbench.training import train
-from specbench.training.loop import LossPart, RateProgress, make_optimizer, rate_at
+from specbench.training.loop import LossPart, RateProgress, rate_at
+from specbench.training.optimizers import make_optimizer
 from specbench.training.spec import TrainSpec
 from tests.training_toys import (
     NUM_PASSES,

@@ -112,7 +112,10 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
         say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
     drafter = request.options.drafter
     if drafter is not None and not any(part.needs_drafter for part in parts(spec.methods)):
-        say(console, f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "
-                     "n-gram model or a datastore is given by --set drafter.path=PATH")  # fmt: skip
+        say(
+            console,
+            f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "
+            "n-gram model or a datastore is given by --set drafter.path=PATH",
+        )
     for line in (line for method in spec.methods for line in unused_routes(method, spec.tasks)):
         say(console, line)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
+from specbench.training.kinds import ScdfSpec
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     Batch,
@@ -26,7 +27,7 @@ from specbench.training.passes import (
     unfairness,
     unwrapped,
 )
-from specbench.training.spec import ScdfSpec, TrainSpec
+from specbench.training.spec import TrainSpec
 from specbench.training.teacher import GenerationJob, Generator, Ids
 
 Prompts = Sequence[tuple[str, Ids]]  # language and token ids

@@ -21,6 +21,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.decoding.decoder import stream_seed
 from specbench.training.cost import Cost, CostMeter
+from specbench.training.optimizers import make_optimizer, trained_parameters
 from specbench.training.output import CHECKPOINT, OutputFolder
 from specbench.training.spec import TrainSpec
 
@@ -77,11 +78,6 @@ class RateProgress:
             "validation": {str(num_done): loss for num_done, loss in self.validation.items()},
             "steps": [asdict(point) for point in self.curve],
         }
-
-
-def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the parameters that are trained, by name; tied ones once."""
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 @torch.no_grad()
@@ -222,71 +218,6 @@ class Objective(Protocol):
     def validation(self, drafter: nn.Module) -> float | None:
         """Returns the mean loss on the validation data, None if there is none."""
         ...
-
-
-NO_BITSANDBYTES = "quantize = 'nf4': needs bitsandbytes: pip install 'specbench[quant]'"
-
-
-def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
-    """Returns AdamW (arXiv:1711.05101), with 8-bit state (arXiv:2110.02861) for quantised models, or Muon and AdamW.
-    The loop sets its learning rate at every update.
-
-    Raises ConfigError if bitsandbytes or torch's Muon is missing.
-    """
-    parameters = list(trained_parameters(model).values())
-    if spec.optimizer == "muon":
-        return MuonWithAdamW(model, spec.weight_decay)
-    if spec.quantize == "none":
-        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
-    made: torch.optim.Optimizer = bitsandbytes().optim.AdamW8bit(parameters, lr=0.0, weight_decay=spec.weight_decay)
-    return made
-
-
-class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon for the matrices inside the layers of a draft head, AdamW for its output layers, gains and biases."""
-
-    ADAMW_SHARE = 0.15  # of Muon's learning rate
-
-    def __init__(self, head: nn.Module, weight_decay: float) -> None:
-        if not hasattr(torch.optim, "Muon"):
-            raise ConfigError("optimizer = 'muon': needs torch 2.9 or later: install it, or give optimizer=adamw")
-        outputs = {id(parameter) for layer in head.output_layers() for parameter in layer.parameters()}  # type: ignore[operator]
-        trained = list(trained_parameters(head).values())
-        matrices = [each for each in trained if each.ndim == 2 and id(each) not in outputs]
-        chosen = {id(matrix) for matrix in matrices}
-        others = [each for each in trained if id(each) not in chosen]
-        self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay),
-            torch.optim.AdamW(others, lr=0.0, weight_decay=0.0),
-        ]
-        super().__init__(trained, {})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Performs one update with the learning rate of the first parameter group."""
-        rate = self.param_groups[0]["lr"]
-        for part, share in zip(self.parts, (1.0, self.ADAMW_SHARE), strict=True):
-            part.param_groups[0]["lr"] = rate * share
-            part.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the state of both optimizers."""
-        return {"parts": [part.state_dict() for part in self.parts]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the state of both optimizers."""
-        for part, state in zip(self.parts, state_dict["parts"], strict=True):
-            part.load_state_dict(state)
-
-
-def bitsandbytes() -> Any:
-    """Returns the library of 4-bit weights and 8-bit optimizers. Raises ConfigError if it is missing or does not
-    load."""
-    try:
-        import bitsandbytes
-    except Exception as error:  # its import searches for the driver's libraries
-        raise ConfigError(NO_BITSANDBYTES) from error
-    return bitsandbytes
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:

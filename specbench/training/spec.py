@@ -4,160 +4,22 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.components import Spec, Temperature, Text
-
-
-class DescribedSpec(Spec):
-    """A spec that takes the description of each key from the string below it."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-Positive = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class ScdfSpec(DescribedSpec):
-    """Settings of s-CDF (P0 Alg. 1, App. D) and its baselines."""
-
-    estimator: Literal["full", "sampled"] = "full"
-    """The estimator of the loss: the cross-entropy with the target's whole distribution (P0 eq. 10), or on its sampled
-    tokens."""
-    languages_per_pass: Positive = 5
-    """Languages drawn for each pass."""
-    prompts_per_language: Positive = 64
-    """Prompts of each drawn language that the target continues."""
-    mini_batch: Positive = 8
-    """Texts that go through the models together."""
-    num_draft_tokens: Positive = 5
-    """Draft tokens of the proxy acceptance in the log."""
-    temperature: Annotated[Temperature, Field(gt=0)] = 1.0
-    """Temperature of the target's sampled continuations."""
-    weighting: Literal["corrective", "equal", "balanced"] = "corrective"
-    """corrective is s-CDF; equal gives every language the same weight; balanced draws languages by proportions."""
-    proportions: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Draws of each language if the weighting is balanced: {en: 1, sw: 3}."""
-
-    @model_validator(mode="after")
-    def _several_languages(self) -> "ScdfSpec":
-        if self.weighting == "corrective" and self.languages_per_pass < 2:
-            raise ConfigError(
-                "scdf.languages_per_pass = 1: the best language of a pass gets no weight, so nothing would be learnt: "
-                "give 2 or more, or scdf.weighting=equal"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _proportions(self) -> "ScdfSpec":
-        if self.weighting != "balanced" and self.proportions:
-            raise ConfigError(
-                f"scdf.proportions: have no effect with scdf.weighting = '{self.weighting}': set it to balanced, or "
-                "leave them out"
-            )
-        if self.weighting == "balanced" and sum(self.proportions.values()) <= 0:
-            raise ConfigError("scdf.proportions: weighting = 'balanced' needs them: give a number for each language")
-        return self
-
-
-class DistillSpec(DescribedSpec):
-    """Settings of distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
-
-    corpus: Literal["task", "general"] = "task"
-    """task learns the target's greedy answers to the prompts; general learns the texts."""
-    top_k: Positive = 20
-    """Number of the target's most probable tokens that are learnt at each position."""
-    batch_size: Positive = 16
-    """Texts of a pass."""
-    validation_share: Share = 0.05
-    """Share of the prompts that is held out for validation."""
-
-
-class ServerSpec(DescribedSpec):
-    """An OpenAI-compatible server that generates instead of the target. Its key is read from OPENAI_API_KEY."""
-
-    base_url: Text | None = None
-    """URL such as http://localhost:8000/v1; null: the target itself generates."""
-    model: Text | None = None
-    """Name of the target on the server; null: the value of target."""
-
-
-class FinetuneSpec(DescribedSpec):
-    """Settings of language modelling (P3 §2.3, App. F)."""
-
-    stage: Literal["pretrain", "finetune"] = "finetune"
-    """pretrain learns the texts; finetune learns what the target generates from the prompts."""
-    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.3, 0.7, 1.0)
-    """The target answers every prompt once at each of these temperatures."""
-    server: ServerSpec = ServerSpec()
-    batch_size: Positive = 8
-    """Texts of a pass."""
-    epochs: Positive = 3
-    """Epochs if num_steps is null. The paper uses 3 after pretraining and 5 without it."""
-    validation_share: Share = 0.0
-    """Share of the prompts that is held out for validation."""
-
-
-class HeadSpec(DescribedSpec):
-    """Settings of a draft head, which learns the target's distributions on the target's answers to the prompts."""
-
-    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0,)
-    """The target answers every prompt once at each of these temperatures."""
-    batch_size: Positive = 16
-    """Texts of a pass."""
-    epochs: Positive = 2
-    """Epochs if num_steps is null."""
-    validation_share: Share = 0.02
-    """Share of the prompts that is held out for validation."""
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """The loss of each further draft token has this factor more."""
-
-
-class MedusaSpec(HeadSpec):
-    """Settings of Medusa heads (arXiv:2401.10774, §2.2)."""
-
-    num_heads: Annotated[int, Field(ge=1, le=16)] = 5
-    """Heads, which is the number of tokens on the longest path of a draft."""
-    num_blocks: Annotated[int, Field(ge=0, le=4)] = 1
-    """Residual blocks of each head."""
-
-
-class EagleSpec(HeadSpec):
-    """Settings of an EAGLE-1 head (arXiv:2401.15077, §3.2, §4)."""
-
-    epochs: Positive = 20
-    """Epochs if num_steps is null."""
-    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 1
-    """Draft steps that are trained: from the second on, the head reads its own states."""
-    state_weight: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the distance to the target's hidden state (smooth L1)."""
-    logit_weight: Annotated[float, Field(ge=0)] = 0.1
-    """Weight of the cross-entropy with the target's distribution."""
-
-
-class Eagle3Spec(HeadSpec):
-    """Settings of an EAGLE-3 head (arXiv:2503.01840, §3.2)."""
-
-    epochs: Positive = 10
-    """Epochs if num_steps is null. The paper uses at most 40."""
-    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 7
-    """Draft steps that are trained: from the second on, the head reads its own states."""
-    draft_vocab_size: Positive | None = None
-    """The head drafts only this number of tokens, those most frequent in the training texts; null: all."""
-
-
-class LoraSpec(DescribedSpec):
-    """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
-
-    rank: Positive = 16
-    """Rank of the adapters."""
-    alpha: Positive = 32
-    """The adapters are scaled by alpha / rank."""
-    dropout: Share = 0.0
-    """Dropout of the adapters' input."""
-
+from specbench.specs.components import Text
+from specbench.training.kinds import (
+    DescribedSpec,
+    DistillSpec,
+    Eagle3Spec,
+    EagleSpec,
+    FinetuneSpec,
+    HeadSpec,
+    LoraSpec,
+    MedusaSpec,
+    Positive,
+    ScdfSpec,
+)
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 

@@ -28,16 +28,8 @@ from specbench.models.checkpoints import identified
 from specbench.models.loading import choose_device, load_model, model_source
 from specbench.results.environment import environment
 from specbench.training.draft_head import DraftHead
-from specbench.training.loop import (
-    Loop,
-    Objective,
-    RateProgress,
-    StepCurve,
-    bitsandbytes,
-    load_weights,
-    set_weights,
-    trained_parameters,
-)
+from specbench.training.loop import Loop, Objective, RateProgress, StepCurve, load_weights, set_weights
+from specbench.training.optimizers import bitsandbytes, trained_parameters
 from specbench.training.output import (
     OutputFolder,
     TrainingRecord,

@@ -1,6 +1,7 @@
 """Words that no command can take: one line on stderr and exit code 2, before anything is measured. Interrupts: 130."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,15 +42,19 @@ def test_it_is_refused_with_one_line_before_anything_is_measured(
 @pytest.mark.parametrize("module", ["typer", "torch", "transformers"])
 def test_an_interrupt_while_a_module_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
     """The module stands in front of the library's, and turns the exception into another, as some libraries do."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
     (tmp_path / f"{module}.py").write_text(
         "import os, signal\n"
         "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    [None for _ in range(10**6)]\n"
         "except BaseException:\n    raise ImportError('not whole')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "specbench", *RUN], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "specbench", *RUN], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, earlier)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 

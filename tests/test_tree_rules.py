@@ -20,9 +20,11 @@ from specbench.decoding.tree_rules import (
     Typical,
     Walk,
     WalkingRule,
+    k_seq_factor,
     normalized,
     normalized_residual,
 )
+from specbench.decoding.verification import exact_match
 
 VOCAB, DEPTH = 3, 2
 Tokens = tuple[int, ...]
@@ -174,17 +176,45 @@ def distance(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal
     return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
 
 
+class Given(Distributions):
+    """The target's distributions with given outcomes of the draws from all rows."""
+
+    def __init__(self, probs: torch.Tensor, tokens: list[int]) -> None:
+        super().__init__(probs.log(), Sampling(1.0), probs)
+        self._tokens = tokens
+
+    def draw_all(self, generator: torch.Generator) -> torch.Tensor:
+        return torch.tensor(self._tokens)
+
+
+class EnumeratedExactMatch(WalkingRule):
+    """The exact-match rule itself, given every outcome of its draws."""
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        tokens: list[int] = []
+        for row in target_probs:
+            tokens.append((yield TokenDraw(row)))
+        found = exact_match(proposal, Given(target_probs, tokens), torch.Generator())
+        return list(found.path), found.next_token
+
+
 RULES: dict[str, WalkingRule] = {
     "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
     "traversal": Traversal(),
 }  # fmt: skip
 CASES = [(name, draws) for name, rule in RULES.items() for draws in sorted(rule.draws)]
+WIDTHS = [(2,), (2, 1), (1, 2), (3,)]
 EXACT = 1e-12
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("widths", [(2,), (2, 1), (1, 2), (3,)])
-@pytest.mark.parametrize(("name", "draws"), CASES)
+@pytest.mark.parametrize(
+    ("name", "draws", "widths"),
+    [
+        *((*case, widths) for case in CASES for widths in WIDTHS),
+        *(("traversal", draws, (2, 2)) for draws in sorted(Traversal.draws)),
+    ],
+)
 def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tuple[int, ...], seed: int) -> None:
     p, q = table(seed), table(seed + 1000)
     drafts = trees(q, widths, draws)
@@ -212,25 +242,79 @@ def optimum(p: torch.Tensor, drafts: list[tuple[float, Tokens]]) -> float:
     )
 
 
+def root_cases(seed: int, width: int, draws: str) -> tuple[torch.Tensor, torch.Tensor, list[tuple[float, Tokens]]]:
+    """Returns p and q after the sequence, and all draws of `width` children."""
+    p, q = table(seed)(()), table(seed + 1000)(())
+    return p, q, list(sibling_draws(q, width, draws))
+
+
 @pytest.mark.parametrize(("name", "draws"), CASES)
 def test_no_rule_accepts_more_than_the_optimum_of_its_drafts(name: str, draws: str) -> None:
-    for seed in range(8):
-        p, q = table(seed), table(seed + 1000)
-        best = optimum(p(()), list(sibling_draws(q(()), 2, draws)))
-        expected = law(RULES[name], p, trees(q, (2,), draws), 2)[1]
-        assert expected <= best + EXACT
-        if draws == "fixed" or name == "greedy_multi_draft":
-            assert expected == pytest.approx(formula(p(()), q(()), draws), abs=EXACT)
+    for seed, width in itertools.product(range(8), (2, 3)):
+        p, q, drafts = root_cases(seed, width, draws)
+        expected = law(RULES[name], table(seed), trees(table(seed + 1000), (width,), draws), 2)[1]
+        assert expected <= optimum(p, drafts) + EXACT
+        assert name not in FORMULAS or expected == pytest.approx(FORMULAS[name](p, q, draws, width), abs=EXACT)
 
 
-def formula(p: torch.Tensor, q: torch.Tensor, draws: str) -> float:
-    """Returns the published chance that a child is accepted: P(children) of fixed ones; P(top) + Σ min(p, q') over the
-    other tokens for the most probable token and one drawn from the others."""
-    if draws == "fixed":
-        return float(p[q.topk(2).indices].sum())
-    top = q.argmax()
+def of_k_seq(p: torch.Tensor, q: torch.Tensor, draws: str, width: int) -> float:
+    """Returns 1 − (1 − β)^k, β = Σ min(q, p/ρ)."""
+    share = float(torch.minimum(q, p / k_seq_factor(p, q, width)).sum())
+    return 1 - (1 - share) ** width
+
+
+def of_greedy_multi_draft(p: torch.Tensor, q: torch.Tensor, draws: str, width: int) -> float:
+    """Returns P(top) + Σ min(p, q') over the other tokens, for the most probable tokens and one of the others."""
+    top = q.topk(width - 1).indices
     rest = normalized(q.index_fill(0, top, 0.0))
-    return float(p[top] + torch.minimum(p, rest).sum())
+    return float(p[top].sum() + torch.minimum(p, rest).sum())
+
+
+def of_recursive_rejection(p: torch.Tensor, q: torch.Tensor, draws: str, width: int) -> float:
+    """Returns 1 − E Π (1 − Σ min(p_i, q_i)) for children drawn from q_i, where p_i is the target's residual after the
+    children before; P(children) of fixed ones."""
+    if draws == "fixed":
+        return float(p[q.topk(width).indices].sum())
+    return 1 - all_rejected(p, q, draws, width)
+
+
+def all_rejected(p: torch.Tensor, q: torch.Tensor, draws: str, width: int) -> float:
+    """Returns the chance that `width` children are rejected: a rejected child is x with chance (q(x) − p(x))+, on which
+    the distribution of the next one depends if it is drawn without replacement."""
+    lost = (q - p).clamp_min(0)
+    if width == 1 or not lost.any():
+        return float(lost.sum())
+    rest = normalized((p - q).clamp_min(0))
+    after = [q if draws == "independent" else normalized(q.index_fill(0, torch.tensor(x), 0.0)) for x in range(VOCAB)]
+    return sum(float(lost[x]) * all_rejected(rest, after[x], draws, width - 1) for x in range(VOCAB) if lost[x])
+
+
+FORMULAS: dict[str, Callable[[torch.Tensor, torch.Tensor, str, int], float]] = {
+    "k_seq": of_k_seq, "greedy_multi_draft": of_greedy_multi_draft, "recursive_rejection": of_recursive_rejection,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("widths", [*WIDTHS, (1, 1), (2, 2)])
+def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
+    """The law is the target's; the root accepts p(children), which is the optimum of fixed children."""
+    p, q = table(seed), table(seed + 1000)
+    rule = EnumeratedExactMatch()
+    assert distance(rule, p, trees(q, widths, "fixed"), len(widths) + 1) < EXACT
+    found = law(rule, p, trees(q, widths[:1], "fixed"), 2)[1]
+    assert found == pytest.approx(float(p(())[q(()).topk(widths[0]).indices].sum()), abs=EXACT)
+    assert found == pytest.approx(optimum(p(()), list(sibling_draws(q(()), widths[0], "fixed"))), abs=EXACT)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_exact_match_of_chains(length: int) -> None:
+    """The law is the target's, and the first token is accepted with probability Σ p q, at most Σ min(p, q)."""
+    for seed in range(3):
+        p, q = table(seed), table(seed + 1000)
+        assert distance(EnumeratedExactMatch(), p, chains(q, length), length + 1) < EXACT
+        found = law(EnumeratedExactMatch(), p, chains(q, 1), 2)[1]
+        assert found == pytest.approx(float((p(()) * q(())).sum()), abs=EXACT)
+        assert found <= optimum(p(()), list(sibling_draws(q(()), 1, "independent")))
 
 
 class WithReplacementResidual(RecursiveRejection):
@@ -285,9 +369,18 @@ def compared_and_redrawn(p: Table, draft: list[int]) -> float:
     return float((found - probs).abs().sum() / 2)
 
 
+class DrawnAgain(EnumeratedExactMatch):
+    """The control: the token after the accepted ones is drawn again."""
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        path, _ = yield from super().walk(proposal, target_probs)
+        return path, (yield TokenDraw(target_probs[path[-1] + 1 if path else 0]))
+
+
 @pytest.mark.parametrize(
     ("control", "draws", "widths"),
     [
+        (DrawnAgain(), "fixed", (2,)),
         (WithReplacementResidual(), "without_replacement", (2,)),
         (SwappedRatio(), "independent", (2,)),
         (WrongTraversalWeight(), "without_replacement", (2, 2)),
@@ -305,8 +398,7 @@ def test_pruning_after_the_draw_and_drawing_again_have_another_law() -> None:
 
 
 def test_draft_probabilities_before_the_truncation_have_another_law() -> None:
-    """The drafter draws from its truncated distribution and the rule is given the whole one, or the bonus token is
-    drawn from the target's whole distribution."""
+    """The drafter draws from its truncated distribution and the rule is given the whole one."""
     p, whole = table(3), table(1003)
 
     def cut(prefix: Tokens) -> torch.Tensor:

@@ -1,0 +1,120 @@
+"""Trees of real (tiny, random) models: the texts that the loop, the tree mask and the cache's gather yield follow the
+exact law of the target. The rules themselves are proved by enumeration in test_tree_rules.py."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chi2
+
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.dynamic_tree import DynamicTreeDrafter
+from specbench.decoding.drafters.eagle import EagleDrafter
+from specbench.decoding.drafters.model_tree import ModelTreeDrafter
+from specbench.decoding.sampling import Sampling, process
+from specbench.decoding.tree_rules import RecursiveRejection
+from specbench.decoding.tree_shape import regular_shape
+from specbench.decoding.verification import VerificationRule, exact_match
+from specbench.models import eager
+from specbench.models.causal_lm import CausalLM
+from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.kv_cache import PreallocatedLayer
+from specbench.models.tree_attention import tree_inputs
+from tests import tiny
+from tests.test_draft_heads import new_head
+from tests.test_tree_drafters import generate
+
+VOCAB, LENGTH, NUM_TEXTS, PROMPT = 8, 40, 15, [1, 2, 0, 3, 3, 1]
+PLAIN, TOP_P = Sampling(1.0), Sampling(1.0, None, 0.8)
+Make = Callable[[CausalLM, Sampling], tuple[Drafter, VerificationRule]]
+
+
+def target() -> CausalLM:
+    return tiny.causal_lm("llama", vocab_size=VOCAB, num_hidden_layers=6)
+
+
+def model_tree(model: CausalLM, sampling: Sampling) -> tuple[Drafter, VerificationRule]:
+    draft = tiny.causal_lm("llama", 1, vocab_size=VOCAB, num_hidden_layers=1)
+    return ModelTreeDrafter(draft, sampling, regular_shape([2, 2]), "without_replacement"), RecursiveRejection()
+
+
+def eagle(make: Callable[[EagleModel, Sampling], Drafter], rule: VerificationRule) -> Make:
+    def made(model: CausalLM, sampling: Sampling) -> tuple[Drafter, VerificationRule]:
+        head = EagleModel(new_head("eagle3", model).model, VOCAB, frozenset())
+        return EagleDrafter(head, make(head, sampling)), rule
+
+    return made
+
+
+METHODS: dict[str, Make] = {
+    "sd-tree": model_tree,
+    "growing EAGLE-3": eagle(lambda head, _: DynamicTreeDrafter(head, 6, 2), exact_match),
+    "static EAGLE-3": eagle(
+        lambda head, sampling: ModelTreeDrafter(head, sampling, regular_shape([2, 2]), "without_replacement"),
+        RecursiveRejection(),
+    ),
+}
+
+
+def p_value(name: str, sampling: Sampling) -> float:
+    """Returns the p-value of how often the target's most probable and second token were drawn in texts of 40 tokens.
+
+    The distribution of each token is computed from the tokens before it, in one pass without a cache.
+    """
+    model = target()
+    drafter, rule = METHODS[name](model, sampling)
+    excess, covariance = torch.zeros(2, dtype=torch.float64), torch.zeros((2, 2), dtype=torch.float64)
+    ranks: Counter[int | None] = Counter()
+    for seed in range(NUM_TEXTS):
+        made = generate(model, drafter, rule, LENGTH, seed, sampling, PROMPT)
+        ranks.update(rank for step in made.steps for _, rank in step.siblings)
+        rows = exact_rows(model, made.token_ids, sampling)
+        drawn = rows.gather(1, torch.tensor(made.token_ids)[:, None])
+        if not drawn.all():
+            return 0.0  # a token that the target never draws
+        best = rows.topk(2, dim=-1)
+        chances = best.values
+        excess += ((best.indices == torch.tensor(made.token_ids)[:, None]).double() - chances).sum(0)
+        covariance += torch.diag(chances.sum(0)) - chances.T @ chances
+    assert min(ranks[rank] for rank in (0, 1, None)) > 30  # of the accepted siblings; None where none was
+    return float(chi2.sf(excess @ torch.linalg.solve(covariance, excess), 2))
+
+
+def exact_rows(model: CausalLM, token_ids: list[int], sampling: Sampling) -> torch.Tensor:
+    """Returns the distributions of the tokens of a text, each given those before it: [num_tokens, vocab]."""
+    with torch.inference_mode():
+        logits = model.model(torch.tensor([[*PROMPT, *token_ids[:-1]]]), use_cache=False).logits[0]
+    return process(logits[len(PROMPT) - 1 :], sampling).double()
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, TOP_P])
+@pytest.mark.parametrize("name", METHODS)
+def test_texts_follow_the_law_of_the_target(name: str, sampling: Sampling) -> None:
+    assert p_value(name, sampling) > 1e-3
+
+
+def keep_first_nodes(layer: PreallocatedLayer, start: int, places: torch.Tensor) -> None:
+    """The control: keeps as many nodes as were accepted, but the first of the tree, as if it were a chain."""
+    layer.truncate(start + len(places))
+
+
+def causal_inputs(model: Any, windows: set[bool], num_ids: int, parents: Any, *counts: int) -> Any:
+    """The control: every node reads all nodes before it."""
+    positions, _ = tree_inputs(model, windows, num_ids, parents, *counts)
+    _, masks = tree_inputs(model, windows, num_ids, range(-1, len(parents) - 1), *counts)
+    return positions, masks
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("owner", "part", "wrong"),
+    [(PreallocatedLayer, "keep", keep_first_nodes), (eager, "tree_inputs", causal_inputs)],
+    ids=["gather", "mask"],
+)
+def test_a_wrong_gather_or_mask_gives_another_law(
+    owner: Any, part: str, wrong: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, part, wrong)
+    assert p_value(name, PLAIN) < 1e-6

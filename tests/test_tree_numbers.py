@@ -1,7 +1,9 @@
 """The numbers of draft trees: what a rule accepts beside the optimum, acceptance by depth and by rank, and costs."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from specbench.decoding.tree_acceptance import (
     FIRST_SAMPLE,
     MAX_SAMPLES,
     SAMPLED_EVERY,
-    _all_without_replacement,
+    _missed_without_replacement,
     optimal_acceptance,
     root_acceptance,
 )
@@ -81,7 +83,44 @@ def test_the_chance_that_all_draws_are_in_a_set(spread: float) -> None:
     for width in range(1, WIDE + 1):
         drawn = list(all_draws(q, width, "without_replacement"))
         inside = [sum(mass for mass, tokens in drawn if max(tokens) < size) for size in range(1, WIDE + 1)]
-        assert _all_without_replacement(q, width).tolist() == pytest.approx(inside, abs=1e-8)
+        assert (1 - _missed_without_replacement(q, width)).tolist() == pytest.approx(inside, abs=1e-8)
+
+
+def exact_bound(p: torch.Tensor, q: torch.Tensor, width: int) -> float:
+    """Returns min over all sets H of P(H) + 1 − Pr(all children in H) for draws without replacement, in fractions."""
+    target, draft = ([Fraction(value) for value in probs.tolist()] for probs in (p, q))
+    drawn: dict[frozenset[int], Fraction] = {frozenset(): Fraction(1)}
+    for _ in range(width):
+        longer: dict[frozenset[int], Fraction] = defaultdict(Fraction)
+        for tokens, mass in drawn.items():
+            left = sum(value for token, value in enumerate(draft) if token not in tokens)
+            for token in set(range(len(draft))) - tokens:
+                longer[tokens | {token}] += mass * draft[token] / left
+        drawn = longer
+    return min(
+        float(
+            sum((target[token] for token in kept), Fraction(1))
+            - sum(mass for tokens, mass in drawn.items() if tokens <= set(kept))
+        )
+        for size in range(len(q) + 1)
+        for kept in itertools.combinations(range(len(q)), size)
+    )
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("gap", [5.0, 16.0, 30.0, 33.0, 35.0, 40.0, 80.0])
+@pytest.mark.parametrize("num_sharp", [1, 2, 3, 6])
+def test_the_optimum_of_a_sharp_draft_distribution_is_that_of_exact_arithmetic(
+    num_sharp: int, gap: float, width: int
+) -> None:
+    """One token, or several that are equal, far above the others; and a gap below each token."""
+    for seed in range(4):
+        logits = random_probs(seed + 100).log()
+        steps = [gap * (num_sharp - token) * (token < num_sharp) for token in range(WIDE)]
+        q = torch.softmax(logits + (torch.tensor(steps) if num_sharp == WIDE else gap * torch.tensor(steps).sign()), 0)
+        p = random_probs(seed)
+        found = optimal_acceptance(p, q, [0] * width, "without_replacement")
+        assert found == pytest.approx(exact_bound(p, q, width), abs=1e-8)
 
 
 def test_the_optimum_of_a_large_vocabulary_is_between_its_bounds() -> None:

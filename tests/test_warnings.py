@@ -71,7 +71,7 @@ def test_few_prompts_are_those_of_the_captions() -> None:
     assert codes(measured(4, speedup=Metric())) == [], "there is nothing to doubt"
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "medusa", "mtp"])
 def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
     """Only drafters with a head, only steps with a draft, and only where there are enough of them."""
     head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": kind}}})
@@ -85,11 +85,29 @@ def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
 
     (text,) = found(head, 29)
     assert text.startswith(
-        "a first draft token of its head is accepted in 29% of 100 steps, and heads usually reach 30%"
+        "the first draft token of its head is accepted in 29% of 100 steps, and heads usually reach 30%"
     )
-    assert "check drafter.path" in text and "\n" not in text
+    assert ("check drafter.path" in text) == (kind != "mtp") and "\n" not in text
     assert found(head, 30) == [] and found(head, 0, 49) == [] and found(head, 0, 0) == []
     assert found(head.model_copy(update={"options": {"drafter": {"type": "ngram"}}}), 0) == []
+
+
+def test_of_the_trees_of_a_head_only_first_children_count() -> None:
+    """One of ten children is accepted in every step; ranks are added over the answers."""
+    head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": "eagle_tree"}}})
+
+    def found(*firsts: list[int]) -> list[str]:
+        generations = [
+            {"steps": [[1, 1, 1, 2]] * num, "tree_nodes": [10] * num, "tree_ranks": [[num, first], [num, num - first]]}
+            for num, first in firsts
+        ]
+        empty = {"steps": [[0, 0, 0, 1]], "tree_nodes": [0], "tree_ranks": []}
+        records = [{"methods": {"head": generation}} for generation in [*generations, empty]]
+        return [each.text for each in warnings_of(head, records) if each.code == "misread_head"]
+
+    (text,) = found([60, 2], [40, 27])
+    assert text.startswith("the first child of a node of its head is accepted in 29% of 100 judged nodes, and heads")
+    assert found([60, 3], [40, 27]) == [] and found([49, 0]) == [] and found() == []
 
 
 def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:

@@ -1,6 +1,7 @@
 """The chance that a child of a tree's root is accepted: under a rule, and at most under any lossless rule."""
 
 import math
+from itertools import pairwise
 
 import torch
 
@@ -12,6 +13,7 @@ SAMPLED_EVERY, FIRST_SAMPLE = 8, 3  # steps
 MAX_SAMPLES = 8  # of a generation, since each keeps the distributions of its step in memory
 STEP = 0.4  # of the logarithm of the integration variable
 LOWEST, DECAY = 1e-4, 40.0  # ends of the integral, the upper one in units of its slowest decay
+TIMES_AT_ONCE = 64  # of the integral, since each takes memory for the whole vocabulary
 
 
 def root_acceptance(rule: VerificationRule, tree: Proposal, target: Distributions) -> tuple[float, float] | None:
@@ -53,9 +55,8 @@ def optimal_acceptance(
     p, q = p[drawn], q[drawn] / q[drawn].sum()
     order = (p / q).argsort()  # the best sets hold the tokens with the smallest p/q
     p, q = p[order], q[order]
-    inside = _all_without_replacement if draws == "without_replacement" else _all_independent
-    chances = p.cumsum(0) + 1.0 - inside(q, len(token_ids))
-    return min(1.0, float(chances.min()))
+    missed = _missed_without_replacement if draws == "without_replacement" else _missed_independent
+    return float((p.cumsum(0) + missed(q, len(token_ids))).min().clamp_max(1.0))
 
 
 def _exact(probs: torch.Tensor) -> torch.Tensor:
@@ -63,34 +64,65 @@ def _exact(probs: torch.Tensor) -> torch.Tensor:
     return (probs.cpu() if probs.device.type == "mps" else probs).double()
 
 
-def _all_independent(probs: torch.Tensor, num_draws: int) -> torch.Tensor:
-    """Returns the chance that all draws are among the first n tokens, for every n: [vocab]."""
-    return probs.cumsum(0) ** num_draws
+def _missed_independent(probs: torch.Tensor, num_draws: int) -> torch.Tensor:
+    """Returns the chance that not all draws are among the first n tokens, for every n: [vocab]."""
+    return 1.0 - probs.cumsum(0) ** num_draws
 
 
-def _all_without_replacement(probs: torch.Tensor, num_draws: int) -> torch.Tensor:
-    """Returns the chance that all draws without replacement are among the first n tokens, for every n: [vocab].
+def _missed_without_replacement(probs: torch.Tensor, num_draws: int) -> torch.Tensor:
+    """Returns the chance that not all draws without replacement are among the first n tokens, for every n: [vocab].
 
     Draws without replacement are the order in which independent exponential clocks with rates q ring. All are in H if
     k clocks of H ring before the first of the others, whose rate is R = 1 − q(H). Hence the chance is
-    1 − R ∫ exp(−t) Σ_{j<k} e_j(exp(q t) − 1) dt, where e_j is the elementary symmetric polynomial over H. The terms
-    j = 0 and 1 are known; the others are integrated over log t by the trapezoidal rule.
+    R ∫ exp(−t) Σ_{j<k} e_j(exp(q t) − 1) dt, where e_j is the elementary symmetric polynomial over H. The terms
+    j = 0 and 1 are known; the others are integrated over log t by the trapezoidal rule. Each R and 1 − q is a sum of
+    the other probabilities, since the difference from 1 has no correct digit where q is nearly 1.
     """
     if num_draws >= len(probs):
-        return torch.zeros_like(probs).index_fill(0, torch.tensor(len(probs) - 1, device=probs.device), 1.0)
-    outside = (1.0 - probs.cumsum(0)).clamp_min(0.0)
+        return torch.ones_like(probs).index_fill(0, torch.tensor(len(probs) - 1, device=probs.device), 0.0)
+    outside = _sums_after(probs)
     integral = torch.ones_like(probs)
     if num_draws > 1:
-        integral += (probs / (1.0 - probs)).cumsum(0)
+        others = outside + _sums_after(probs.flip(0)).flip(0)
+        integral += (probs / others).cumsum(0)
     if num_draws > 2:
-        slowest = float(1.0 - probs.topk(num_draws - 1).values.sum())
-        end = math.log(DECAY / max(slowest, 1e-12))
-        times = torch.arange(math.log(LOWEST), end, STEP, dtype=probs.dtype, device=probs.device).exp()
-        exponents = probs[:, None] * times
-        logs = exponents + torch.log(-torch.expm1(-exponents))  # [vocab, times]
-        polynomial = logs.logcumsumexp(0)
-        for _ in range(2, num_draws):
-            before = torch.cat([torch.full_like(polynomial[:1], -math.inf), polynomial[:-1]])
-            polynomial = (logs + before).logcumsumexp(0)
-            integral += STEP * (times * (polynomial - times).exp()).sum(1)
-    return (1.0 - outside * integral).clamp(0.0, 1.0)
+        largest = probs.topk(num_draws - 1).indices.sort().values
+        slowest = float(probs.index_fill(0, largest, 0.0).sum())
+        times = torch.arange(math.log(LOWEST), math.log(DECAY / slowest), STEP, dtype=probs.dtype, device=probs.device)
+        for part in times.exp().split(TIMES_AT_ONCE):
+            integral += STEP * _integrand(probs, largest.tolist(), slowest, part)
+    return (outside * integral).clamp_max(1.0)
+
+
+def _sums_after(values: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of the values after each value: [n] → [n]."""
+    return torch.cat([values[1:], values.new_zeros(1)]).flip(0).cumsum(0).flip(0)
+
+
+def _integrand(probs: torch.Tensor, largest: list[int], slowest: float, times: torch.Tensor) -> torch.Tensor:
+    """Returns Σ_t t exp(−t) Σ_{1<j<k} e_j(exp(q t) − 1) over the first n tokens, for every n: [vocab].
+
+    `largest`: the places of the k − 1 largest probabilities in ascending order; `slowest`: the sum of the others. The
+    factor exp(−q t) of a largest token is multiplied in at its place, so that no large exponents cancel.
+    """
+    num_terms = len(largest) + 1
+    terms = [torch.zeros_like(times), *[torch.full_like(times, -math.inf)] * (num_terms - 1)]  # logarithms of e_j
+    found = []
+    for number, (start, end) in enumerate(zip([0, *(place + 1 for place in largest)], [*largest, None], strict=True)):
+        exponents = probs[start:end, None] * times
+        logs = exponents + torch.log(-torch.expm1(-exponents))  # [tokens, times]
+        rest = (float(probs[largest[number:]].sum()) + slowest) * times
+        grown = terms[0].expand(len(logs) + 1, -1)
+        sums = torch.zeros_like(grown[:, 0])
+        for power in range(1, num_terms):
+            grown = torch.cat([terms[power][None], logs + grown[:-1]]).logcumsumexp(0)
+            terms[power] = grown[-1]
+            if power > 1:
+                sums += (times * (grown - rest).exp()).sum(1)
+        found.append(sums)
+        if end is not None:
+            exponent = probs[end] * times
+            drawn = torch.log(-torch.expm1(-exponent))
+            more = [torch.logaddexp(term - exponent, less + drawn) for less, term in pairwise(terms)]
+            terms = [terms[0] - exponent, *more]
+    return torch.cat(found)[1:]  # the first is of no token

@@ -34,7 +34,7 @@ def _drafters(row: Row) -> list[dict[str, Any]]:
 
 
 def draft_length(row: Row) -> str:
-    """Returns the number of draft tokens in words, or who decodes alone."""
+    """Returns the number of draft tokens, or of levels of draft trees, in words, or who decodes alone."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if decodes_alone(row):
@@ -42,7 +42,9 @@ def draft_length(row: Row) -> str:
     if "routes" in row.options:
         lengths = [f"{name} {route['num_draft_tokens']}" for name, route in row.options["routes"].items()]
         return f"draft tokens {', '.join(lengths)}"
-    tokens = f"{row.num_draft_tokens} draft token{'s' * (row.num_draft_tokens != 1)}"
+    plural = "s" * (row.num_draft_tokens != 1)
+    is_tree = row.value("tree_nodes") is not None
+    tokens = f"up to {row.num_draft_tokens} level{plural}" if is_tree else f"{row.num_draft_tokens} draft token{plural}"
     bridge = row.options.get("bridge", "shared")
     name = bridge["type"] if isinstance(bridge, dict) else bridge
     return tokens if name == "shared" else f"{tokens}, bridge {name}"

@@ -146,7 +146,11 @@ def _tree_line(row: Row) -> str:
         return number(row.metric(name), digits)
 
     chance, optimum = shown("tree_acceptance_expected", 3), shown("tree_acceptance_optimal", 3)
-    of_root = "" if chance == NULL else f", a child of the root accepted with {chance} of at most {optimum}"
+    of_root = (
+        ""
+        if chance == NULL
+        else f", a child of the root accepted with {chance} of at most {optimum} in steps with drafts"
+    )
     return (
         f"{row.method_name}: {shown('tree_nodes', 1)} draft tokens on {shown('tree_depth', 1)} levels, "
         f"{shown('draft_efficiency', 3)} of them accepted{of_root}; τ {shown('mean_acceptance_length', 2)}, "

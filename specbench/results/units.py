@@ -115,6 +115,7 @@ def names_by_text(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str
 
 
 MEAN = "mean over answers (each turn of a conversation is one)"
+ALL_NODES = "all nodes of a draft tree count, with those of lookahead's window, which cannot be accepted"
 
 MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
@@ -180,11 +181,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "only union and tli: (1 − P(end)) · Σ min(p, q given no end), mean over positions where a draft token was to "
         "be drawn: the probability that one is drawn and accepted",
     ),
-    "draft_efficiency": ("share", f"accepted ÷ drafted tokens, all tokens of a draft tree included, {MEAN}"),
+    "draft_efficiency": ("share", f"accepted ÷ drafted tokens ({ALL_NODES}), {MEAN}"),
     "tree_acceptance_expected": (
         "share",
         "only draft trees: chance that the rule accepts a child of the root, given the tree; mean over every 8th of "
-        "the first 64 steps of an answer; null for rules that do not know it",
+        "the first 64 steps of an answer, without those whose root has no child; null for rules that do not know it",
     ),
     "tree_acceptance_optimal": (
         "share",
@@ -204,7 +205,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "only draft trees: τ · (1 + overhead of the baseline) ÷ (draft passes per step · c + v + overhead), with "
         "overheads per step in target passes of the baseline",
     ),
-    "tree_nodes": ("tokens", "only draft trees: draft tokens per target pass after prefill"),
+    "tree_nodes": ("tokens", f"only draft trees: draft tokens per target pass after prefill; {ALL_NODES}"),
     "tree_depth": ("tokens", "only draft trees: draft tokens on the longest path, per target pass after prefill"),
     "draft_passes_per_step": ("passes", "only draft trees: draft passes or look-ups per target pass after prefill"),
     "mean_acceptance_length": (

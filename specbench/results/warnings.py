@@ -133,22 +133,36 @@ def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
     return RowWarning(code="trained_on_test", text=text)
 
 
-HEADS = ("eagle", "eagle_tree", "medusa")  # drafters that read a checkpoint of a draft head
-USUAL, MIN_STEPS = 0.3, 50  # share of steps in which a head's first level is accepted, and the steps that it takes
+HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft head
+USUAL, MIN_JUDGED = 0.3, 50  # share of the first draft tokens of a head that is accepted, and the number that it takes
 
 
 def misread_head(row: Row, records: Sequence[Record]) -> RowWarning | None:
     """Warns of a draft head of which the target rarely accepts a token: its checkpoint may be of another target, or in
-    a layout that was read wrongly."""
-    if row.options.get("drafter", {}).get("type") not in HEADS:
+    a layout that was read wrongly. Of a draft tree only the first child of each judged node counts, since one of many
+    children may be accepted by chance."""
+    kind = row.options.get("drafter", {}).get("type")
+    if kind not in HEADS:
         return None
     name = row.method.partition("@")[0]
-    drafted = [step for record in records for step in record["methods"][name]["steps"] if step[DRAFTED]]
-    share = float(np.mean([step[ACCEPTED] > 0 for step in drafted])) if drafted else math.nan
-    if len(drafted) < MIN_STEPS or share >= USUAL:
+    own = [record["methods"][name] for record in records]
+    if any("tree_nodes" in generation for generation in own):
+        firsts = [generation["tree_ranks"][0] for generation in own if generation.get("tree_ranks")]
+        num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
+        token, cases = "the first child of a node", "judged nodes"
+    else:
+        drafted = [step for generation in own for step in generation["steps"] if step[DRAFTED]]
+        num_judged, num_accepted = len(drafted), sum(step[ACCEPTED] > 0 for step in drafted)
+        token, cases = "the first draft token", "steps"
+    if num_judged < MIN_JUDGED or num_accepted / num_judged >= USUAL:
         return None
+    cause = (
+        "the layer of the target may be read wrongly"
+        if kind == "mtp"
+        else "its checkpoint may be of another target, or read wrongly: check drafter.path"
+    )
     text = (
-        f"a first draft token of its head is accepted in {share:.0%} of {len(drafted)} steps, and heads usually reach "
-        f"{USUAL:.0%}: its checkpoint may be of another target, or read wrongly: check drafter.path (notes/heads.md)"
+        f"{token} of its head is accepted in {num_accepted / num_judged:.0%} of {num_judged} {cases}, and heads "
+        f"usually reach {USUAL:.0%}: {cause} (notes/heads.md)"
     )
     return RowWarning(code="misread_head", text=text)

@@ -1,7 +1,7 @@
 """Shapes of draft trees: how many candidates, and of which ranks, follow which node."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -87,3 +87,30 @@ def regular_shape(widths: Sequence[int]) -> TreeShape:
         ranks += [rank for _ in nodes for rank in range(width)]
         nodes = list(range(first, len(parents)))
     return TreeShape(tuple(parents), tuple(ranks))
+
+
+def filled(
+    shape: TreeShape, num_levels: int, last_token: int, ends: Collection[int],
+    candidate: Callable[[int, int, int], int | None],
+) -> tuple[list[int], list[int]]:  # fmt: skip
+    """Returns the tokens and the parents of a tree of this shape, up to `num_levels` levels.
+
+    `candidate` gives the token of a rank after another token at a depth from 0, or None if there is none: its node and
+    those below it are left out, as are those below an end token.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    placed = {-1: (-1, 0)}  # node of the shape → node of the tree, its depth
+    for node, (parent, rank) in enumerate(zip(shape.parents, shape.ranks, strict=True)):
+        if parent not in placed:
+            continue
+        above, depth = placed[parent]
+        before = last_token if above < 0 else tokens[above]
+        if depth == num_levels or (above >= 0 and before in ends):
+            continue
+        token = candidate(before, depth, rank)
+        if token is not None:
+            placed[node] = (len(tokens), depth + 1)
+            tokens.append(token)
+            parents.append(above)
+    return tokens, parents

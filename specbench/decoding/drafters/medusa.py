@@ -11,7 +11,7 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances
+from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, filled
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint, own_medusa_heads, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads
@@ -44,17 +44,9 @@ class MedusaDrafter(Drafter):
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         best = self._best_tokens()
-        tokens: list[int] = []
-        parents: list[int] = []
-        placed = {-1: (-1, 0)}  # node of the shape → node of the tree, depth
-        for node, (parent, rank) in enumerate(zip(self.shape.parents, self.shape.ranks, strict=True)):
-            if parent not in placed:
-                continue
-            above, depth = placed[parent]
-            if depth < num_draft_tokens and (above < 0 or tokens[above] not in self.eos_token_ids):
-                placed[node] = (len(tokens), depth + 1)
-                tokens.append(best[depth][rank])
-                parents.append(above)
+        tokens, parents = filled(
+            self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
+        )
         return TreeProposal(tokens, parents) if tokens else Proposal()
 
     def _best_tokens(self) -> list[list[int]]:

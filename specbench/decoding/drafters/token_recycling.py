@@ -10,7 +10,16 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import DEPTH, NUM_NODES, RANK_CHANCES, Chance, TreeShape, best_shape, check_chances
+from specbench.decoding.tree_shape import (
+    DEPTH,
+    NUM_NODES,
+    RANK_CHANCES,
+    Chance,
+    TreeShape,
+    best_shape,
+    check_chances,
+    filled,
+)
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
@@ -48,21 +57,14 @@ class TokenRecycling(Drafter):
         assert self.passes is not None
         start = self.passes.clock.mark()
         self._last_token = ids[-1]
-        tokens: list[int] = []
-        parents: list[int] = []
-        placed: dict[int, tuple[int, int]] = {-1: (-1, 0)}  # node of the shape → node of the tree, depth
-        for node, (parent, rank) in enumerate(zip(self.shape.parents, self.shape.ranks, strict=True)):
-            if parent not in placed:
-                continue
-            above, depth = placed[parent]
-            token = ids[-1] if above < 0 else tokens[above]
-            followers = self._followers.get(token, [])
-            if rank < len(followers) and depth < num_draft_tokens and (above < 0 or token not in self.eos_token_ids):
-                placed[node] = (len(tokens), depth + 1)
-                tokens.append(followers[rank])
-                parents.append(above)
+        tokens, parents = filled(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, self._follower)
         self.passes.add(len(tokens), start, self.passes.clock.mark())
         return TreeProposal(tokens, parents) if tokens else Proposal()
+
+    def _follower(self, token: int, depth: int, rank: int) -> int | None:
+        """Returns the remembered follower of a token with this rank."""
+        followers = self._followers.get(token, [])
+        return followers[rank] if rank < len(followers) else None
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         num_ranks = min(self.num_ranks, output.logits.shape[-1])

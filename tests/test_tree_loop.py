@@ -26,7 +26,7 @@ from tests import tiny
 from tests.test_draft_heads import new_head
 from tests.test_tree_drafters import generate
 
-VOCAB, LENGTH, NUM_TEXTS, PROMPT = 8, 40, 15, [1, 2, 0, 3, 3, 1]
+VOCAB, LENGTH, NUM_TEXTS, PROMPT = 8, 40, 30, [1, 2, 0, 3, 3, 1]
 PLAIN, TOP_P = Sampling(1.0), Sampling(1.0, None, 0.8)
 Make = Callable[[CausalLM, Sampling], tuple[Drafter, VerificationRule]]
 
@@ -37,7 +37,7 @@ def target() -> CausalLM:
 
 def model_tree(model: CausalLM, sampling: Sampling) -> tuple[Drafter, VerificationRule]:
     draft = tiny.causal_lm("llama", 1, vocab_size=VOCAB, num_hidden_layers=1)
-    return ModelTreeDrafter(draft, sampling, regular_shape([2, 2]), "without_replacement"), RecursiveRejection()
+    return ModelTreeDrafter(draft, sampling, regular_shape([4, 3]), "without_replacement"), RecursiveRejection()
 
 
 def eagle(make: Callable[[EagleModel, Sampling], Drafter], rule: VerificationRule) -> Make:
@@ -50,9 +50,9 @@ def eagle(make: Callable[[EagleModel, Sampling], Drafter], rule: VerificationRul
 
 METHODS: dict[str, Make] = {
     "sd-tree": model_tree,
-    "growing EAGLE-3": eagle(lambda head, _: DynamicTreeDrafter(head, 6, 2), exact_match),
+    "growing EAGLE-3": eagle(lambda head, _: DynamicTreeDrafter(head, 16, 4), exact_match),
     "static EAGLE-3": eagle(
-        lambda head, sampling: ModelTreeDrafter(head, sampling, regular_shape([2, 2]), "without_replacement"),
+        lambda head, sampling: ModelTreeDrafter(head, sampling, regular_shape([4, 3]), "without_replacement"),
         RecursiveRejection(),
     ),
 }
@@ -117,4 +117,4 @@ def test_a_wrong_gather_or_mask_gives_another_law(
     owner: Any, part: str, wrong: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, part, wrong)
-    assert p_value(name, PLAIN) < 1e-6
+    assert p_value(name, PLAIN) < 1e-4

@@ -122,7 +122,8 @@ class MethodSpec(Spec):
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
     """Translates draft tokens into the target's vocabulary."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
-    """Draft tokens on the longest path of a step; in a draft tree, levels. With more, more are accepted and rejected."""
+    """Draft tokens on the longest path of a step; in a draft tree, levels. With more, more are accepted
+    per step and more are rejected."""
     calibration: CalibrationSpec | None = None
     """Examples that the method was tuned on; a run excludes them."""
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)

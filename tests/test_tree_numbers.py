@@ -23,6 +23,7 @@ from specbench.decoding.tree_rules import RecursiveRejection, Typical, WalkingRu
 from specbench.decoding.tree_shape import regular_shape
 from specbench.decoding.verification import exact_match
 from specbench.results.bootstrap import Metric
+from specbench.results.captions import draft_length
 from specbench.results.metrics import summarize
 from specbench.results.tables import comparison_table, tree_table
 from specbench.results.trees import chances_by_rank
@@ -257,8 +258,9 @@ def test_the_table_of_trees() -> None:
         ["", "given d − 1", "0.60", "0.33", "0.00"],
         ["", "rank b accepted", "0.25", "0.33", ""],
     ]
-    assert "a child of the root accepted with 0.700 of at most 0.850" in found.caption[-1]
+    assert "a child of the root accepted with 0.700 of at most 0.850 in steps with drafts" in found.caption[-1]
     assert "v 0.55: these give a speed-up of" in found.caption[-1]
+    assert (draft_length(tree), draft_length(chain)) == ("up to 3 levels", "1 draft token")
     headings = [column.heading for column in comparison_table([plain, chain, tree]).columns]
     assert "chain\nα" in headings
     assert "α" in [column.heading for column in comparison_table([plain, chain]).columns]

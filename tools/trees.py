@@ -1,0 +1,223 @@
+"""Measures the methods that draft trees, and computes the chances of the rules for trees.
+
+With --write it writes docs/measured/trees.md. This takes about five minutes on one core, on which nothing else should
+run. The same command continues with the runs in runs/trees; delete that folder to measure again.
+"""
+
+import argparse
+import itertools
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from specbench.core.registry import RULES
+from specbench.core.table import markdown_table
+from specbench.decoding.proposal import Draws, TreeProposal
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.tree_acceptance import root_acceptance
+from specbench.decoding.tree_rules import normalized
+from specbench.models.loading import load_model
+from specbench.results.bootstrap import MIN_PROMPTS
+from specbench.results.captions import num_timed, verdict_word
+from specbench.results.comparison_input import of_subsets
+from specbench.results.environment import environment
+from specbench.results.paired import pair_up
+from specbench.results.runs import RecordedRun, finished_run
+from specbench.results.units import NULL, number, with_interval
+from tools.bench_trees import WANTED, Step, measure, median_ratio
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "trees.md"
+WORK = Path("runs") / "trees"
+TASKS = ("mgsm", "wmt", "humaneval", "mt_bench")
+METHODS = (
+    "sd", "sd-block", "sd-tree", "token-recycling", "lookahead", "rest", "medusa", "eagle", "eagle2", "eagle3",
+    "eagle3-chain",
+)  # fmt: skip
+NUM_TOKENS, NUM_CACHED = 26, 100  # of the pass over a tree
+TARGET_PROBS, DRAFT_PROBS, NUM_CHILDREN = (0.27, 0.15, 0.28, 0.30), (0.45, 0.25, 0.20, 0.10), 2
+DRAWS: tuple[Draws, ...] = ("fixed", "independent", "without_replacement", "top_and_one")
+
+HEAD = """# Draft trees and draft heads
+
+`python -m tools.trees --write` writes this page. The models are the embedded family, whose speeds say nothing about
+large models. [Draft trees](../notes/trees.md) describes the methods and the rules.
+
+"""
+METHODS_TEXT = """## Methods
+
+Decoding is greedy, on {device}, with torch {torch}.
+Prompts: {prompts}. Cells: τ · speed-up over AR with its 95 % interval over prompts · verdict.
+There is no interval for fewer than {least} prompts.
+
+```bash
+{command}
+```
+
+"""
+SPEEDS_TEXT = """
+## Speeds
+
+The first two ratios are of tokens/s, paired by prompt; the third is of wall-clock times, over {pairs} interleaved pairs
+of passes over {tokens} tokens behind {cached} cached ones (`python -m tools.bench_trees`). Intervals are 95 %.
+
+```bash
+{commands}
+```
+
+"""
+RULES_TEXT = """
+## Rules
+
+The chance that one of the {children} children of a node is accepted, for the target's p = {p}
+and the drafter's q = {q}: the mean over all draws of the drafter, computed by the rules' own code.
+The optimum is the largest chance of any lossless rule for children that are drawn in this way. `block` judges a chain,
+so it has one child. A dash means that the code has no chance of a lossy rule. `tests/test_tree_rules.py` shows that the
+lossless rules keep the target's distribution.
+
+"""
+
+
+def run_words(tasks: Sequence[str], methods: Sequence[str], subsets: int, limit: int, *more: str) -> list[str]:
+    """Returns the words of a `specbench run` on one thread."""
+    return [
+        "run", "--task", ",".join(tasks), "--method", ",".join(methods), "--subsets-per-task", str(subsets),
+        "--limit", str(limit), "--threads", "1", *more,
+    ]  # fmt: skip
+
+
+def measured(words: Sequence[str], folder: Path) -> RecordedRun:
+    """Runs specbench into a folder, or continues there. Returns the run."""
+    print(command_of(words), flush=True)
+    subprocess.run(
+        [sys.executable, "-m", "specbench", *words, "--output", str(folder)], check=True, stdout=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return finished_run(folder)
+
+
+def command_of(words: Sequence[str]) -> str:
+    return shlex.join(["specbench", *words])
+
+
+def methods_table(run: RecordedRun) -> str:
+    """Returns the table of methods by tasks."""
+    cells = {
+        (row.method_name, row.task_name): f"{number(row.metric('mean_acceptance_length'), 2)} · "
+        f"{with_interval(row.metric('speedup'))} · {verdict_word(row)}" for row in of_subsets(run.rows, ())
+    }  # fmt: skip
+    methods, tasks = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    lines = [[method, *(cells[method, task] for task in tasks)] for method in methods if method != "ar"]
+    return markdown_table(["method", *tasks], lines)
+
+
+def speed_ratio(run: RecordedRun, method: str, other: str) -> str:
+    """Returns the tokens/s of a method ÷ those of another method of the same run, paired by prompt."""
+    (first,), (second,) = (of_subsets(run.rows_of(name), ()) for name in (other, method))
+    pairs = pair_up(run.with_records(first), run.with_records(second))
+    return with_interval(pairs.change("tokens_per_second").change, 3)
+
+
+def pass_ratio(num_pairs: int) -> str:
+    """Returns the time of a tree pass and the move of its path ÷ that of a bare pass with the same mask."""
+    torch.set_num_threads(1)
+    found = measure(Step(load_model("embedded:target", device="cpu"), NUM_TOKENS, NUM_CACHED), num_pairs)[:, :, 0]
+    return median_ratio(found[:, 0] + found[:, 1], found[:, 2])
+
+
+def drawn_children(q: torch.Tensor, num_children: int, draws: Draws) -> Iterator[tuple[float, list[int]]]:
+    """Yields (probability, tokens) of all children of one node."""
+    num_top = {"fixed": num_children, "top_and_one": num_children - 1}.get(draws, 0)
+    top = q.topk(num_top).indices.tolist()
+    for others in itertools.product(range(len(q)), repeat=num_children - num_top):
+        mass, left = 1.0, normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
+        for token in others:
+            mass *= float(left[token])
+            if draws == "without_replacement":
+                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
+        if mass > 0:
+            yield mass, [*top, *others]
+
+
+def chances(rule: str, draws: Draws, num_children: int) -> tuple[float, float] | None:
+    """Returns the chance that a rule accepts a child, and the optimum; None where the rule does not know its chance."""
+    p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (TARGET_PROBS, DRAFT_PROBS))
+    judge, rows = RULES.get(rule)(), p.expand(num_children + 1, -1)
+    target, draft = (Distributions(each.log(), Sampling(1.0), each) for each in (rows, q[None]))
+    expected, optimum = 0.0, 0.0
+    for mass, token_ids in drawn_children(q, num_children, draws):
+        tree = TreeProposal(token_ids, [-1] * num_children, draws, draft, [-1])
+        found = root_acceptance(judge, tree, target)
+        if found is None:
+            return None
+        expected, optimum = expected + mass * found[0], optimum + mass * found[1]
+    return expected, optimum
+
+
+def rule_lines() -> list[list[str]]:
+    """Returns the lines of the table of rules: those for trees, and `block`."""
+    lines = []
+    for rule in (name for name in RULES.names() if RULES.features(name).verifies_trees or name == "block"):
+        num_children = 1 if rule == "block" else NUM_CHILDREN
+        valid = {"independent"} if rule == "block" else RULES.get(rule)().draws or DRAWS
+        lossless = "yes" if RULES.features(rule).lossless else "no"
+        for draws in (each for each in DRAWS if each in valid):
+            found = chances(rule, draws, num_children)
+            shown = [f"{chance:.4f}" for chance in found] if found else [NULL, NULL]
+            lines.append([f"`{rule}`", lossless, draws.replace("_", " "), *shown])
+    return lines
+
+
+def rules_part() -> str:
+    text = RULES_TEXT.format(p=TARGET_PROBS, q=DRAFT_PROBS, children=NUM_CHILDREN)
+    return text + markdown_table(["rule", "lossless", "children", "expected acceptance", "optimum"], rule_lines())
+
+
+def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int], num_pairs: int) -> str:
+    """Measures below a folder. Returns the page. `limits`: prompts of a subset, for the methods and for the ratios."""
+    ratios = [("eagle3-chain", "1.15", []), ("sd-block", "1.0", ["--set", "generation.temperature=1"])]
+    words = run_words(tasks, METHODS, subsets, limits[0])
+    run = measured(words, work / "methods")
+    known, lines, commands = environment("cpu", "float32", "sdpa"), [], []
+    for method, wanted, more in ratios:
+        own_words = run_words(["mgsm"], ["sd", method], subsets, limits[1], *more)
+        found = speed_ratio(measured(own_words, work / method), method, "sd")
+        lines.append([f"{method} ÷ sd, mgsm, temperature {1 if more else 0}", f"≥ {wanted}", found])
+        commands.append(command_of(own_words))
+    over = f"pass over a tree of {NUM_TOKENS} tokens and the move of its path ÷ bare pass with the same mask"
+    lines.append([over, f"≤ {WANTED}", pass_ratio(num_pairs)])
+    text = METHODS_TEXT.format(
+        device=known["device"],
+        torch=known["versions"]["torch"],
+        prompts=", ".join(f"{num_timed(row)} of {row.task_name}" for row in of_subsets(run.rows_of("ar"), ())),
+        least=MIN_PROMPTS,
+        command=command_of(words),
+    )
+    speeds = SPEEDS_TEXT.format(pairs=num_pairs, tokens=NUM_TOKENS, cached=NUM_CACHED, commands="\n".join(commands))
+    table = markdown_table(["ratio", "wanted", "measured"], lines)
+    return f"{HEAD}{text}{methods_table(run)}\n{speeds}{table}\n{rules_part()}\n"
+
+
+def main() -> None:
+    """Prints the table of rules, or measures and writes the page."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trees", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="measure, and write the page")
+    parser.add_argument("--tasks", nargs="+", default=TASKS, help="tasks of the table of methods")
+    parser.add_argument("--subsets-per-task", type=int, default=2, help="subsets of each task")
+    parser.add_argument("--limits", type=int, nargs=2, default=(5, 12), help="prompts of a subset: methods, ratios")
+    parser.add_argument("--pairs", type=int, default=300, help="pairs of passes")
+    given = parser.parse_args()
+    if given.write:
+        PAGE.write_text(
+            page(WORK, given.tasks, given.subsets_per_task, tuple(given.limits), given.pairs), encoding="utf-8"
+        )
+    else:
+        print(rules_part())
+
+
+if __name__ == "__main__":
+    main()

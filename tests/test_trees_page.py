@@ -1,4 +1,4 @@
-"""docs/measured/trees.md is what tools/trees.py writes: its command, its table of rules, and tables of recorded runs."""
+"""docs/measured/trees.md is what tools/trees.py writes: its command, its table of rules, tables of recorded runs."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""docs/measured/trees.md is what tools/trees.py writes: its command, its table of rules, tables of recorded runs."""
+"""docs/measured/trees.md is what tools/trees.py writes: its commands, its table of rules, and a tiny run."""
 
 import re
 import shlex
@@ -43,6 +43,7 @@ def test_the_chances_are_the_published_formulas_and_at_most_the_optimum() -> Non
             assert found is not None and 0 < found[0] <= found[1] + 1e-9, (rule, draws)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "METHODS", ("sd", "eagle3-chain"))
     words = trees.run_words

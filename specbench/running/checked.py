@@ -111,7 +111,8 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
     for task, missing in spec.left_out().items():
         say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
     drafter = request.options.drafter
-    if drafter is not None and not any(part.needs_drafter for part in parts(spec.methods)):
+    uses_it = any(part.needs_drafter or part.decoder is not None for part in parts(spec.methods))
+    if drafter is not None and not uses_it:
         say(
             console,
             f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "

@@ -124,9 +124,10 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     config = LlamaConfig(vocab_size=given.vocab_size, num_hidden_layers=1, tie_word_embeddings=False, **found)
     config._attn_implementation = "sdpa"
     num_layers, is_third = given.num_hidden_layers, spec.eagle3 is not None
+    layers = (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))  # a target may have fewer than five
     layout = EagleLayout(
         generation=3 if is_third else 1,
-        hidden_layers=(2, num_layers // 2, num_layers - 3) if is_third else (num_layers,),
+        hidden_layers=layers if is_third else (num_layers,),
         target_width=given.hidden_size,
         draft_vocab_size=target.vocab_size,
     )

@@ -381,7 +381,9 @@ def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
     log = build.build_members(tmp_path, NAMES, smoke=True)
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
-    assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in NAMES if name != "target")
+    drafters = [name for name in NAMES if name not in ("target", *HEADS)]
+    assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in drafters)
+    assert all(0 <= share <= 1 for name in HEADS for share in log["figures"][name]["agreement_by_depth"])
     assert log["figures_of"] == {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
     assert {log["members"][name]["stages"][-1]["num_layers"] for name in MODELS} == {1, 2}
     again = build.build_members(tmp_path, ["drafter", "ngram"], smoke=True)

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from specbench.decoding.tree_shape import TreeShape, best_shape
+from specbench.models.tree_attention import depths
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
@@ -34,12 +35,12 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
     make = method.drafter.features.tree_shape
     known = make(**options) if make is not None else None
     shape = known or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
-    depths = depths_of(shape)
+    depth_of = depths(shape.parents)
     allowed = [
-        node for node, (rank, depth) in enumerate(zip(shape.ranks, depths, strict=True))
+        node for node, (rank, depth) in enumerate(zip(shape.ranks, depth_of, strict=True))
         if rank == OWN or depth <= method.num_draft_tokens
     ]  # fmt: skip
-    counts = [depths[node] for node in allowed if shape.ranks[node] != OWN]
+    counts = [depth_of[node] for node in allowed if shape.ranks[node] != OWN]
     return TreeHelp(
         is_example=known is None,
         nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
@@ -47,14 +48,6 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
         drawing=drawing(shape, set(allowed)),
         step=step_lines(method, None if known is None else len(allowed), options),
     )
-
-
-def depths_of(shape: TreeShape) -> list[int]:
-    """Returns the depth of each node, from 1 on."""
-    depths: list[int] = []
-    for parent in shape.parents:
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    return depths
 
 
 def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:

@@ -23,7 +23,7 @@ from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, TreeShape
 from specbench.models.causal_lm import ModelPair
-from specbench.models.heads.checkpoints import read_checkpoint
+from specbench.models.heads.checkpoints import HeadRevision, read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.eagle_model import EagleModel
 from specbench.models.heads.mtp import load_mtp
@@ -67,13 +67,11 @@ class EagleDrafter(Drafter):
 
 
 PATH = "Folder or hub id of the head; null: the one published for the target."
-REVISION = "Revision of the hub id: branch, tag or commit."
 HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
 NEEDS = "an EAGLE head of the target (a published one is found by the target's name; `specbench train eagle3`)"
 TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
 Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
 HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
-HeadRevision = Annotated[str | None, Field(min_length=1, description=REVISION)]
 
 
 def eagle_drafter(

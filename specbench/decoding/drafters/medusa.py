@@ -13,7 +13,7 @@ from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verificat
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, filled
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.heads.checkpoints import HeadCheckpoint, own_medusa_heads, read_checkpoint
+from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, own_medusa_heads, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.heads.medusa_checkpoint import load_medusa
 from specbench.models.heads.published import HEADS, head_of
@@ -66,7 +66,6 @@ class MedusaDrafter(Drafter):
 PATH = (
     "Folder or hub id of the heads; null: those in the target's own checkpoint (Medusa-1.0), or those published for it."
 )
-REVISION = "Revision of the hub id: branch, tag or commit."
 NEEDS = "Medusa heads of the target (published ones are found by the target's name; `specbench train medusa`)"
 HEAD_CHANCES = (
     "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
@@ -107,7 +106,7 @@ def medusa_drafter(
     sampling: Sampling,
     *,
     path: Annotated[str | None, Field(min_length=1, description=PATH)] = None,
-    revision: Annotated[str | None, Field(min_length=1, description=REVISION)] = None,
+    revision: HeadRevision = None,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 63,
     head_chances: Annotated[
         list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],

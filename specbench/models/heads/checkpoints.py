@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import huggingface_hub
+from pydantic import Field
 from torch import nn
 
 from specbench.core import bounded
@@ -25,6 +26,11 @@ LAYER = re.compile(r"(midlayer|layers\.0)\.")
 FOREIGN = {"dspark": "DSpark", "dflash": "DFlash", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP"}
 SPECULATORS = "speculators_model_type"
 MAX_PROBLEMS = 4  # that one message lists
+
+
+HeadRevision = Annotated[
+    str | None, Field(min_length=1, description="Revision of the hub id: branch, tag or commit.")
+]  # an option of drafters
 
 
 @dataclass(frozen=True)

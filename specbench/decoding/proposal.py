@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
+from specbench.core.trees import depths
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import uploaded
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.tree_attention import depths
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
 

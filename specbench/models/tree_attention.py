@@ -8,17 +8,10 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from specbench.core.errors import ConfigError
+from specbench.core.trees import depths
 from specbench.models.devices import uploaded
 
 ATTENTION = ("sdpa", "eager", "flex_attention")  # the implementations that accept a mask per query and key
-
-
-def depths(parents: Sequence[int]) -> list[int]:
-    """Returns the depth of each node, 1 for the children of the root, whose parent is −1: [num_nodes]."""
-    found: list[int] = []
-    for parent in parents:
-        found.append(1 if parent < 0 else found[parent] + 1)
-    return found
 
 
 def ancestors(parents: Sequence[int]) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
+from specbench.core.trees import depths
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.none import NoDrafter
@@ -19,7 +20,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.tree_attention import depths, shape
+from specbench.models.tree_attention import shape
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests import tiny

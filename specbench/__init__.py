@@ -21,7 +21,7 @@ BUILT_IN = {
         "specbench.decoding.bridges.retokenize",
         "specbench.decoding.bridges.string",
     ),
-    "specbench.decoders": ("specbench.integrations.entry",),
+    "specbench.decoders": ("specbench.integrations.entry", "specbench.served.decoder"),
     "specbench.readers": ("specbench.tasks.readers.questions", "specbench.tasks.readers.documents"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
@@ -30,6 +30,14 @@ BUILT_IN = {
         "specbench.tasks.scoring.texts",
     ),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
+    "specbench.engines": (
+        "specbench.served.engines.llama_cpp",
+        "specbench.served.engines.vllm",
+        "specbench.served.engines.sglang",
+        "specbench.served.engines.tensorrt_llm",
+        "specbench.served.engines.lmdeploy",
+        "specbench.served.engines.openai",
+    ),
 }
 
 

@@ -18,6 +18,7 @@ from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import choose_device
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import check_takes, environment
 from specbench.results.execute import measure_into
@@ -251,7 +252,7 @@ def check_files(request: Request) -> None:
     if request.leaderboard is not None:
         options = request.options
         set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
-        check_takes(request.leaderboard, options.device)
+        check_takes(request.leaderboard, str(choose_device(options.device)))
 
 
 def finish(

@@ -1,5 +1,5 @@
-"""Registries of components: names mapped to factories of drafters, rules, bridges, decoders, readers, scorers and task
-sources, from this package and from plug-ins.
+"""Registries of components: names mapped to factories of drafters, rules, bridges, decoders, readers, scorers, task
+sources and serving engines, from this package and from plug-ins.
 
 The keyword-only parameters of a factory are the options of the component; their annotations and defaults are the
 schema.
@@ -273,3 +273,4 @@ BRIDGES = Registry("bridge", "specbench.bridges", BridgeFeatures)
 READERS = Registry("reader", "specbench.readers", ReaderFeatures)
 SCORERS = Registry("scorer", "specbench.scorers", ScorerFeatures)
 TASK_SOURCES = Registry("task source", "specbench.task_sources", NoFeatures)
+ENGINES = Registry("engine", "specbench.engines", NoFeatures)

@@ -14,7 +14,6 @@ from specbench.core.digests import WHOLE, bytes_digest, file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
-from specbench.models.loading import choose_device
 from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
@@ -105,12 +104,12 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
 def check_takes(file: Path, device: str) -> None:
     """Raises ConfigError for a file that cannot be written, is broken, or has rows of another machine or version.
 
-    `device`: as --device names it. The name of a machine includes its threads, so they are set before.
+    `device`: as `environment` takes it. The name of a machine includes its threads, so they are set before.
     """
     check_writable(file)
     if not file.exists():
         return
-    here = environment(str(choose_device(device)), "", "")
+    here = environment(device, "", "")
     check_rows(file, here["device"], here["versions"])
 
 

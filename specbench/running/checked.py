@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 
@@ -17,7 +18,8 @@ from specbench.specs.catalogue import builtin_task_names, load_method, load_task
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import RunOptions, flag_of
+from specbench.specs.servers import ServersSpec, read_servers
 from specbench.specs.task import TaskSpec
 
 ALL = "all"
@@ -26,9 +28,10 @@ LM_EVAL = "lm_eval:"
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. AR comes first, even if it was not requested."""
+    servers = None if request.servers is None else served(request, request.servers)
     tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
-    methods = [load_method(name) for name in unique(["ar", *request.methods])]
-    if not request.tasks or not request.methods:
+    methods = list(servers.methods()) if servers else [load_method(name) for name in unique(["ar", *request.methods])]
+    if not request.tasks or not (request.methods or servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
         raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
@@ -44,10 +47,24 @@ def run_spec(request: Request) -> RunSpec:
         else:
             is_local(options.target)
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
-    data = {**given, "tasks": tasks, "methods": methods, "target": options.target or EMBEDDED + "target"}
+    target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
+    data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
     return spec
+
+
+def served(request: Request, path: Path) -> ServersSpec:
+    """Returns the servers of a request. Raises ConfigError for options that only models in this process have."""
+    if request.methods:
+        raise ConfigError("--method: has no effect with --servers, whose servers are the methods: leave it out")
+    for name in ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine"):
+        value = getattr(request.options, name)
+        if value != RunOptions.__dataclass_fields__[name].default:
+            raise ConfigError(
+                f"{flag_of(name)} {value}: has no effect with --servers, which hold the models: leave it out"
+            )
+    return read_servers(path)
 
 
 def runs_programs(task: TaskSpec) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -30,6 +31,16 @@ class Models:
     def engine(self, method: MethodSpec) -> RowEngine:
         """Returns the engine that runs the passes of a method."""
         return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
+
+    def environment(self) -> dict[str, str]:
+        """Returns the device, the dtype, the attention and the engine of the passes."""
+        target = self.target
+        names = ("device", "dtype", "attention", "engine")
+        return {name: str(getattr(target, name)) for name in names}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what else identifies the models of a run, beyond their names and revisions."""
+        return {}
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""

@@ -14,6 +14,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.specs.components import Chat, Dtype, Engine, Spec, Text
 from specbench.specs.method import MethodSpec
+from specbench.specs.servers import ServersSpec
 from specbench.specs.task import TaskSpec
 
 _DIGESTS: dict[int, str] = {}  # by id of a live spec; every row needs those of its task and method
@@ -24,6 +25,7 @@ class RunSpec(Spec):
 
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     methods: Annotated[tuple[MethodSpec, ...], Field(min_length=1)]
+    servers: ServersSpec | None = None  # that run the methods; None: this process does
     target: Text
     drafter: Text | None = None
     target_revision: str | None = None

@@ -1,0 +1,81 @@
+"""llama.cpp: its own path /completion, whose every event has ids and the counts so far."""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from specbench.core.registry import ENGINES
+from specbench.decoding.sampling import Sampling
+from specbench.served.acceptance import Acceptance, from_passes
+from specbench.served.engine import Engine, Event, Page, Piece, json_page
+
+FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
+
+
+@ENGINES.register("llama.cpp")
+class LlamaCpp(Engine):
+    """A server of llama.cpp, which sends one event per token."""
+
+    name = "llama.cpp"
+    path = "/completion"
+    tokenize_path = "/tokenize"
+    counter_names = {
+        "num_drafts": ("llamacpp:spec_decode_num_drafts_total",),
+        "num_drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "num_accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+        "per_position": ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total",),
+        "num_running": ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+    }  # fmt: skip
+    remembers = frozenset({"ngram-mod", "ngram-cache"})
+    tells_at_end = False
+
+    def version(self, page: Page) -> str | None:
+        found = json_page(page, "/props")
+        return str(found["build_info"]) if isinstance(found, dict) and "build_info" in found else None
+
+    def settings(self, page: Page) -> dict[str, Any]:
+        """Returns the model's file, type and context. /props says nothing of the speculation."""
+        found = json_page(page, "/props")
+        return {
+            "model": PurePath(found.get("model_path", "")).name, "type": found.get("model_ftype"),
+            "slots": found.get("total_slots"), "context": found.get("default_generation_settings", {}).get("n_ctx"),
+        }  # fmt: skip
+
+    def request(
+        self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
+    ) -> dict[str, Any]:
+        """Returns the body, with the samplers that a model card never asks for switched off. It has no stop strings:
+        the server would hold tokens back."""
+        return {
+            "prompt": prompt_ids, "n_predict": max_new_tokens, "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0, "min_p": 0.0, "seed": seed % 2**31,
+            "cache_prompt": False, "return_tokens": True, "timings_per_token": True, "stream": True,
+        }  # fmt: skip
+
+    def read(self, event: Event, num_before: int) -> Piece:
+        times = event.get("timings") or {}
+        has_ended = bool(event.get("stop"))
+        milliseconds = times.get("prompt_ms", 0.0) + times.get("predicted_ms", 0.0)
+        return Piece(
+            token_ids=tuple(event.get("tokens") or ()), text=event.get("content") or "",
+            finish=FINISH.get(str(event.get("stop_type")), "stop") if has_ended else None,
+            num_prompt_tokens=event.get("tokens_evaluated"),
+            num_new_tokens=event.get("tokens_predicted") if has_ended else None,
+            num_cached=times.get("cache_n"), seconds=milliseconds / 1000 if times else None,
+        )  # fmt: skip
+
+    def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
+        """Returns the passes: each change of the sums is one, and so is each token that no change announced."""
+        passes: list[tuple[int, int]] = []
+        drafted = accepted = left = 0
+        for event in [event for event in events if event.get("tokens")][1:]:
+            times = event.get("timings")
+            if times is None:
+                return None
+            now = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
+            if left and now == (drafted, accepted):
+                left -= 1
+                continue
+            passes.append((now[0] - drafted, now[1] - accepted))
+            left, drafted, accepted = now[1] - accepted, *now
+        return from_passes(passes)

@@ -80,6 +80,7 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
     """Yields the tables of a run: those of its rows, then the comparison, the draft trees and the breakdown of each
     task, and an overview of several tasks."""
     from specbench.results.breakdown import breakdown_table
+    from specbench.results.served import served_table
     from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
 
     yield from map(run_table, outcome.tables())
@@ -89,7 +90,7 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
             yield comparison_table(group)
         if any(row.value("tree_nodes") is not None for row in group):
             yield tree_table(group)
-        yield breakdown_table(group)
+        yield breakdown_table(group) if group[0].served is None else served_table(group)
     if len(groups) > 1:
         yield overview_table(groups)
 

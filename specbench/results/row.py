@@ -9,6 +9,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, field_validator, model_
 
 from specbench.core.digests import text_digest
 from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
+from specbench.results.served import RowServing
 from specbench.specs.components import RowEngine
 
 
@@ -179,7 +180,12 @@ class RowShots(FilePart):
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
-    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head"]
+    code: Literal[
+        "wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head",
+        # of servers
+        "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
+        "slow_client", "answers_differ",
+    ]  # fmt: skip
     text: str
 
 
@@ -224,6 +230,7 @@ class Row(FilePart):
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
+    served: RowServing | None = None  # of a method that a server ran; null: this process did
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None

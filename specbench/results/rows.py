@@ -21,7 +21,8 @@ from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots
+from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarning
+from specbench.results.served import served_warnings, serving_of
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
@@ -173,7 +174,7 @@ class MeasuredRun:
             **self._conditions(method), **_data(parts), **self._method(method, records),
             task=named(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
-            sampling=sampling, created=_measured_at(records),
+            sampling=sampling, created=_measured_at(records), served=serving_of(records, method.name, self.identity),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
             quality=main_metric(scoring, metrics),
             signatures=signatures(scoring, records)
@@ -181,7 +182,9 @@ class MeasuredRun:
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics,
         )  # fmt: skip
-        return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
+        warnings = warnings_of(row, records, self._num_trained_on(method, records))
+        served = (RowWarning(code=code, text=text) for code, text in served_warnings(row, records, self.identity))
+        return row.model_copy(update={"warnings": (*warnings, *served)})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the models, the machine and the command, as fields of a row."""
@@ -232,6 +235,8 @@ class MeasuredRun:
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        if "servers" in self.identity and num_different:  # whether the target is undecided there is not known
+            return "not audited"
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "

@@ -1,7 +1,7 @@
 """Requests to a server: one connection and one time limit for each, no retries, and a time stamp for each read."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from time import perf_counter
@@ -31,7 +31,7 @@ class Client:
         """Returns the text of the answer to a request without a stream; None if the server has no such page."""
         return self._page("POST", path, body)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    def stream(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[float, dict[str, Any]]]:
         """Yields the events of an answer, each with the seconds since the request was sent.
 
         Raises ConfigError for a refused request, a connection that breaks, an error in mid-stream, and an answer that

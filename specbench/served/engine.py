@@ -86,8 +86,11 @@ class Engine:
         }  # fmt: skip
 
     def read(self, event: Event, num_before: int) -> Piece:
-        """Returns what an event tells. `num_before`: number of tokens that the events before it had. Usage may stand in an event of its own, or beside the last choice."""
-        choice = next(iter(event.get("choices") or ()), {})
+        """Returns what an event tells. Usage may stand in an event of its own, or beside the last choice.
+
+        `num_before`: number of tokens that the events before it had.
+        """
+        choice: Event = next(iter(event.get("choices") or ()), {})
         usage = event.get("usage") or {}
         ids = choice.get("token_ids")
         reason = choice.get("finish_reason")

@@ -12,6 +12,7 @@ from specbench.core.registry import ENGINES
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.models.text_model import TextModel
+from specbench.results.served import LEARNS
 from specbench.running.models import Models
 from specbench.served.client import Client
 from specbench.served.engine import Counters, Engine, model_of
@@ -110,6 +111,11 @@ class ServedModels(Models):
         own = self.servers[method.name]
         return ServedPair(self.target, server=own, others=tuple(s for s in self.servers.values() if s is not own))
 
+    def learns(self, name: str) -> bool:
+        """Returns whether the drafter of a server learns from one request to the next."""
+        speculation = self.spec.servers[name].speculation
+        return speculation != "none" and speculation.method in self.servers[name].engine.remembers
+
     def environment(self) -> dict[str, str]:
         """Returns the conditions of the servers: the first server's, which is AR's."""
         return {
@@ -120,11 +126,13 @@ class ServedModels(Models):
     def identity(self) -> dict[str, Any]:
         """Returns what the servers tell of themselves, and what the file says of their memory."""
         told = {name: {"engine": each.row_engine, **each.settings} for name, each in self.servers.items()}
+        for name in filter(self.learns, told):
+            told[name][LEARNS] = True
         return {"servers": told, "memory": self.spec.memory}
 
 
 def load_served(spec: RunSpec) -> ServedModels:
-    """Returns the servers of a run, checked against the tokenizer. Raises ConfigError for a server that does not fit."""
+    """Returns the servers of a run. Raises ConfigError for a server that does not fit the tokenizer or the others."""
     assert spec.servers is not None
     target = load_model(spec.target, device="cpu", weights=False)
     servers = {method.name: find_server(method.name, spec.servers) for method in spec.methods}
@@ -134,4 +142,10 @@ def load_served(spec: RunSpec) -> ServedModels:
         raise ConfigError(f"servers of several engines ({shown}): AR and its methods are servers of one engine")
     for server in servers.values():
         server.check_tokenizer(target)
-    return ServedModels(target, {}, servers, spec.servers)
+    models = ServedModels(target, {}, servers, spec.servers)
+    for name in filter(models.learns, servers) if spec.repeats > 1 else ():
+        raise ConfigError(
+            f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so that it knows the "
+            "answers from the second repeat on: give --repeats 1"
+        )
+    return models

@@ -103,11 +103,12 @@ class ServersSpec(Spec):
 def _method(name: str, server: ServerSpec) -> MethodSpec:
     speculation = server.speculation
     options: dict[str, Any] = {} if speculation == "none" else speculation.model_dump(exclude_none=True)
-    return MethodSpec(
-        name=name, version=1, title=f"served, {options.get('method', 'without speculation')}",
-        decoder=DecoderSpec(type="served", entry="server", options=options),
-        num_draft_tokens=0 if speculation == "none" else speculation.num_draft_tokens,
-    )  # fmt: skip
+    data = {
+        "name": name, "version": 1, "title": f"served, {options.get('method', 'without speculation')}",
+        "decoder": DecoderSpec(type="served", entry="server", options=options),
+        "num_draft_tokens": 0 if speculation == "none" else speculation.num_draft_tokens,
+    }  # fmt: skip
+    return build(MethodSpec, data)
 
 
 def read_servers(path: Path) -> ServersSpec:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
@@ -19,7 +19,7 @@ class LlamaCpp(Engine):
     name = "llama.cpp"
     path = "/completion"
     tokenize_path = "/tokenize"
-    counter_names = {
+    counter_names: ClassVar = {
         "num_drafts": ("llamacpp:spec_decode_num_drafts_total",),
         "num_drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
         "num_accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),

@@ -1,7 +1,7 @@
 """LMDeploy: its own path /generate with ids; acceptance is told by the counters of the server only."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
@@ -14,7 +14,7 @@ class LmDeploy(Engine):
 
     name = "lmdeploy"
     path = "/generate"
-    counter_names = {
+    counter_names: ClassVar = {
         "num_drafts": ("lmdeploy:spec_decode_num_drafts_total", "lmdeploy:spec_decode_num_drafts"),
         "num_drafted": ("lmdeploy:spec_decode_num_draft_tokens_total", "lmdeploy:spec_decode_num_draft_tokens"),
         "num_accepted": (

@@ -1,7 +1,7 @@
 """SGLang: its own path /generate, whose events have ids and a histogram of accepted draft tokens."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
@@ -15,7 +15,7 @@ class SGLang(Engine):
 
     name = "sglang"
     path = "/generate"
-    counter_names = {"num_running": ("sglang:num_running_reqs", "sglang:num_queue_reqs")}
+    counter_names: ClassVar = {"num_running": ("sglang:num_running_reqs", "sglang:num_queue_reqs")}
     remembers = frozenset({"NGRAM", "ngram"})
     remedy = "this version does not tell spec_verify_ct"
 
@@ -63,7 +63,7 @@ class SGLang(Engine):
 
     def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
         """Returns the histogram; else the sums, which have no steps."""
-        told = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
+        told: Event = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
         num_passes, counts = told.get("spec_verify_ct"), told.get("spec_correct_drafts_histogram")
         if not num_passes:
             return None

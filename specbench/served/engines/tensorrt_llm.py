@@ -1,7 +1,7 @@
 """TensorRT-LLM: `trtllm-serve`, which tells the counts of an answer beside its last choice."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
@@ -15,7 +15,7 @@ class TensorRtLlm(Engine):
 
     name = "tensorrt-llm"
     metrics_path = "/prometheus/metrics"
-    counter_names = {
+    counter_names: ClassVar = {
         "num_drafted": ("trtllm_spec_decode_num_draft_tokens_total",),
         "num_accepted": ("trtllm_spec_decode_num_accepted_tokens_total",),
         "per_position": ("trtllm_spec_decode_accepted_tokens_total",),

@@ -1,7 +1,7 @@
 """vLLM: events with the ids of a pass; the counts of an answer come with its last event."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
@@ -15,7 +15,7 @@ class Vllm(Engine):
 
     name = "vllm"
     tokenize_path = "/tokenize"
-    counter_names = {
+    counter_names: ClassVar = {
         "num_drafts": ("vllm:spec_decode_num_drafts_total",),
         "num_drafted": ("vllm:spec_decode_num_draft_tokens_total",),
         "num_accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
@@ -34,7 +34,7 @@ class Vllm(Engine):
     def settings(self, page: Page) -> dict[str, Any]:
         """Returns the model and its context. /v1/models tells no more; /server_info is of development mode only."""
         models = json_page(page, "/v1/models")
-        model = next(iter(models.get("data") or ()), {})
+        model: dict[str, Any] = next(iter(models.get("data") or ()), {})
         return {"model": model.get("root") or model.get("id"), "context": model.get("max_model_len")}
 
     def request(
@@ -46,7 +46,7 @@ class Vllm(Engine):
 
     def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
         """Returns the steps with `detailed`, else the histogram; None where sums and parts contradict each other."""
-        told = next((event["metrics"] for event in reversed(events) if event.get("metrics")), {})
+        told: Event = next((event["metrics"] for event in reversed(events) if event.get("metrics")), {})
         found = told.get("speculative_decoding")
         if not found:
             return None

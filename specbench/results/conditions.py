@@ -224,6 +224,5 @@ def facts(row: Row) -> Iterator[Fact]:
 
 
 def _one(field: str) -> str:
-    return {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}.get(
-        field, "set of versions"
-    )
+    kinds = {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}
+    return kinds.get(field, "set of versions")

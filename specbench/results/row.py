@@ -5,11 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from specbench.core.digests import text_digest
 from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
-from specbench.results.served import RowServing
 from specbench.specs.components import RowEngine
 
 
@@ -187,6 +186,21 @@ class RowWarning(FilePart):
         "slow_client", "answers_differ",
     ]  # fmt: skip
     text: str
+
+
+class RowServing(FilePart):
+    """The conditions of a served row.
+
+    `acceptance_source`: what the counts of acceptance rest on: steps, histogram, totals or counters of the server;
+    "none: …" with the reason where they are null. `caches`: whether the servers told that no prompt was cached.
+    `memory`: the rule by which both servers hold memory. `settings`: digest of what the server tells of itself.
+    """
+
+    acceptance_source: str
+    caches: Literal["verified empty", "not told"]
+    memory: str | None
+    concurrency: PositiveInt = 1
+    settings: str
 
 
 class Row(FilePart):

@@ -21,7 +21,7 @@ from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarning
+from specbench.results.row import ALL, Row, RowSampling, RowShots
 from specbench.results.served import served_warnings, serving_of
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
@@ -183,8 +183,7 @@ class MeasuredRun:
             metrics=metrics,
         )  # fmt: skip
         warnings = warnings_of(row, records, self._num_trained_on(method, records))
-        served = (RowWarning(code=code, text=text) for code, text in served_warnings(row, records, self.identity))
-        return row.model_copy(update={"warnings": (*warnings, *served)})
+        return row.model_copy(update={"warnings": (*warnings, *served_warnings(row, records, self.identity))})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the models, the machine and the command, as fields of a row."""

@@ -131,17 +131,19 @@ def counted_between(before: Counters, after: Counters, num_draft_tokens: int) ->
     The judged tokens, Σ (accepted + 1) without the passes that accepted the whole draft, follow if every pass drafted
     `num_draft_tokens` tokens.
     """
-    pairs = [
-        (getattr(before, name), getattr(after, name)) for name in ("num_drafts", "num_drafted", "num_accepted")
-    ]  # fmt: skip
-    if any(first is None or last is None or last < first for first, last in pairs):
+    names = ("num_drafts", "num_drafted", "num_accepted")
+    drafts, drafted, accepted = (_growth(getattr(before, name), getattr(after, name)) for name in names)
+    fell = before.num_drafts is not None and drafts is None  # TensorRT-LLM does not count drafts
+    if drafted is None or accepted is None or fell:
         return None
-    drafts, drafted, accepted = (last - first for first, last in pairs)
     judged = None
-    if drafted == drafts * num_draft_tokens and len(after.per_position) == num_draft_tokens:
-        whole = after.per_position[-1] - (before.per_position[-1] if before.per_position else 0)
-        judged = drafts + accepted - whole
+    if drafts is not None and drafted == drafts * num_draft_tokens and len(after.per_position) == num_draft_tokens > 0:
+        judged = drafts + accepted - after.per_position[-1] + sum(before.per_position[-1:])
     return Acceptance("counters", drafts, drafted, accepted, judged)
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None or after < before else after - before
 
 
 def json_page(page: Page, path: str) -> Any:

@@ -102,7 +102,9 @@ class ServersSpec(Spec):
 
 def _method(name: str, server: ServerSpec) -> MethodSpec:
     speculation = server.speculation
-    options: dict[str, Any] = {} if speculation == "none" else speculation.model_dump(exclude_none=True)
+    options: dict[str, Any] = (
+        {} if speculation == "none" else speculation.model_dump(include={"method", "model"}, exclude_none=True)
+    )
     data = {
         "name": name, "version": 1, "title": f"served, {options.get('method', 'without speculation')}",
         "decoder": DecoderSpec(type="served", entry="server", options=options),

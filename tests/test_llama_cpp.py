@@ -1,0 +1,136 @@
+"""A real engine: llama.cpp serves the embedded pair, and its answers and steps are those of this process."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specbench.core.errors import ConfigError
+from specbench.results.execute import RunOutcome, execute
+from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
+
+pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench[llama-cpp]'")
+pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench[llama-cpp]'")
+
+from specbench.served.server import load_served
+from tests.llama_cpp import llama_cpp_server
+
+QUIET = Console(file=io.StringIO())
+SUBSETS = ("en", "sw", "th")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, str]]:
+    """The addresses of a server without speculation and of three with it."""
+    with ExitStack() as stack:
+        yield {
+            "ar": stack.enter_context(llama_cpp_server()),
+            "draft": stack.enter_context(llama_cpp_server("drafter")),
+            "copies": stack.enter_context(llama_cpp_server("ngram")),
+            "forced": stack.enter_context(llama_cpp_server("drafter", synthetic_length=3.5)),
+        }
+
+
+def write_file(folder: Path, servers: Mapping[str, str], names: tuple[str, ...]) -> Path:
+    speculation = {"ar": "none", "copies": {"method": "ngram-simple", "num_draft_tokens": 5}}
+    drafting = {"method": "draft_model", "num_draft_tokens": 5, "model": "drafter"}
+    content = {
+        "tokenizer": "embedded:target", "hardware": "this machine", "memory": "same KV",
+        "servers": {name: {"url": servers[name], "speculation": speculation.get(name, drafting)} for name in names},
+    }  # fmt: skip
+    path = folder / "servers.yaml"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def serve(folder: Path, servers: Mapping[str, str], names: tuple[str, ...], **options: Any) -> RunOutcome:
+    request = Request(
+        ["mgsm"], [], RunOptions(**options), "", output=folder / "served", servers=write_file(folder, servers, names)
+    )
+    return execute(request, QUIET, load_served)
+
+
+def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return {(r["subset"], r["example"]): r["methods"] for r in map(json.loads, lines)}
+
+
+def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunOutcome) -> None:
+    """Asserts that answers and steps are those of `sd` in this process."""
+    request = Request(
+        ["mgsm"], ["sd"], RunOptions(subsets=subsets, limit=limit), "", output=folder / "in-process"
+    )
+    own = execute(request, QUIET)
+    ours, theirs = records(folder / "in-process"), records(folder / "served")
+    assert list(ours) == list(theirs) and len(ours) == limit * len(subsets)
+    for key, methods in ours.items():
+        answer, steps = methods["sd"]["token_ids"], methods["sd"]["steps"]
+        for name in ("ar", "draft"):
+            assert theirs[key][name]["token_ids"] == answer, key
+            assert theirs[key][name]["text"] == methods["sd"]["text"]
+        check_steps(steps, theirs[key]["draft"]["steps"])
+    for subset in subsets:
+        row, other = (
+            next(row for row in outcome.rows if (row.subset, row.method_name) == (subset, name))
+            for outcome, name in ((own, "sd"), (served, "draft"))
+        )
+        assert other.verdict == "greedy equal" and other.served is not None
+        assert other.served.acceptance_source == "steps" and other.served.caches == "verified empty"
+        for name, scale in (("mean_acceptance_length", 0.02), ("acceptance_rate_pooled", 0.02)):
+            first, second = row.value(name), other.value(name)
+            assert first is not None and second == pytest.approx(first, rel=scale)
+
+
+def check_steps(ours: list[list[int]], theirs: list[list[int]]) -> None:
+    """Asserts that passes accept as many tokens, but where the drafter of this process stopped at its end token:
+    llama.cpp drafts on, and the target may accept more."""
+    for own, other in zip(ours, theirs, strict=False):
+        if own == other:
+            continue
+        assert own[0] < other[0] == 5, (own, other)
+        if own[2] == own[0] or own[2] != other[2]:
+            break  # the whole draft was accepted, and theirs goes on
+    else:
+        assert len(ours) == len(theirs)
+
+
+def test_a_server_answers_and_accepts_as_this_process_does(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "draft", "copies"), subsets=("en",), limit=3)
+    check_equal(tmp_path, ("en",), 3, served)
+    copies = next(row for row in served.rows if row.method_name == "copies")
+    assert copies.verdict == "greedy equal" and (copies.value("mean_acceptance_length") or 0) >= 1
+
+
+@pytest.mark.slow
+def test_36_answers_in_three_languages(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "draft"), subsets=SUBSETS, limit=12)
+    check_equal(tmp_path, SUBSETS, 12, served)
+
+
+def test_a_server_that_forces_its_acceptance_differs_from_the_baseline(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=2)
+    row = next(row for row in served.rows if row.method_name == "forced")
+    print(row.value("mean_acceptance_length"), row.verdict, [w.code for w in row.warnings])
+
+
+def test_control_a_baseline_that_drafts_is_refused(tmp_path, servers) -> None:
+    with pytest.raises(ConfigError, match="server 'ar' .* drafts: .* start it without speculation"):
+        serve(tmp_path, {**servers, "ar": servers["copies"], "copies": servers["ar"], "draft": servers["draft"],
+                         "x": ""} | {"ar": servers["forced"]}, ("ar", "draft"), subsets=("en",), limit=1)  # fmt: skip
+
+
+def test_the_command_measures_servers(tmp_path, servers, capsys) -> None:
+    from typer.testing import CliRunner
+
+    from specbench.cli import app
+
+    file = write_file(tmp_path, servers, ("ar", "draft"))
+    arguments = ["run", "--task", "mgsm", "--servers", str(file), "--subset", "en", "--limit", "1"]
+    found = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "run")])
+    assert found.exit_code == 0, found.output

@@ -1,7 +1,7 @@
 """A decoder that asks a server: it sends the ids of a prompt, and reads the answer event by event."""
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DECODERS
@@ -12,6 +12,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.served.acceptance import Acceptance, contradiction, from_passes, steps_of
 from specbench.served.engine import Counters, Event, Piece, counted_between
+from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import BASELINE
@@ -111,7 +112,7 @@ class ServedDecoder(Decoder):
         num_read = 0
         with closing(self.server.client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
-                piece = engine.read(event, num_read)
+                piece = self._whole(engine.read(event, num_read))
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
@@ -121,12 +122,24 @@ class ServedDecoder(Decoder):
             raise self.server.client.error(
                 f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
             )
-        if answer.told.num_new_tokens not in (None, num_read) and answer.told.token_ids is not None:
+        num_new = answer.told.num_new_tokens
+        is_cut = answer.told.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
+        if num_new not in (None, num_read) and answer.told.token_ids is not None and not is_cut:
             raise self.server.client.error(
-                f"counts {answer.told.num_new_tokens} new tokens in its usage, but sent {num_read}: its counts cannot "
+                f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot "
                 "be used; report it to the engine"
             )
         return answer
+
+    def _whole(self, piece: Piece) -> Piece:
+        """Returns what an event tells, with the ids that the engine held back."""
+        if not piece.num_held or not piece.token_ids:
+            return piece
+        try:
+            held = held_ids(piece.text, piece.token_ids[-1], piece.num_held, self.model.text_vocabulary)
+        except ConfigError as error:
+            raise self.server.client.error(str(error)) from error
+        return replace(piece, token_ids=(*held, *piece.token_ids))
 
     def _finish(self, answer: Answer, stop: StopRules) -> None:
         """Ends the state of an answer: an engine that sends text only is tokenized here, and the end token, which some
@@ -136,7 +149,7 @@ class ServedDecoder(Decoder):
             raise self.server.client.error("gave the request up: see the server's log")
         if answer.told.token_ids is None:
             self._tokenize(answer)
-        elif not state.finished and finish == "length":
+        elif not state.finished and finish == "length" and state.num_remaining > MAX_HELD:
             raise self.server.client.error(
                 f"ended an answer after {state.num_new_tokens} tokens at its own limit: start it with a longer context"
             )
@@ -144,7 +157,7 @@ class ServedDecoder(Decoder):
             state.start(min(stop.eos_token_ids))
             seconds, number = answer.reads.pop() if answer.reads else (answer.seconds, 0)
             answer.reads.append((seconds, number + 1))
-        if not state.finished:  # a text of fewer tokens here than the server counts, or a warm-up, which has no end
+        if not state.finished:  # a text of fewer tokens here, a last character that is cut, or a warm-up without end
             state.finish = "length" if finish == "length" else "eos"
         if not answer.reads:
             answer.reads.append((answer.seconds, 0))
@@ -190,7 +203,7 @@ class ServedDecoder(Decoder):
         Raises ConfigError for a baseline that drafts.
         """
         engine, method = self.server.engine, self.method
-        found, problem = engine.acceptance(answer.events), engine.remedy
+        found, problem = engine.acceptance(answer.events, method.num_draft_tokens), engine.remedy
         if found is None:
             found = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
             if found is None and before.num_drafted is not None:

@@ -19,7 +19,8 @@ class Piece:
 
     `token_ids`: the new ones; None for engines that send text only. `finish`: eos, stop or length. `num_prompt_tokens`,
     `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens that the server had in its cache.
-    `seconds`: the server's own time for the answer so far.
+    `seconds`: the server's own time for the answer so far. `num_held`: new tokens before these whose ids the engine
+    does not send, since they are parts of a character.
     """
 
     token_ids: tuple[int, ...] | None = None
@@ -29,6 +30,7 @@ class Piece:
     num_new_tokens: int | None = None
     num_cached: int | None = None
     seconds: float | None = None
+    num_held: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Engine:
             num_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         )  # fmt: skip
 
-    def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the acceptance of an answer by its events; None if they do not tell it."""
         return None
 

@@ -53,29 +53,50 @@ class LlamaCpp(Engine):
         }  # fmt: skip
 
     def read(self, event: Event, num_before: int) -> Piece:
-        times = event.get("timings") or {}
-        has_ended = bool(event.get("stop"))
+        times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
+        has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
         milliseconds = times.get("prompt_ms", 0.0) + times.get("predicted_ms", 0.0)
         return Piece(
-            token_ids=tuple(event.get("tokens") or ()), text=event.get("content") or "",
+            token_ids=ids, text=event.get("content") or "",
             finish=FINISH.get(str(event.get("stop_type")), "stop") if has_ended else None,
-            num_prompt_tokens=event.get("tokens_evaluated"),
-            num_new_tokens=event.get("tokens_predicted") if has_ended else None,
+            num_prompt_tokens=event.get("tokens_evaluated"), num_new_tokens=num_new if has_ended else None,
             num_cached=times.get("cache_n"), seconds=milliseconds / 1000 if times else None,
+            num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
         )  # fmt: skip
 
-    def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the passes: each change of the sums is one, and so is each token that no change announced."""
         passes: list[tuple[int, int]] = []
         drafted = accepted = left = 0
-        for event in [event for event in events if event.get("tokens")][1:]:
+        num_tokens = 1  # the prefill emits the first one
+        for event in (event for event in events if event.get("tokens")):
             times = event.get("timings")
-            if times is None:
+            if times is None or "tokens_predicted" not in event:
                 return None
+            fresh = int(event["tokens_predicted"]) - num_tokens
+            num_tokens += fresh
+            from_before = min(left, fresh)
+            fresh, left = fresh - from_before, left - from_before
             now = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
-            if left and now == (drafted, accepted):
-                left -= 1
-                continue
-            passes.append((now[0] - drafted, now[1] - accepted))
-            left, drafted, accepted = now[1] - accepted, *now
+            if fresh:
+                passes += passes_between(fresh, now[0] - drafted, now[1] - accepted, num_draft_tokens)
+                left = sum(number + 1 for _, number in passes) + 1 - num_tokens
+                drafted, accepted = now
         return from_passes(passes)
+
+
+def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_tokens: int) -> list[tuple[int, int]]:
+    """Returns the passes of `num_tokens` new tokens in one event, by the growth of the sums.
+
+    An event has several tokens where a character has, and these may be of several passes. How the accepted tokens are
+    distributed over them is then not told: they are counted in the last pass, which the event has not ended.
+    """
+    lengths = [num_draft_tokens or drafted] * (drafted // (num_draft_tokens or drafted)) if drafted else []
+    if rest := drafted - sum(lengths):
+        lengths.append(rest)
+    found: list[tuple[int, int]] = []
+    for length in reversed(lengths):
+        found.insert(0, (length, min(length, accepted)))
+        accepted -= found[0][1]
+    num_plain = num_tokens - sum(number + 1 for _, number in found)
+    return [*[(0, 0)] * num_plain, *found]

@@ -61,7 +61,7 @@ class SGLang(Engine):
             num_cached=told.get("cached_tokens"),
         )  # fmt: skip
 
-    def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the histogram; else the sums, which have no steps."""
         told: Event = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
         num_passes, counts = told.get("spec_verify_ct"), told.get("spec_correct_drafts_histogram")

@@ -37,7 +37,7 @@ class TensorRtLlm(Engine):
         own = {"detokenize": False, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
         return {**body, **own}  # without detokenization the choices have ids
 
-    def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the histogram, or the sums."""
         choices = [choice for event in events for choice in event.get("choices") or ()]
         found = next(

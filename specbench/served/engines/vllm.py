@@ -44,7 +44,7 @@ class Vllm(Engine):
         own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
         return {**body, **own}
 
-    def acceptance(self, events: Sequence[Event]) -> Acceptance | None:
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the steps with `detailed`, else the histogram; None where sums and parts contradict each other."""
         told: Event = next((event["metrics"] for event in reversed(events) if event.get("metrics")), {})
         found = told.get("speculative_decoding")

@@ -11,7 +11,11 @@ import pytest
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
+from specbench.models.loading import load_model
 from specbench.results.execute import RunOutcome, execute
+from specbench.running.checked import run_spec
+from specbench.running.plan import load_data
+from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 
@@ -24,6 +28,7 @@ from tests.llama_cpp import llama_cpp_server
 QUIET = Console(file=io.StringIO())
 SUBSETS = ("en", "sw", "th")
 FORCED_LENGTH = 3.5  # tokens of a pass
+NEAR_TIE = 0.01  # between logits: libraries round differently
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +68,12 @@ def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunOutcome) -> None:
-    """Asserts that answers and steps are those of `sd` in this process."""
+    """Asserts that answers and steps are those of `sd` in this process, and that rows say so."""
     request = Request(["mgsm"], ["sd"], RunOptions(subsets=subsets, limit=limit), "", output=folder / "in-process")
     own = execute(request, QUIET)
     ours, theirs = records(folder / "in-process"), records(folder / "served")
     assert list(ours) == list(theirs) and len(ours) == limit * len(subsets)
-    for key, methods in ours.items():
-        answer, steps = methods["sd"]["token_ids"], methods["sd"]["steps"]
-        for name in ("ar", "draft"):
-            assert theirs[key][name]["token_ids"] == answer, key
-            assert theirs[key][name]["text"] == methods["sd"]["text"]
-        check_steps(steps, theirs[key]["draft"]["steps"])
+    undecided = [key for key in ours if not same_passes(key, ours[key], theirs[key])]
     for subset in subsets:
         row, other = (
             next(row for row in outcome.rows if (row.subset, row.method_name) == (subset, name))
@@ -81,19 +81,45 @@ def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunO
         )
         assert other.verdict == "greedy equal" and other.served is not None
         assert other.served.acceptance_source == "steps" and other.served.caches == "verified empty"
-        for name, scale in (("mean_acceptance_length", 0.02), ("acceptance_rate_pooled", 0.02)):
-            first, second = row.value(name), other.value(name)
-            assert first is not None and second == pytest.approx(first, rel=scale)
+        if subset not in {key[0] for key in undecided}:
+            assert other.value("mean_acceptance_length") == row.value("mean_acceptance_length")
+        steps = [step for key in theirs if key[0] == subset for step in theirs[key]["draft"]["steps"]]
+        accepted, judged = (sum(step[column] for step in steps) for column in (ACCEPTED, JUDGED))
+        assert other.value("acceptance_rate_pooled") == accepted / judged
+    assert len(undecided) <= len(ours) // 12
 
 
-def check_steps(ours: list[list[int]], theirs: list[list[int]]) -> None:
-    """Asserts that passes accept as many tokens, except where the drafter of this process ends its draft at its end
-    token: llama.cpp drafts on, and counts an end token as the target's own."""
-    for number, (own, other) in enumerate(zip(ours, theirs, strict=False)):
-        if own[0] == other[0]:
-            assert own == other, (number, ours, theirs)
-        elif own != other:
-            assert own[0] < other[0] == 5 and own[2] in (other[2], other[2] + 1), (number, ours, theirs)
+def same_passes(key: tuple[str, int], ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Asserts that answers are equal, and that passes accept as many tokens; returns False where the drafter is
+    undecided between two tokens, so that the passes after it differ.
+
+    Where the drafter of this process ends its draft at its end token, llama.cpp drafts on; it counts an end token as
+    the target's own.
+    """
+    for name in ("ar", "draft"):
+        assert theirs[name]["token_ids"] == ours["sd"]["token_ids"] and theirs[name]["text"] == ours["sd"]["text"], key
+    position = 1
+    for own, other in zip(ours["sd"]["steps"], theirs["draft"]["steps"], strict=False):
+        if own[DRAFTED] == other[DRAFTED] and own != other:
+            first = position + min(own[ACCEPTED], other[ACCEPTED])
+            assert drafter_gap(key, ours["sd"]["token_ids"][:first]) < NEAR_TIE, (key, own, other)
+            return False
+        if own != other:
+            assert own[DRAFTED] < other[DRAFTED] and own[ACCEPTED] in (other[ACCEPTED], other[ACCEPTED] + 1), (key, own)
+        position += own[EMITTED]
+    assert len(ours["sd"]["steps"]) == len(theirs["draft"]["steps"]), key
+    return True
+
+
+def drafter_gap(key: tuple[str, int], answer: list[int]) -> float:
+    """Returns the distance between the two highest logits of the drafter after the beginning of an answer."""
+    subset, number = key
+    spec = run_spec(Request(["mgsm"], ["sd"], RunOptions(subsets=(subset,)), ""))
+    ((_, _, data),) = load_data(spec, use_sample=True)
+    drafter = load_model("embedded:drafter")
+    ids = drafter.encode_prompt(data.examples[number].prompt, chat=False)
+    highest, second = drafter.score([*ids, *answer], 1).logits[-1].topk(2).values.tolist()
+    return float(highest - second)
 
 
 def test_a_server_answers_and_accepts_as_this_process_does(tmp_path, servers) -> None:

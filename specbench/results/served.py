@@ -121,4 +121,5 @@ def share_of_waiting(records: Sequence[Record], methods: Sequence[str]) -> float
     """Returns the median share of an answer's time that is not the server's own; 0 where servers do not tell theirs."""
     answers = [record["methods"][name] for record in records for name in methods]
     pairs = [(each["ttft_seconds"] + each["decode_seconds"], each["external"]["server_seconds"]) for each in answers]
-    return median([(whole - told) / whole for whole, told in pairs if told is not None and whole > 0] or [0.0])
+    shares = [(whole - told) / whole for whole, told in pairs if told is not None and whole > 0]
+    return float(median(shares)) if shares else 0.0

@@ -202,7 +202,9 @@ def pages(script: Script) -> dict[str, Any]:
     if script.engine in ("vllm", "tensorrt-llm"):
         found["/version"] = {"version": VERSION}
     if script.engine == "sglang":
-        found["/server_info"] = {"version": VERSION, "internal_states": [{}], "model_path": "t", **script.settings}
+        algorithm = {"speculative_algorithm": "EAGLE3" if script.passes else None}
+        told = {"version": VERSION, "internal_states": [{}], "model_path": "t"}
+        found["/server_info"] = {**told, **algorithm, **script.settings}
     if script.engine == "llama.cpp":
         found["/props"] = {"build_info": "b1-x", "model_path": "/m/t.gguf", "total_slots": 1, **script.settings}
     return found

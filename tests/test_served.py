@@ -125,6 +125,16 @@ def test_a_lie_is_one_line_and_what_was_measured_is_resumed(tmp_path, name) -> N
     assert row_of(outcome).n == NUM_EXAMPLES
 
 
+@pytest.mark.parametrize(
+    ("name", "passes", "problem"),
+    [("ar", SD, "was started with speculation"), ("draft", AR, "was started without speculation")],
+)
+def test_a_server_that_says_how_it_was_started_is_believed(tmp_path, name, passes, problem) -> None:
+    with pytest.raises(ConfigError, match=f"server '{name}' .* {problem}"):
+        run(tmp_path, {**pair("sglang"), name: Script("sglang", passes=passes)})
+    assert "baseline_unchecked" not in {w.code for w in row_of(run(tmp_path, pair("sglang"))).warnings}
+
+
 def test_counters_that_fall_are_no_acceptance(tmp_path) -> None:
     row = row_of(run(tmp_path, pair("lmdeploy", falls=True)))
     assert row.served is not None

@@ -249,7 +249,7 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     }  # fmt: skip
     if any("external" in generation for generation in own):
         found |= {name: Metric() for name in PER_PASS}
-    if all(map(is_served, own)):
+    if any(map(is_served, own)):
         found |= served_metrics(prompts, own)
     return found
 

@@ -5,7 +5,16 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from specbench.core.digests import text_digest
 from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
@@ -244,7 +253,7 @@ class Row(FilePart):
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
-    served: RowServing | None = None  # of a method that a server ran; null: this process did
+    served: RowServing | None = None  # of a method that a server ran; other rows lack the key
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
@@ -260,6 +269,11 @@ class Row(FilePart):
         if self.subsets and (self.subset != ALL or sum(self.subsets.values()) != self.n):
             raise ValueError(f"subsets: a row of '{ALL}' names them, and their examples make n")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_servers(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = serialize(self)
+        return content if self.served else {name: value for name, value in content.items() if name != "served"}
 
     @property
     def task_name(self) -> str:

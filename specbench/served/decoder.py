@@ -214,9 +214,10 @@ class ServedDecoder(Decoder):
                     f"drafts: {found.num_drafted} draft tokens for one answer, but all others are compared with it: "
                     "start it without speculation"
                 )
-            if found is None:
+            if found is None and self.server.speculates is None:
                 return None, f"{UNKNOWN}: {problem}"
-            return from_passes([(0, 0)] * (answer.state.num_new_tokens - 1)), found.source
+            plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
+            return plain, found.source if found else plain.source
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"

@@ -77,6 +77,10 @@ class Engine:
         """Returns what the server tells of its configuration: nothing that another start of it would change."""
         return {"model": model_of(page)}
 
+    def speculates(self, page: Page) -> bool | None:
+        """Returns whether the server was started with speculation; None if it does not tell."""
+        return None
+
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:

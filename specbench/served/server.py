@@ -35,6 +35,7 @@ class Server:
     version: str
     settings: Mapping[str, Any]
     model: str
+    speculates: bool | None
 
     @property
     def row_engine(self) -> str:
@@ -84,7 +85,9 @@ def find_server(name: str, spec: ServersSpec) -> Server:
     for engine in (cast(Engine, ENGINES.get(each)()) for each in names):
         version = engine.version(client.get)
         if version is not None:
-            return Server(client, engine, version, engine.settings(client.get), spec.model or model_of(client.get))
+            page = client.get
+            model = spec.model or model_of(page)
+            return Server(client, engine, version, engine.settings(page), model, engine.speculates(page))
     known = "none of the known engines" if spec.engine == "auto" else f"no server of {spec.engine}"
     raise client.error(f"is {known}: engine is one of {', '.join(ENGINES.names())}, or auto")
 
@@ -140,8 +143,11 @@ def load_served(spec: RunSpec) -> ServedModels:
     if len(set(engines.values())) > 1:
         shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
         raise ConfigError(f"servers of several engines ({shown}): AR and its methods are servers of one engine")
-    for server in servers.values():
+    for name, server in servers.items():
         server.check_tokenizer(target)
+        if server.speculates is not None and server.speculates == (name == BASELINE):
+            how = "with speculation, but all others are compared with it" if name == BASELINE else "without speculation"
+            raise server.client.error(f"was started {how}: start it again, or correct its url")
     models = ServedModels(target, {}, servers, spec.servers)
     for name in filter(models.learns, servers) if spec.repeats > 1 else ():
         raise ConfigError(

@@ -41,6 +41,11 @@ class LlamaCpp(Engine):
             "slots": found.get("total_slots"), "context": found.get("default_generation_settings", {}).get("n_ctx"),
         }  # fmt: skip
 
+    def speculates(self, page: Page) -> bool | None:
+        slots = json_page(page, "/slots")
+        told = [slot.get("speculative") for slot in slots] if isinstance(slots, list) else []
+        return None if not told or None in told else any(told)
+
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:

@@ -33,6 +33,10 @@ class SGLang(Engine):
         found = self._info(page)
         return {name: found[name] for name in names if name in found}
 
+    def speculates(self, page: Page) -> bool | None:
+        found = self._info(page)
+        return found["speculative_algorithm"] is not None if "speculative_algorithm" in found else None
+
     def _info(self, page: Page) -> dict[str, Any]:
         found = json_page(page, "/server_info") or json_page(page, "/get_server_info")
         return found if isinstance(found, dict) else {}
@@ -43,6 +47,7 @@ class SGLang(Engine):
         drawn = {"top_k": sampling.top_k or -1, "top_p": sampling.top_p or 1.0, "sampling_seed": seed % 2**31}
         parameters = {
             "temperature": sampling.temperature, "max_new_tokens": max_new_tokens, "no_stop_trim": True, **drawn,
+            "repetition_penalty": 1.0,  # else that of the model's own generation config
             **({"stop": list(stop)} if stop else {}),
         }  # fmt: skip
         return {"input_ids": prompt_ids, "sampling_params": parameters, "stream": True}

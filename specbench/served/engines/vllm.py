@@ -40,9 +40,10 @@ class Vllm(Engine):
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
+        """Returns the body; vLLM takes the penalty of the model's own generation config where none is named."""
         body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
         own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
-        return {**body, **own}
+        return {**body, **own, "repetition_penalty": 1.0}
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the steps with `detailed`, else the histogram; None where sums and parts contradict each other."""

@@ -10,9 +10,7 @@ from pydantic import (
     FiniteFloat,
     NonNegativeInt,
     PositiveInt,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -253,7 +251,8 @@ class Row(FilePart):
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
-    served: RowServing | None = None  # of a method that a server ran; other rows lack the key
+    # of a method that a server ran; other rows lack the key
+    served: RowServing | None = Field(default=None, exclude_if=lambda value: value is None)
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
@@ -269,11 +268,6 @@ class Row(FilePart):
         if self.subsets and (self.subset != ALL or sum(self.subsets.values()) != self.n):
             raise ValueError(f"subsets: a row of '{ALL}' names them, and their examples make n")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_servers(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = serialize(self)
-        return content if self.served else {name: value for name, value in content.items() if name != "served"}
 
     @property
     def task_name(self) -> str:

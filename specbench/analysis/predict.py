@@ -45,6 +45,7 @@ class PassTimes:
 
 
 def _sum(times: Seconds, lengths: Sequence[int]) -> float:
+    """Returns the seconds of passes of these lengths; beyond the known ones a pass takes as long as the nearest."""
     return float(np.interp(lengths, list(times), list(times.values())).sum()) if lengths else 0.0
 
 
@@ -65,7 +66,8 @@ class Machine:
         if self.report is None:
             assert self.target_pass is not None
             single = self.target_pass / MS
-            return PassTimes({1: single, longest: single * (self.verification_cost or 1.0) ** (longest > 1)}, own)
+            longer = {longest: single * (self.verification_cost or 1.0)} if longest > 1 else {}
+            return PassTimes({1: single} | longer, own)
         found = self.report
         target, drafter = (
             {point.query_length: point.seconds.median for point in model.points if point.context == found.context}
@@ -168,7 +170,7 @@ def why_only_own(method: MethodSpec) -> str | None:
         return f"bridge {method.bridge.type}: its draft tokens are not the target's"
     if method.verification.rule not in RULES:
         own = "; `specbench sweep` estimates them" if method.verification.rule == "fuzzy" else ""
-        return f"with rule {method.verification.rule} the text depends on the draft length{own}"
+        return f"with rule {method.verification.rule} the text or its verdicts depend on the draft length{own}"
     return None
 
 

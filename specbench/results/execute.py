@@ -150,13 +150,13 @@ def execute(
     set_threads(request.options.threads, embedded)
     if request.plot is not None:
         check_plot(request.plot)
-    if request.leaderboard is not None:  # one that cannot take the rows is reported before anything is loaded
+    if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
         check_takes(request.leaderboard, spec.device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     cells = make_cells(spec, models, loaded)
     target = models.target
-    conditions = environment(str(target.device), target.dtype, target.attention, target.engine)
+    conditions = environment(target.placement, target.precision, target.attention, target.engine)
     identity = run_identity(spec, cells, models, conditions)
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]

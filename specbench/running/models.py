@@ -18,6 +18,8 @@ from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
+TARGET_OPTIONS = ("quantize", "device_map")  # of `load_model`, for the target alone
+
 
 @dataclass(frozen=True)
 class Models:
@@ -86,7 +88,8 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
     load = load or load_model
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
-        engine=engine_for(spec.engine, spec.methods),
+        engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
+        **{name: value for name in TARGET_OPTIONS if (value := getattr(spec, name)) != "none"},
     )  # fmt: skip
     if target.why_eager is not None:
         warn_of(target, spec.engine, "this run and its rows are those of --engine eager")

@@ -158,7 +158,7 @@ def _tree_line(row: Row) -> str:
         f"of which a share of {shown('draft_efficiency', 3)} is accepted.{of_root} Costs of a step in passes of ar: "
         f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), one pass over the "
         f"tree of {shown('verification_cost', 2)} (v), and overhead. For {shown('mean_acceptance_length', 2)} tokens "
-        f"per step (τ) these costs explain a speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
+        f"per step (τ) they explain a speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
     )
 
 

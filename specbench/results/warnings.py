@@ -127,8 +127,8 @@ def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
     if not num_prompts:
         return None
     text = (
-        f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, as its training.json says, so it "
-        "may know them better than others: measure prompts that it was not trained on, or train it on others"
+        f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, as its training.json says, so "
+        "it may know them better than others: measure prompts that it was not trained on, or train it on others"
     )
     return RowWarning(code="trained_on_test", text=text)
 

@@ -117,8 +117,8 @@ def drift(row: Row, num_processes: int) -> RowWarning | None:
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
     text = (
         f"in the last third of the run{resumed} the baseline ran at {with_interval(ratio)} times its speed in the "
-        "first third, so load or clock changed: measure again into another folder, without a break and with nothing else "
-        "running"
+        "first third, so load or clock changed: measure again into another folder, without a break and with nothing "
+        "else running"
     )
     return RowWarning(code="ar_drift", text=text)
 

@@ -26,7 +26,7 @@ class RunOptions:
     drafter_revision: Annotated[str | None, "Hub revision of the drafter."] = None
     data: Annotated[
         str | None,
-        "hub, sample, or a folder or file of rows; sample for the embedded target, else hub, when absent.",
+        "Where rows come from: hub, sample (bundled), a folder or a file; sample for the embedded target, else hub.",
     ] = None
     limit: Annotated[int | None, "Examples of each subset; all when absent."] = None
     subsets_per_task: Annotated[int | None, "The first N subsets of each task."] = None

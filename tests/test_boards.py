@@ -13,8 +13,9 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.publish.cells import board_names, cells_of, load_suite
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated
+from specbench.publish.pairs_table import fits, weights
 from specbench.publish.process import ModelCache, attempt, ready
-from specbench.publish.suite_spec import Figure, FigureReference, SuiteSpec
+from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
@@ -242,9 +243,34 @@ def test_a_board_of_which_nothing_is_measured_says_how_to_measure_it(
     assert first.endswith("specbench board run p0 --pair embedded") and "ours\n" not in out
 
 
-def test_the_list_says_what_of_a_paper_is_published() -> None:
-    found = [row[-1] for row in boards_table().rows]
-    assert any("§" in cell and "table §" not in cell for cell in found) and any("table 1" in cell for cell in found)
+def test_the_list_says_what_needs_a_download_and_how_much_is_published() -> None:
+    rows = {row[0]: row[1:] for row in boards_table().rows}
+    assert rows["p4"][2:] == ["embedded", "33", "6", "9"]
+    assert rows["demo"][2:] == ["embedded", "–", "7", "–"]
+
+
+def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
+    specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.publish.pairs_table.gpu_gigabytes", lambda: 80.0)
+    code, out, _ = specbench("board", "show", "eagle3")
+    needed = " ".join(out.partition("llama3.1-8b")[2].partition("llama3.3-70b")[0].split())
+    assert code == 0 and len(out.splitlines()) < 40 and "published, and not measured here: table 1; " in out
+    assert "meta-llama/Llama-3.1-8B-Instruct * 16 yes 0 of 8" in needed and "EAGLE3-LLaMA3.1-Instruct-8B" in needed
+    assert "this machine's GPU has 80 GB" in out and "gated" in out
+    lines = {line.split()[0]: line.split() for line in out.splitlines() if " of 8" in line}
+    assert lines["embedded"][-4:] == ["yes", "0", "of", "8"] and "no" in lines["llama3.3-70b"]
+
+
+def test_the_weights_of_a_pair_are_read_from_the_names_of_its_models() -> None:
+    def of(*names: str) -> tuple[str, str]:
+        pair = PairSpec(target=names[0], drafter=names[1] if len(names) > 1 else None)
+        return weights(pair), fits(pair, 24.0)
+
+    assert of("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m") == ("14", "yes")
+    assert of("mistralai/Mixtral-8x22B-Instruct-v0.1") == ("352", "no")
+    assert of("microsoft/phi-4", "Qwen/Qwen2.5-0.5B-Instruct") == ("≥ 1", "unknown")
+    assert of("openai-community/gpt2-xl") == ("–", "unknown") and of("org/12b", "org/x") == ("≥ 24", "no")
 
 
 class InProcess:
@@ -297,7 +323,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert found["SD", "D"]["ours"] > 0 and found["SD", "α"]["published_spread"] == 1.0
     assert found["of another pair", "α"]["ours"] is None and found["Medusa", "α"]["ours"] is None
     code, out, _ = specbench("board", "show", board)
-    assert code == 0 and "not measured" in out and "A pair" in out
+    assert code == 0 and "not measured" in out and "A pair" in out and "what its pairs need" in out
     assert "measured with --data sample, --limit 2; the suite now asks for --data –, --limit 1" in " ".join(out.split())
 
     write("other.json", [each.model_copy(update={"device": "GPU"}) for each in rows])

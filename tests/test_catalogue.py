@@ -286,7 +286,11 @@ def test_set_says_what_a_rule_lacks_and_leaves_ar_alone():
     text = message(with_overrides, [], [ar, sd], ["verification.threshold=0.2"])
     assert "sd has the rule 'rejection', which has no 'threshold' (the rule fuzzy has): choose a method" in text
     text = message(with_overrides, [], [ar, sd], ["verification.rule=fuzzy"])
-    assert "'verification.rule' may not be set" in text and "specbench sweep --path verification.rule" in text
+    assert (
+        "'verification.rule' may not be set" in text and "specbench sweep --method sd --path verification.rule" in text
+    )
+    text = message(with_overrides, [], [ar, catalogue.load_method("fsd")], ["verification.rule=rejection"])
+    assert text.endswith("write a YAML file"), "no other rule has a threshold"
     _, (first, second) = with_overrides([], [ar, tli], ["bridge=union"])
     assert first == ar and second.bridge.name == "union"
 

@@ -181,6 +181,25 @@ def test_validate_loads_the_code_of_an_external_decoder(specbench: Specbench, tm
     assert specbench("validate", "mine.yaml")[0] == 0
 
 
+def test_validate_refuses_what_every_run_refuses(specbench: Specbench, tmp_path: Path) -> None:
+    """At temperature 0 the trees of `auto` have fixed children, for which traversal is not valid; k_seq never fits."""
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nversion: 1\ntitle: Mine\nnum_draft_tokens: 1\n"
+        "drafter: {type: model_tree, widths: [2]}\nverification: {rule: traversal}\n"
+    )
+    code, out, _ = specbench("validate", "mine.yaml")
+    assert code == 0 and "mine.yaml: a run at temperature 0 is refused" in out
+    (tmp_path / "mine.yaml").write_text((tmp_path / "mine.yaml").read_text().replace("traversal", "k_seq"))
+    code, _, err = specbench("validate", "mine.yaml")
+    assert code == 2 and "valid for children that are drawn as independent" in err
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nversion: 1\ntitle: Mine\nnum_draft_tokens: 1\ndrafter: {type: model, temperature: 0}\n"
+        "verification: {rule: fuzzy, divergence: js, threshold: 0.3, divergence_on: processed}\n"
+    )
+    code, _, err = specbench("validate", "mine.yaml")
+    assert code == 2 and "set drafter.temperature above 0" in err
+
+
 def test_a_missing_target_is_said_before_a_missing_drafter(specbench: Specbench) -> None:
     outcome = specbench("run", "--task", "mgsm", "--method", "sd", "--target", "/nonexistent")
     assert_one_line(outcome, "model folder '/nonexistent' does not exist")
@@ -215,6 +234,8 @@ def test_version_and_help(specbench: Specbench) -> None:
 def test_list(specbench: Specbench) -> None:
     code, out, _ = specbench("list", "methods")
     assert code == 0 and "fsd" in out and "mgsm" not in out
+    for words in ("Medusa heads of", "an EAGLE head of", "an n-gram model", "a datastore of", "a layer for"):
+        assert words in out
     code, out, _ = specbench("list", "tasks")
     lines = out.splitlines()
     assert code == 0 and "…" not in out and max(map(len, lines)) <= 100

@@ -30,6 +30,8 @@ from specbench.results.metrics import summarize
 from specbench.running.compose import compose
 from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
 from specbench.training.datastore_build import build_datastore
 from tests import tiny
@@ -280,10 +282,18 @@ def test_no_more_draft_tokens_than_levels(method: str, levels: int) -> None:
 
 
 def test_a_rule_for_other_draws_is_refused() -> None:
-    _, (method,) = with_overrides([], [load_method("sd-tree")], ["drafter.draws=top_and_one"])
+    sd_tree, medusa = load_method("sd-tree"), load_method("medusa")
+    with pytest.raises(
+        ConfigError, match=r"drafter 'model_tree' draws them as top_and_one: set drafter.draws to fixed"
+    ):
+        with_overrides([], [sd_tree], ["drafter.draws=top_and_one"])
+    with pytest.raises(ConfigError, match="drafter 'medusa' draws them as fixed: choose the rule exact_match"):
+        build(MethodSpec, medusa.model_dump() | {"verification": {"rule": "k_seq"}})
+    drawn = build(MethodSpec, sd_tree.model_dump() | {"verification": {"rule": "traversal"}})
     pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
-    with pytest.raises(ConfigError, match="the drafter draws them top_and_one"):
-        compose(method, pair, Sampling(1.0))
+    assert compose(drawn, pair, Sampling(1.0))
+    with pytest.raises(ConfigError, match=r"method 'sd-tree': .* draws them as fixed"):
+        compose(drawn, pair, Sampling(0.0))
 
 
 def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:

@@ -251,15 +251,15 @@ def test_the_table_of_trees() -> None:
     plain = row(method="ar@1:0", num_draft_tokens=0, accepted_tokens_per_step=(6,), metrics={})
     found = tree_table([plain, chain, tree])
     assert [line for line in found.rows if line] == [
-        ["sd", "P(accepted ≥ d)", "0.75", "", ""],
-        ["", "given d − 1", "0.75", "", ""],
-        ["", "rank b accepted", "0.80", "", ""],
-        ["sd-tree", "P(accepted ≥ d)", "0.60", "0.20", "0.00"],
-        ["", "given d − 1", "0.60", "0.33", "0.00"],
-        ["", "rank b accepted", "0.25", "0.33", ""],
+        ["sd", "depth: ≥ d accepted", "0.75", "", ""],
+        ["", "depth: same, if ≥ d − 1", "0.75", "", ""],
+        ["", "rank: child b accepted", "0.80", "", ""],
+        ["sd-tree", "depth: ≥ d accepted", "0.60", "0.20", "0.00"],
+        ["", "depth: same, if ≥ d − 1", "0.60", "0.33", "0.00"],
+        ["", "rank: child b accepted", "0.25", "0.33", ""],
     ]
-    assert "a child of the root accepted with 0.700 of at most 0.850 in steps with drafts" in found.caption[-1]
-    assert "v 0.55: these give a speed-up of" in found.caption[-1]
+    assert "a token of the first level with chance 0.700; no lossless rule exceeds 0.850." in found.caption[-1]
+    assert "one pass over the tree of 0.55 (v)" in found.caption[-1]
     assert (draft_length(tree), draft_length(chain)) == ("up to 3 levels", "1 draft token")
     headings = [column.heading for column in comparison_table([plain, chain, tree]).columns]
     assert "chain\nα" in headings

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 
+from specbench.core.registry import RULES as REGISTRY
 from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
 from specbench.decoding.tree_rules import (
@@ -202,7 +203,7 @@ RULES: dict[str, WalkingRule] = {
     "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
     "traversal": Traversal(),
 }  # fmt: skip
-CASES = [(name, draws) for name, rule in RULES.items() for draws in sorted(rule.draws)]
+CASES = [(name, draws) for name in RULES for draws in sorted(REGISTRY.features(name).draws or ())]
 WIDTHS = [(2,), (2, 1), (1, 2), (3,)]
 EXACT = 1e-12
 
@@ -212,7 +213,7 @@ EXACT = 1e-12
     ("name", "draws", "widths"),
     [
         *((*case, widths) for case in CASES for widths in WIDTHS),
-        *(("traversal", draws, (2, 2)) for draws in sorted(Traversal.draws)),
+        *(("traversal", draws, (2, 2)) for draws in ("independent", "without_replacement")),
     ],
 )
 def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tuple[int, ...], seed: int) -> None:

@@ -38,7 +38,7 @@ def test_the_chances_are_the_published_formulas_and_at_most_the_optimum() -> Non
     for place, value in expected.items():
         assert chances(*place) == pytest.approx((value, value)), place  # type: ignore[arg-type]
     for rule in ("exact_match", "recursive_rejection", "k_seq", "traversal"):
-        for draws in (each for each in DRAWS if each in (RULES.get(rule)().draws or DRAWS)):
+        for draws in (each for each in DRAWS if each in (RULES.features(rule).draws or DRAWS)):
             found = chances(rule, draws, NUM_CHILDREN)
             assert found is not None and 0 < found[0] <= found[1] + 1e-9, (rule, draws)
 

@@ -163,7 +163,7 @@ def rule_lines() -> list[list[str]]:
     lines = []
     for rule in (name for name in RULES.names() if RULES.features(name).verifies_trees or name == "block"):
         num_children = 1 if rule == "block" else NUM_CHILDREN
-        valid = {"independent"} if rule == "block" else RULES.get(rule)().draws or DRAWS
+        valid = {"independent"} if rule == "block" else RULES.features(rule).draws or DRAWS
         lossless = "yes" if RULES.features(rule).lossless else "no"
         for draws in (each for each in DRAWS if each in valid):
             found = chances(rule, draws, num_children)

@@ -72,7 +72,7 @@ def run_audit(request: Request, num_draws: int, temperature: float, progress: Sa
         **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
-        identities=identities, dtype=target.dtype, engine=target.engine, device=str(target.device),
+        identities=identities, dtype=target.precision, engine=target.engine, device=target.placement,
         temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
 

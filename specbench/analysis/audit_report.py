@@ -171,10 +171,10 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
 
 
 WORDS = (
-    "lossless: no difference was found. near-tie only: its output differs from AR's only where the target itself is "
-    "undecided within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the "
-    "target's. lossy by design: its rule does not claim to be lossless. undecided: no difference was found, but "
-    "this audit could not have found one."
+    "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; the "
+    "method cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly tied. diverged: "
+    "outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. undecided: no "
+    "difference was found, but this audit could not have found one; the method's line says why."
 )
 COLUMNS: tuple[Column, ...] = (
     *words("method"), *words("verdict", folds=False),

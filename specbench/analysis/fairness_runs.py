@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.results.leaderboard import ROWS
 from specbench.results.recorded_prompts import RecordedPrompt
 from specbench.results.row import Row
@@ -56,6 +56,11 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
         if not (path / name).is_file():
             raise ConfigError(f"run '{path}': has no {name}: {HOW}")
     run = RecordedRun(path)
+    if split_precision(run.rows[0].dtype)[1] != "none":
+        raise ConfigError(
+            f"run '{path}': its target was {run.rows[0].dtype}, and texts are scored without quantization: give a run "
+            "without --quantize"
+        )
     routes = run.identity.get("routes", {})
     if not isinstance(routes, dict):
         raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {HOW}")

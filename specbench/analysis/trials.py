@@ -152,7 +152,7 @@ class Trials:
     @cached_property
     def conditions(self) -> dict[str, Any]:
         target = self.models.target
-        return environment(str(target.device), target.dtype, target.attention, target.engine)
+        return environment(target.placement, target.precision, target.attention, target.engine)
 
     @cached_property
     def folder(self) -> Path:
@@ -249,8 +249,8 @@ def check_files(request: Request) -> None:
     """Raises ConfigError for a picture that cannot be written, and for a leaderboard that cannot take the rows."""
     if request.plot is not None:
         check_plot(request.plot)
-    if request.leaderboard is not None:
-        options = request.options
+    options = request.options
+    if request.leaderboard is not None and options.device_map == "none":
         set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
         check_takes(request.leaderboard, str(choose_device(options.device)))
 

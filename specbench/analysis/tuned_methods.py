@@ -229,7 +229,7 @@ def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, 
     return [
         f"Written by specbench {__version__} on {today}: {command}",
         f"Pair: {_model(models.target)}, {_model(drafter) if drafter else trials.base.drafter.type}; "
-        f"{models.target.dtype} on {trials.conditions['device']}, {models.engine(trials.base)}",
+        f"{models.target.precision} on {trials.conditions['device']}, {models.engine(trials.base)}",
         f"Task: {calibration.task}; calibration slice: {sizes} ({calibration.data}), listed below: a run of this "
         "method leaves it out",
         f"Measured on the slice, with 95 % intervals: {numbers}",

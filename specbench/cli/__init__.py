@@ -37,10 +37,10 @@ def options(
 COMMANDS = {
     "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "info:show",
     "audit": "analyses:audit", "sweep": "tune:sweep", "suite": "publish:suite", "tune": "tune:tune",
-    "vocab": "analyses:vocab", "limit": "analyses:limit", "languages": "analyses:languages",
-    "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
-    "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval", "train": "train:train",
-    "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
+    "vocab": "analyses:vocab", "limit": "analyses:limit", "predict": "analyses:predict",
+    "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
+    "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
+    "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
 }  # fmt: skip
 PASSED_ON = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest
 

@@ -1,4 +1,4 @@
-"""`specbench audit`, `fairness`, `languages`, `limit` and `vocab`."""
+"""`specbench audit`, `fairness`, `languages`, `limit`, `predict` and `vocab`."""
 
 from functools import partial
 from pathlib import Path
@@ -194,6 +194,51 @@ def limit(
     if picture is not None:
         draw_limit(report, picture)
         console.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
+
+
+def predict(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="RUN, RUN:METHOD, or FILE:NUMBER of a row.")],
+    target_pass: Annotated[
+        float | None, typer.Option(help="Milliseconds of a target pass over one token on the other machine.")
+    ] = None,
+    draft_pass: Annotated[float | None, typer.Option(help="Milliseconds of a draft pass there.")] = None,
+    verification_cost: Annotated[
+        float | None, typer.Option(help="Cost of the longest verifying pass there, in target passes; 1 when absent.")
+    ] = None,
+    limit: Annotated[
+        str | None, typer.Option(help="File of `specbench limit --output` on the other machine, with all these times.")
+    ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
+) -> None:
+    """Predict speed-ups on another machine from recorded steps and the times of its passes.
+
+    Each recorded pass takes the time of a pass of its length there.
+
+    Where recorded verdicts give the steps of shorter draft lengths, these are predicted too.
+    """
+    from specbench.analysis import predict as analysis
+
+    file = path("--limit", limit)
+    given = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
+    for option, value in given.items():
+        if value is None:
+            continue
+        if not 0 <= value < float("inf") or (value == 0 and option != "--draft-pass"):
+            raise ConfigError(f"{option} {value:g}: must be above 0")
+        if file is not None and option != "--draft-pass":
+            raise ConfigError(f"{option} {value:g}: --limit has these times: leave one of the two out")
+    if file is None and target_pass is None:
+        raise ConfigError(
+            "predict: give the times of passes on the other machine, with --limit FILE or --target-pass MS"
+        )
+    report_there = None if file is None else analysis.read_limit(file)
+    machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_there)
+    with stderr.status("reading the records"):
+        report = analysis.predict(runs, split(subset or ""), machine)
+    print_result(report, as_json, lambda: [analysis.table(report)])
 
 
 @takes_run_options(

@@ -76,8 +76,8 @@ def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parame
 
 def _run_options(values: dict[str, Any]) -> RunOptions:
     for name, known in CHOICES.items():
-        if values.get(name, "auto") not in known:
-            raise ConfigError(f"--{name} {values[name]}: {nearest(values[name], known)}")
+        if name in values and values[name] not in known:
+            raise ConfigError(f"{flag_of(name)} {values[name]}: {nearest(values[name], known)}")
     subsets, overrides = values.get("subsets"), values.get("overrides")
     changed = {
         "subsets": None if subsets is None else tuple(split(subsets)),

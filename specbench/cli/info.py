@@ -8,16 +8,16 @@ import typer
 
 from specbench.cli.arguments import flag, takes_run_options
 from specbench.cli.arguments import split as parts
-from specbench.cli.help.method import verdict
+from specbench.cli.help.method import other_needs, verdict
 from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
+from specbench.specs.composition import possible_draws, proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
-from specbench.specs.task import TaskSpec
 
 SHOWN = 16  # subsets of a task; `specbench show` prints all
 
@@ -74,11 +74,12 @@ TABLES: Mapping[str, Callable[[], Table]] = {
 
 
 def needs(method: MethodSpec) -> str:
-    """Returns the models that a method needs."""
-    if not method.needs_drafter:
-        return "target"
-    own = all(part.checkpoint for part in method.parts if part.needs_drafter)
-    return ("target, its own drafter" if own else "target, drafter") + " with its vocabulary" * method.same_vocabulary
+    """Returns the models that a method needs, and what else its drafters declare, without how to get it."""
+    found = ["target"]
+    if method.needs_drafter:
+        own = all(part.checkpoint for part in method.parts if part.needs_drafter)
+        found.append(("its own drafter" if own else "drafter") + " with its vocabulary" * method.same_vocabulary)
+    return ", ".join([*found, *(text.partition(" (")[0] for text in other_needs(method))])
 
 
 def list_(
@@ -119,29 +120,48 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
                 stdout.print(f"ok: {file} (suite {load_suite(str(file)).name})", soft_wrap=True)
                 continue
             spec = load_file(file)
-            check_code(file, spec)
+            notes = check_method(file, spec) if isinstance(spec, MethodSpec) else []
         except ConfigError as error:
             num_wrong += 1
             fail(error)
         else:
             kind = "methods" if isinstance(spec, MethodSpec) else "tasks"
             stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", soft_wrap=True)
-            if line := namesake(kind, str(file)):
+            for line in filter(None, (*notes, namesake(kind, str(file)))):
                 stdout.print(line, soft_wrap=True, markup=False)
     if num_wrong:
         raise typer.Exit(2)
 
 
-def check_code(file: Path, spec: TaskSpec | MethodSpec) -> None:
-    """Raises ConfigError if the code of an external decoder cannot be loaded."""
-    if not isinstance(spec, MethodSpec) or spec.decoder is None:
-        return
-    from specbench.integrations.entry import load
+def check_method(file: Path, method: MethodSpec) -> list[str]:
+    """Returns what a user must know of a valid method. Raises ConfigError if every run of it would be refused: its
+    external code cannot be loaded, or its rule needs distributions of a drafter that is greedy."""
+    if method.decoder is not None:
+        from specbench.integrations.entry import load
 
-    try:
-        load(spec.decoder.entry)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: decoder.entry: {error}") from error
+        try:
+            load(method.decoder.entry)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: decoder.entry: {error}") from error
+        return []
+    from specbench.decoding.sampling import Sampling
+    from specbench.running.compose import check_sampling, make_rule
+
+    notes = []
+    for part in method.parts:
+        drafts = Sampling(1.0).at(part.drafter.options.get("temperature"))
+        try:
+            check_sampling(part, make_rule(part), Sampling(1.0), drafts)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from error
+        valid = part.verification.features.draws
+        if proposes_trees(part) and valid is not None and (refused := possible_draws(part) - valid):
+            when = "at temperature 0" if refused == {"fixed"} else "at temperatures above 0"
+            notes.append(
+                f"{file}: a run {when} is refused: the drafter then draws children as {', '.join(refused)}, for which "
+                f"the rule '{part.verification.rule}' is not valid"
+            )
+    return notes
 
 
 @takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; all when absent.")

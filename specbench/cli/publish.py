@@ -89,31 +89,39 @@ def list_() -> None:
 @board.command("show")
 def show_board(
     name: Name,
-    pair: Annotated[str | None, typer.Option(help="Pair of the board; all measured ones when absent.")] = None,
+    pair: Annotated[
+        str | None, typer.Option(help="Pair of the board, all of whose published figures are then printed.")
+    ] = None,
     runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the published figures with ours as JSON.")] = False,
 ) -> None:
-    """Print the measured rows of a board, and the published tables with our number and the ratio for each figure.
+    """Print what the pairs of a board need, what is measured, and the published figures with our numbers beside them.
 
-    The rows are those of `board run`, and those of a .json file next to the board's YAML.
+    Without --pair, published tables of which nothing is measured are named, not printed.
+
+    Measured rows are those of `board run`, and those of a .json file next to the board's YAML.
 
     Lines below the table list rows that were measured with other options or versions than the board now requires.
     """
     from rich.text import Text
 
     from specbench.publish.measured import as_records, measured_pairs
+    from specbench.publish.pairs_table import pairs_table
     from specbench.publish.tables import nothing_measured, pair_table, published_tables
 
-    found = measured_pairs(name, pair, path("--runs", runs))
+    every = measured_pairs(name, pair, path("--runs", runs))
+    found = [each for each in every if each.measured] or every[:1]
     if as_json:
         stdout.out(json.dumps([each for rows in found for each in as_records(rows)], ensure_ascii=False, indent=2))
         return
+    if pair is None:
+        stdout.print(pairs_table(name, every))
     for rows in found:
         if rows.measured:
             stdout.print(pair_table(rows))
-        else:
+        elif pair is not None:
             stdout.print(nothing_measured(rows, name), soft_wrap=True)
-        for part in published_tables(rows):
+        for part in published_tables(rows, measured_only=pair is None):
             stdout.print(part, soft_wrap=isinstance(part, Text))
 
 

@@ -85,10 +85,14 @@ Corpus = Annotated[
 ]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
 Column = Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")]
+ROWS = (
+    "Where the rows of --task come from: hub (the default), sample (the bundled rows, which `specbench run` measures), "
+    "a folder or a file; tasks named world:NAME need none."
+)
 
 
 @train.command(cls=WithKeys)
-@takes_run_options(only=("target", "target_revision", *DATA))
+@takes_run_options(only=("target", "target_revision", *DATA), data=ROWS)
 def ngram(
     corpus: Corpus = None,
     more: MoreFiles = None,
@@ -111,7 +115,7 @@ def ngram(
 
 
 @train.command(cls=WithKeys)
-@takes_run_options(only=("target", "target_revision", *DATA))
+@takes_run_options(only=("target", "target_revision", *DATA), data=ROWS)
 def retrieval(
     corpus: Corpus = None,
     more: MoreFiles = None,
@@ -177,7 +181,7 @@ NUM_STEPS = {
 def trainer(kind: str) -> Callable[..., None]:
     """Returns the command of one kind of training. All kinds have the same options; --set sets all other keys."""
 
-    @takes_run_options(only=(*PAIR, *DATA, "threads"))
+    @takes_run_options(only=(*PAIR, *DATA, "threads"), data=ROWS)
     def command(
         config: Config = None,
         task: Task = None,

@@ -59,20 +59,21 @@ def sweep(
 
 @takes_run_options(
     without=("subsets_per_task", "allow_code_execution"),
-    limit="Examples per subset, of which the slice is taken.",
-    seed="Seed of the slice and of every random stream.",
+    limit="Examples per subset, of which --calibration takes a part.",
+    seed="Seed of the choice of examples and of every random stream.",
 )
 def tune(
     task: Annotated[str, typer.Option(help="Task name or YAML file.")],
     method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy ones get low, med and high.")],
     calibration: Annotated[
-        str, typer.Option(help="The slice of each subset that is tuned on: a share, or a number of examples.")
+        str,
+        typer.Option(help="Examples of each subset to tune on: a share or a number; 5 or more in all."),
     ] = "0.25",
     lengths: Annotated[str | None, typer.Option(help="Draft lengths to try, separated by commas; 5,10,15,20.")] = None,
     sizes: Annotated[
         str | None, typer.Option(help="Of draft trees: numbers of draft tokens to try; 4,8,16,32,64.")
     ] = None,
-    step: Annotated[float, typer.Option(help="Step of the thresholds above T_SD.")] = 0.1,
+    step: Annotated[float, typer.Option(help="Of fuzzy methods: distance between the thresholds to try.")] = 0.1,
     *,
     options: RunOptions,
     output: Annotated[
@@ -81,9 +82,11 @@ def tune(
     runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
-    """Tune a method's draft length or tree, and its thresholds, on a held-out slice, and write them as method files.
+    """Choose a method's draft length or tree, and its thresholds, on some examples, and write them as method files.
 
-    Runs of the tuned methods exclude the slice. Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.
+    Runs of the tuned methods leave these examples out.
+
+    Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.
 
     An existing file is replaced only if tune wrote it and it has not been changed since.
     """

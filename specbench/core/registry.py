@@ -205,11 +205,14 @@ class DrafterFeatures:
     """What the factory of a drafter declares.
 
     provides: the distributions that come with its proposals, `probs` (after temperature and truncation) and
-        `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, in words.
+        `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, and in
+        brackets how to get it.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
     tree_depth: for a drafter whose proposals may be trees; it maps the drafter's options to the number of levels, and
         raises ConfigError for options that do not fit. tree_shape: maps them to the largest tree (`parents` of the
         nodes, and their `ranks`, −1 for tokens that cannot be accepted), or to None if it grows as it is drafted.
+        draws: for trees; maps them to the ways in which the children of a node may be drawn (see `TreeProposal`), of
+        which the temperature chooses one; None: fixed children.
     """
 
     provides: AbstractSet[str] = frozenset()
@@ -218,16 +221,19 @@ class DrafterFeatures:
     prescribes: str | None = None
     tree_depth: Callable[..., int] | None = None
     tree_shape: Callable[..., Any] | None = None
+    draws: Callable[..., AbstractSet[str]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFeatures:
     """What the factory of a verification rule declares: whether the output follows the target's distribution, the
-    distributions that a drafter must provide, and whether the rule judges draft trees as well as chains."""
+    distributions that a drafter must provide, whether the rule judges draft trees as well as chains, and the ways of
+    drawing children that it is valid for (None: all)."""
 
     lossless: bool = False
     requires: AbstractSet[str] = frozenset()
     verifies_trees: bool = False
+    draws: AbstractSet[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,8 +122,6 @@ class DescendingRule(WalkingRule):
 class RecursiveRejection(DescendingRule):
     """Recursive rejection sampling; fixed children are judged as draws from one-hot distributions."""
 
-    draws = frozenset({"fixed", "independent", "without_replacement"})
-
     def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         draft_probs = None if tree.draws == "fixed" else tree.draft_probs(node)
         for child in tree.children(node):
@@ -137,7 +135,9 @@ class RecursiveRejection(DescendingRule):
         return None, (yield TokenDraw(target_probs))
 
 
-@RULES.register("recursive_rejection", lossless=True, verifies_trees=True)
+@RULES.register(
+    "recursive_rejection", lossless=True, verifies_trees=True, draws={"fixed", "independent", "without_replacement"}
+)
 def recursive_rejection_rule() -> VerificationRule:
     """The children of a node are judged in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
     the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
@@ -147,8 +147,6 @@ def recursive_rejection_rule() -> VerificationRule:
 
 class KSeq(DescendingRule):
     """The k-sequential rule for children that were drawn independently."""
-
-    draws = frozenset({"independent"})
 
     def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         children, p, q = tree.children(node), target_probs, tree.draft_probs(node)
@@ -180,7 +178,7 @@ def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_draf
     return high
 
 
-@RULES.register("k_seq", lossless=True, verifies_trees=True)
+@RULES.register("k_seq", lossless=True, verifies_trees=True, draws={"independent"})
 def k_seq_rule() -> VerificationRule:
     """The k children of a node, drawn independently, are judged in turn with probability min(1, p(x)/(ρ q(x))), where ρ
     between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
@@ -189,8 +187,6 @@ def k_seq_rule() -> VerificationRule:
 
 class GreedyMultiDraft(DescendingRule):
     """The rule for the most probable tokens and one drawn token."""
-
-    draws = frozenset({"top_and_one"})
 
     def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         *top, drawn = tree.children(node)
@@ -211,7 +207,7 @@ class GreedyMultiDraft(DescendingRule):
         return chance + (1.0 - chance) * float(normalized_residual(p, q)[top].sum())
 
 
-@RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True)
+@RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True, draws={"top_and_one"})
 def greedy_multi_draft_rule() -> VerificationRule:
     """For children that are the drafter's most probable tokens and one token drawn from the others. The drawn one is
     accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
@@ -221,8 +217,6 @@ def greedy_multi_draft_rule() -> VerificationRule:
 
 class Traversal(WalkingRule):
     """Traversal verification: leaves are judged before their parents."""
-
-    draws = frozenset({"independent", "without_replacement"})
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tree = as_tree(proposal)
@@ -263,7 +257,7 @@ class Traversal(WalkingRule):
             draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
 
 
-@RULES.register("traversal", lossless=True, verifies_trees=True)
+@RULES.register("traversal", lossless=True, verifies_trees=True, draws={"independent", "without_replacement"})
 def traversal_rule() -> VerificationRule:
     """Judges whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut at
     one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""

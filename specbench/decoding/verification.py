@@ -28,7 +28,6 @@ class VerificationRule:
     """Decides which draft tokens are accepted and draws the token after them."""
 
     compares_processed = False  # whether the rule compares the distributions after temperature and truncation
-    draws: frozenset[str] | None = None  # ways of drawing siblings (see TreeProposal) that it is valid for; None: all
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and of the next one."""

@@ -10,7 +10,7 @@ from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.text_model import TextModel
 from specbench.models.timing import Clock, PassLog
-from specbench.specs.components import StaticEngine
+from specbench.specs.components import Quantize, StaticEngine
 
 if TYPE_CHECKING:
     from specbench.models.drafting import Draft, Sampler
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 class CausalLM(TextModel, ScoringModel):
     """A causal language model whose passes run in this process, with a cache for one sequence."""
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, revision: str | None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, name: str, revision: str | None, quantization: Quantize = "none"
+    ) -> None:
         config = model.config.get_text_config()
         super().__init__(
             tokenizer, name, revision, eos_token_ids=eos_token_ids(model, tokenizer),
             context_limit=getattr(config, "max_position_embeddings", None), vocab_size=config.vocab_size,
         )  # fmt: skip
         self.model = model
+        self.quantization = quantization
         self.device: torch.device = model.device
         self.prefers_pending = self.device.type == "cuda"  # reading a token there waits for all queued work
         self.passes = PassLog(Clock(self.device))
@@ -53,6 +56,17 @@ class CausalLM(TextModel, ScoringModel):
     @property
     def dtype(self) -> str:
         return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def precision(self) -> str:
+        """The dtype of the passes, and before it that of quantized weights: "bfloat16" or "nf4 (bfloat16)"."""
+        return self.dtype if self.quantization == "none" else f"{self.quantization} ({self.dtype})"
+
+    @property
+    def placement(self) -> str:
+        """The devices that hold the weights, such as "cuda:0" or "cuda:0+cuda:1+cpu"."""
+        places = getattr(self.model, "hf_device_map", {"": self.device}).values()
+        return "+".join(dict.fromkeys(f"cuda:{place}" if isinstance(place, int) else str(place) for place in places))
 
     @property
     def attention(self) -> str:
@@ -109,6 +123,12 @@ class CausalLM(TextModel, ScoringModel):
         Afterwards the cache holds exactly `ids`.
         """
         return self.sequence.score_batch(ids, suffixes)
+
+
+def split_precision(precision: str) -> tuple[str, Quantize]:
+    """Returns dtype and quantization of `CausalLM.precision`, which rows keep as their dtype."""
+    quantization, is_quantized, dtype = precision.partition(" (")
+    return (dtype.removesuffix(")"), quantization) if is_quantized else (precision, "none")  # type: ignore[return-value]
 
 
 def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -188,7 +188,7 @@ class EagerSequence:
             options["output_hidden_states"] = list(hidden_layers)
         made = self.model(input_ids=input_ids, use_cache=True, **options)
         self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
-        hidden = tuple(made.hidden_states[layer] for layer in hidden_layers)
+        hidden = tuple(made.hidden_states[layer].to(self.device) for layer in hidden_layers)
         return Output(made.logits[:, -num_logits:, : self.vocab_size], hidden)
 
     def _has_cached(self, num_tokens: int) -> bool:

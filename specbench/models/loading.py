@@ -6,7 +6,7 @@ from typing import Any
 
 import huggingface_hub
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
@@ -14,8 +14,8 @@ from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, one_line, why_not
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
-from specbench.models.devices import is_out_of_memory, moved
-from specbench.specs.components import Engine, StaticEngine
+from specbench.models.devices import is_out_of_memory, moved, too_large
+from specbench.specs.components import DeviceMap, Engine, Quantize, StaticEngine
 
 TIMEOUT_SECONDS = 10
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -47,7 +47,7 @@ def model_source(name: str) -> str:
 
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
-    engine: Engine = "eager",
+    engine: Engine = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
 ) -> CausalLM:  # fmt: skip
     """Returns a model by hub id, local folder, or `embedded:NAME` for one that comes with specbench.
 
@@ -56,21 +56,27 @@ def load_model(
     compute, but vocabulary, context limit, revision and encoded prompts are the real ones.
     `engine` graphs or compiled: the model reads in recorded or compiled passes; if it supports none, it reads eagerly
     and `why_eager` holds the reason. auto: graphs on cuda, else eager.
+    `quantize`: loads the weights in 4 or 8 bits. `device_map` auto: spreads them over all devices.
     Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
     """
     chosen = choose_device(device)
     engine = check_engine(engine, chosen.type)
+    if quantize != "none":
+        check_quantize(quantize, chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
     hub = {"revision": revision, "local_files_only": problem is not None}  # without the hub, use the local cache
     try:
-        model = (
-            moved(load_weights(source, torch_dtype, hub), chosen).eval() if weights else without_weights(source, hub)
-        )
+        if not weights:
+            model = without_weights(source, hub)
+        elif quantize == device_map == "none":
+            model = moved(load_weights(source, torch_dtype, hub), chosen).eval()
+        else:
+            model = placed_weights(source, torch_dtype, hub, chosen, quantize, device_map).eval()
         tokenizer = AutoTokenizer.from_pretrained(source, **hub)
-        loaded = CausalLM(model, tokenizer, name, identified(source, revision))
+        loaded = CausalLM(model, tokenizer, name, identified(source, revision), quantize)
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # the hub and file formats raise many classes
@@ -118,9 +124,12 @@ def causal_config(source: str, hub: dict[str, Any]) -> Any:
     return config
 
 
-def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
-    """Returns the network with its weights. Raises ConfigError if the checkpoint is not a causal language model, lacks
-    tensors, or is too small for its configuration."""
+def load_weights(source: str, dtype: Any, hub: dict[str, Any], **options: Any) -> Any:
+    """Returns the network with its weights. `options`: of transformers' own function.
+
+    Raises ConfigError if the checkpoint is not a causal language model, lacks tensors, or is too small for its
+    configuration.
+    """
     config = causal_config(source, hub)
     check_weights(source, config, described(config))
     transformers_logging.disable_progress_bar()
@@ -129,7 +138,9 @@ def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **hub)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, output_loading_info=True, **hub, **options
+            )
     finally:
         transformers_logging.set_verbosity(verbosity)
     model, info = loaded
@@ -139,6 +150,50 @@ def load_weights(source: str, dtype: Any, hub: dict[str, Any]) -> Any:
             f"its checkpoint lacks {len(missing)} tensors of a causal language model, such as {missing[0]}: "
             "they would be random; give a complete checkpoint"
         )
+    return model
+
+
+def check_quantize(quantize: Quantize, device: str) -> None:
+    """Raises ConfigError if this machine cannot quantize weights."""
+    if device != "cuda":
+        raise ConfigError(f"--quantize {quantize}: needs a CUDA device, and this is {device}: leave it out")
+    bitsandbytes(f"--quantize {quantize}")
+
+
+def bitsandbytes(option: str) -> Any:
+    """Returns the library of 4-bit and 8-bit weights and optimizers. Raises ConfigError, which begins with the option,
+    if it is missing or does not load."""
+    try:
+        import bitsandbytes
+    except Exception as error:  # its import searches for the driver's libraries
+        raise ConfigError(f"{option}: needs bitsandbytes: pip install 'specbench[quant]'") from error
+    return bitsandbytes
+
+
+def placed_weights(
+    source: str, dtype: Any, hub: dict[str, Any], device: torch.device, quantize: Quantize, device_map: DeviceMap
+) -> Any:
+    """Returns a network that is quantized, or spread over devices, while it is loaded. Warns of a part that is on none
+    of the accelerators. Raises ConfigError as `load_weights` does, and where the memory is too small."""
+    config = causal_config(source, hub)
+    if dtype == "auto":
+        dtype = getattr(config, "dtype", None) or torch.bfloat16
+    options: dict[str, Any] = {"device_map": {"": device} if device_map == "none" else "auto"}
+    if quantize != "none":
+        is_nf4 = quantize == "nf4"
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=is_nf4, load_in_8bit=not is_nf4, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+        )
+    try:
+        model = load_weights(source, dtype, hub, **options)
+    except Exception as error:  # torch and accelerate raise several classes
+        if not is_out_of_memory(error):
+            raise
+        raise too_large(described(config).to(dtype), device, quantize) from error
+    places = {str(place) for place in getattr(model, "hf_device_map", {}).values()}
+    if offloaded := " and ".join(sorted(places & {"cpu", "disk"} - {device.type})):
+        message = f"--device-map auto: parts of '{source}' are on {offloaded}: every pass waits until they are copied"
+        warnings.warn(message, UserWarning, stacklevel=2)
     return model
 
 

@@ -95,7 +95,7 @@ def _at(numbers: Any, path: Sequence[str]) -> float | None:
 
 
 def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairRows]:
-    """Returns the rows of a pair; without one those of all pairs that have rows, or of the first pair where none has.
+    """Returns the rows of a pair; without one those of every pair.
 
     A cell has the rows of its folder in `runs`, else those of the leaderboard beside the suite's file.
     """
@@ -104,12 +104,11 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
         raise ConfigError(f"--runs {runs}: no such folder: give the one that `specbench board run` measured into")
     committed = suite_path(name).with_suffix(".json")
     kept = load(committed) if committed.is_file() else []
-    found = [
+    return [
         PairRows(suite, each, [(cell, cell.rows() or rows_of_cell(kept, cell)) for cell in cells])
         for each in ([pair] if pair is not None else suite.pairs)
         for cells in (cells_of(suite, runs=runs or RUNS, pair=each),)
     ]
-    return [each for each in found if each.measured] or found[:1]
 
 
 def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:

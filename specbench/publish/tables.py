@@ -8,7 +8,7 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
-from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, outdated
+from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, comparisons, outdated
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
 from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
 from specbench.results.row import ALL, Row
@@ -28,10 +28,14 @@ def boards_table() -> Table:
     """Returns a table of the built-in suites."""
     rows = []
     for suite in map(read_suite, board_names()):
-        tables = ", ".join(each.label for each in suite.published) or NULL
-        pairs = ", ".join(suite.pairs) if len(suite.pairs) < MAX_NAMES else f"{len(suite.pairs)} pairs"
-        rows.append([suite.name, suite.title or NULL, suite.paper or NULL, pairs, str(len(suite.tasks)), tables])
-    return Table("boards", words("name", "title", "paper", "pairs", "tasks", "published"), rows)
+        without = [name for name, pair in suite.pairs.items() if pair.is_embedded]
+        others = len(suite.pairs) - len(without)
+        counts = [str(others or NULL), str(len(suite.tasks)), str(len(suite.published) or NULL)]
+        rows.append([suite.name, suite.title or NULL, suite.paper or NULL, ", ".join(without) or NULL, *counts])
+    columns = [*words("name", "title", "paper", "pair without\ndownload")]
+    columns += numbers("pairs with\ndownload", "tasks", "published\ntables")
+    caption = ["`specbench board show NAME`: what each pair needs, and what of it is measured"]
+    return Table("boards", columns, rows, caption)
 
 
 def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
@@ -118,15 +122,22 @@ def nothing_measured(rows: PairRows, name: str) -> Text:
     return Text(f"{rows.suite.name} · {rows.pair_name}: nothing of it is measured ({tasks}): {command}\n")
 
 
-def published_tables(rows: PairRows) -> Iterator[Table | Text]:
+def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Table | Text]:
     """Returns every published table with ours, in parts of at most three figures a row, each followed by its
-    notes. Differences that several tables share are printed once."""
+    notes. Differences that several tables share are printed once. `measured_only`: a line names the tables of which
+    nothing is measured."""
     printed: tuple[str, ...] = ()
+    without = [each for each in rows.suite.published if all(found.ours is None for found in comparisons(rows, each))]
     for published in rows.suite.published:
+        if measured_only and published in without:
+            continue
         for columns in _parts(published.columns):
             yield _published(published, columns, rows)
         yield Text("\n".join([*_notes(published, published.differs == printed), ""]))
         printed = published.differs
+    if measured_only and without:
+        labels = "; ".join(each.label for each in without)
+        yield Text(f"published, and not measured here: {labels}; --pair {rows.pair_name} prints the figures\n")
 
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -24,11 +25,12 @@ MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else lea
 def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
     """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
 
-    device: a torch device ("cpu", "cuda:0", "mps"). Speed on a CPU depends on the threads and on the workers that share
-    it, so its name holds their numbers, and rows with others do not compare. Never raises.
+    device: a torch device ("cpu", "cuda:0", "mps"), or those of a model on several ("cuda:0+cuda:1"). Speed on a CPU
+    depends on the threads and on the workers that share it, so its name holds their numbers, and rows with others do
+    not compare. Never raises.
     """
     return {
-        "device": _or_null(lambda: _device_name(device)) or device,
+        "device": _or_null(lambda: _device_names(device)) or device,
         "dtype": dtype,
         "attention": attention,
         "engine": engine,
@@ -72,6 +74,12 @@ def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     output = subprocess.run(command, env=variables, capture_output=True, timeout=10, check=True).stdout
     return os.fsdecode(output)
+
+
+def _device_names(devices: str) -> str:
+    """Returns the names of devices, equal ones with their number: "2 × NVIDIA H100 + some CPU, 1 thread"."""
+    names = Counter(place if place == "disk" else _device_name(place) for place in devices.split("+"))
+    return " + ".join(f"{number} × {name}" if number > 1 else name for name, number in names.items())
 
 
 def _device_name(device: str) -> str:

@@ -151,7 +151,7 @@ def execute(
     set_threads(request.options.threads, embedded)
     if request.plot is not None:
         check_plot(request.plot)
-    if request.leaderboard is not None:  # one that cannot take the rows is reported before anything is loaded
+    if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
         check_takes(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import load_model
 from specbench.results.greedy import differences, near_tie_tolerance
 from specbench.results.row import Row
@@ -17,6 +17,7 @@ from specbench.running.blocks import prompt_digest
 from specbench.running.prompts import PromptBudget, record_prompts, truncated
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.specs.catalogue import load_task, load_tasks
+from specbench.specs.components import Quantize
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData, load_examples
 
@@ -29,13 +30,17 @@ class ModelLoader:
 
     device: str
     dtype: str
+    quantize: Quantize = "none"
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
         """Returns a model as it was when a run recorded this revision. Raises ConfigError where it has changed."""
         if (name, revision) not in self._loaded:
             is_commit = revision is not None and not revision.startswith("local-")
-            model = load_model(name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device)
+            model = load_model(
+                name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
+                quantize=self.quantize,
+            )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
                     f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): restore "
@@ -142,7 +147,7 @@ class Target:
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
-        self.loader = ModelLoader("auto", run.rows[0].dtype)
+        self.loader = ModelLoader("auto", *split_precision(run.rows[0].dtype))
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int

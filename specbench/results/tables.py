@@ -106,31 +106,32 @@ def tree_table(rows: Sequence[Row]) -> Table:
     lines = [line for row in drafting for line in (*_depth_cells(row), RULE)]
     width = min(WIDEST, max((len(line) - 2 for line in lines), default=0))
     cells = [[*line[: width + 2], *[""] * (width + 2 - len(line))] if line else RULE for line in lines]
-    columns = (*words("method", "number", folds=False), *numbers(*map(str, range(1, width + 1))))
+    columns = (*words("method", "share", folds=False), *numbers(*map(str, range(1, width + 1))))
     return Table(
-        f"{short(rows[0].task)} · {rows[0].subset} · draft trees",
+        f"{short(rows[0].task)} · {rows[0].subset} · acceptance by depth and by rank",
         columns,
         cells,
         [
-            "P(accepted ≥ d): share of the steps that accepted d draft tokens or more; given d − 1: of the steps that "
-            "accepted d − 1 or more; rank b accepted: share of the judged nodes with b children or more whose b-th "
-            "child was accepted",
+            "depth, column d: the share of all steps that accepted at least d draft tokens, then the same share of the "
+            "steps that accepted at least d − 1",
+            "rank, column b: a node's b-th child is its b-th candidate for the next token; the share of the judged "
+            "nodes with b children or more whose b-th child was accepted",
             *(_tree_line(row) for row in drafting if row.value("tree_nodes") is not None),
         ],
     )
 
 
 def _depth_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of a method: P(accepted ≥ d), the same given d − 1, and the chance by rank."""
+    """Returns the lines of a method: P(accepted ≥ d), the same given that d − 1 were, and the chance by rank."""
     counts = row.accepted_tokens_per_step or ()
     reached = [sum(counts[depth:]) for depth in range(len(counts))]
     deeper = [(above, there) for above, there in pairwise(reached) if above]
     is_chain = row.value("tree_nodes") is None
     chances = [row.metric("acceptance_rate_pooled")] if is_chain else chances_by_rank(row.metrics)
     return [
-        [row.method_name, "P(accepted ≥ d)", *(_share(there, reached[0]) for _, there in deeper)],
-        ["", "given d − 1", *(_share(there, above) for above, there in deeper)],
-        *([["", "rank b accepted", *(number(chance, 2) for chance in chances)]] if chances else []),
+        [row.method_name, "depth: ≥ d accepted", *(_share(there, reached[0]) for _, there in deeper)],
+        ["", "depth: same, if ≥ d − 1", *(_share(there, above) for above, there in deeper)],
+        *([["", "rank: child b accepted", *(number(chance, 2) for chance in chances)]] if chances else []),
     ]
 
 
@@ -149,13 +150,15 @@ def _tree_line(row: Row) -> str:
     of_root = (
         ""
         if chance == NULL
-        else f", a child of the root accepted with {chance} of at most {optimum} in steps with drafts"
+        else f" In steps with drafts the rule accepts a token of the first level with chance {chance}; no lossless "
+        f"rule exceeds {optimum}."
     )
     return (
-        f"{row.method_name}: {shown('tree_nodes', 1)} draft tokens on {shown('tree_depth', 1)} levels, "
-        f"{shown('draft_efficiency', 3)} of them accepted{of_root}; τ {shown('mean_acceptance_length', 2)}, "
-        f"{shown('draft_passes_per_step', 1)} draft passes of c {shown('cost_ratio', 3)}, "
-        f"v {shown('verification_cost', 2)}: these give a speed-up of {shown('speedup_of_costs', 2)}"
+        f"{row.method_name}: a step drafts {shown('tree_nodes', 1)} tokens on {shown('tree_depth', 1)} levels, "
+        f"of which a share of {shown('draft_efficiency', 3)} is accepted.{of_root} Costs of a step in passes of ar: "
+        f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), one pass over the "
+        f"tree of {shown('verification_cost', 2)} (v), and overhead. For {shown('mean_acceptance_length', 2)} tokens "
+        f"per step (τ) they explain a speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
     )
 
 
@@ -212,7 +215,7 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
     audited = any(each.verdict != "not audited" for each in rows)
     return [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {computed_on(row)}",
-        "greedy equal: its outputs are AR's on these prompts; `specbench audit` tests draws as well"
+        "greedy equal: the greedy outputs are AR's, token by token; `specbench audit` tests draws too"
         if audited
         else "not audited: `specbench audit` tests what is drawn at a temperature",
         *([FEW] if any(map(rests_on_few, rows)) else []),

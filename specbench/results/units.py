@@ -199,7 +199,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "rank_chance@k": (
         "share",
-        "only draft trees: of the nodes on accepted paths with k children or more, those whose k-th child was accepted",
+        "only draft trees: the share of the nodes on accepted paths, with k children or more, whose k-th is accepted",
     ),
     "verification_cost": (
         "ratio",

@@ -116,9 +116,9 @@ def drift(row: Row, num_processes: int) -> RowWarning | None:
         return None
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
     text = (
-        f"the baseline ran at {with_interval(ratio)} times its first speed in the last "
-        f"third of the run{resumed} so load or clock changed: measure again, into another folder, in one go, with "
-        "nothing else running"
+        f"in the last third of the run{resumed} the baseline ran at {with_interval(ratio)} times its speed in the "
+        "first third, so load or clock changed: measure again into another folder, without a break and with nothing "
+        "else running"
     )
     return RowWarning(code="ar_drift", text=text)
 
@@ -127,8 +127,8 @@ def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
     if not num_prompts:
         return None
     text = (
-        f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, by its training.json, so it may "
-        "know them better than others: measure prompts that it was not trained on, or train it on others"
+        f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, as its training.json says, so "
+        "it may know them better than others: measure prompts that it was not trained on, or train it on others"
     )
     return RowWarning(code="trained_on_test", text=text)
 
@@ -162,7 +162,7 @@ def misread_head(row: Row, records: Sequence[Record]) -> RowWarning | None:
         else "its checkpoint may be of another target, or read wrongly: check drafter.path"
     )
     text = (
-        f"{token} of its head is accepted in {num_accepted / num_judged:.0%} of {num_judged} {cases}, and heads "
-        f"usually reach {USUAL:.0%}: {cause} (notes/heads.md)"
+        f"{token} of its head is accepted in only {num_accepted / num_judged:.0%} of {num_judged} {cases}, "
+        f"and heads usually reach {USUAL:.0%}: {cause} (docs/notes/heads.md)"
     )
     return RowWarning(code="misread_head", text=text)

@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
-from specbench.running.models import parts
+from specbench.running.models import TARGET_OPTIONS, parts
 from specbench.running.plan import without
 from specbench.running.request import Request
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
@@ -58,7 +58,16 @@ def served(request: Request, path: Path) -> ServersSpec:
     """Returns the servers of a request. Raises ConfigError for options that only models in this process have."""
     if request.methods:
         raise ConfigError("--method: has no effect with --servers, whose servers are the methods: leave it out")
-    for name in ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine"):
+    for name in (
+        "target",
+        "drafter",
+        "target_revision",
+        "drafter_revision",
+        "dtype",
+        "device",
+        "engine",
+        *TARGET_OPTIONS,
+    ):
         value = getattr(request.options, name)
         if value != RunOptions.__dataclass_fields__[name].default:
             raise ConfigError(

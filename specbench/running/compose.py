@@ -20,7 +20,7 @@ from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.composition import DEFAULT
+from specbench.specs.composition import DEFAULT, check_draws
 from specbench.specs.languages import known
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec, TaskSpec
@@ -45,8 +45,8 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
         return DraftingDecoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
-    check_draws(method, rule, drafter)
     if drafter.draws is not None:
+        check_draws(method, {drafter.draws}, f"method '{method.name}': ")
         for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):
             model.check_trees()
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
@@ -129,17 +129,6 @@ def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling,
             f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
             f"greedy: set {side} above 0, or verification.divergence_on=raw"
         )
-
-
-def check_draws(method: MethodSpec, rule: VerificationRule, drafter: Drafter) -> None:
-    """Raises ConfigError if a rule for trees is not valid for the way in which the drafter draws siblings."""
-    if drafter.draws is None or rule.draws is None or drafter.draws in rule.draws:
-        return
-    raise ConfigError(
-        f"method '{method.name}': verification.rule = '{method.verification.rule}': is for children drawn "
-        f"{' or '.join(sorted(rule.draws))}, and the drafter draws them {drafter.draws}: set drafter.draws, or choose "
-        "exact_match, which is for all"
-    )
 
 
 def methods_for_any_vocabulary() -> list[str]:

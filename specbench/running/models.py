@@ -19,6 +19,8 @@ from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
+TARGET_OPTIONS = ("quantize", "device_map")  # of `load_model`, for the target alone
+
 
 @dataclass(frozen=True)
 class Models:
@@ -35,8 +37,10 @@ class Models:
     def environment(self) -> dict[str, str]:
         """Returns the device, the dtype, the attention and the engine of the passes."""
         target = self.target
-        names = ("device", "dtype", "attention", "engine")
-        return {name: str(getattr(target, name)) for name in names}
+        return {
+            "device": target.placement, "dtype": target.precision, "attention": target.attention,
+            "engine": target.engine,
+        }  # fmt: skip
 
     def identity(self) -> dict[str, Any]:
         """Returns what else identifies the models of a run, beyond their names and revisions."""
@@ -97,7 +101,8 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
     load = load or load_model
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
-        engine=engine_for(spec.engine, spec.methods),
+        engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
+        **{name: value for name in TARGET_OPTIONS if (value := getattr(spec, name)) != "none"},
     )  # fmt: skip
     if target.why_eager is not None:
         warn_of(target, spec.engine, "this run and its rows are those of --engine eager")

@@ -26,6 +26,8 @@ Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Version = Annotated[int, Field(ge=1)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantize = Literal["none", "nf4", "int8"]  # of the target's weights
+DeviceMap = Literal["none", "auto"]
 # auto: graphs if the device supports them and the models can be recorded, else eager.
 Engine = Literal["auto", "eager", "graphs", "compiled"]
 # The engine of a row; "… target" if the drafter runs eagerly, "served …" with the name and version of a server.

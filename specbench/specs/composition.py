@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -170,11 +171,32 @@ def _check_trees(method: "MethodSpec", tree_depth: Callable[..., int]) -> None:
             f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {depth} levels: give {depth} or "
             "less, or make the trees deeper"
         )
+    check_draws(method, possible_draws(method))
     if not method.bridges_nothing:
         raise ConfigError(
             f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
             "proposes trees: use a drafter with the target's vocabulary and the bridge 'shared'"
         )
+
+
+def possible_draws(method: "MethodSpec") -> AbstractSet[str]:
+    """Returns the ways in which the drafter of a method may draw the children of a node of its trees."""
+    declared = method.drafter.features.draws
+    return {"fixed"} if declared is None else declared(**method.drafter.options)
+
+
+def check_draws(method: "MethodSpec", draws: AbstractSet[str], place: str = "") -> None:
+    """Raises ConfigError, beginning with `place`, if the rule is valid for none of these ways of drawing children."""
+    valid = method.verification.features.draws
+    if valid is None or draws & valid:
+        return
+    remedy = f"set drafter.draws to {' or '.join(sorted(valid))}, or " if "draws" in method.drafter.options else ""
+    drawn = " or ".join(sorted(draws))
+    raise ConfigError(
+        f"{place}verification.rule = '{method.verification.rule}': is valid for children that are drawn as "
+        f"{' or '.join(sorted(valid))}, and drafter '{method.drafter.type}' draws them as {drawn}: "
+        f"{remedy}choose the rule exact_match, which is valid for all"
+    )
 
 
 def proposes_trees(method: "MethodSpec") -> bool:

@@ -1,6 +1,7 @@
 """`--set dotted.key=value`: the command line overrides YAML, and YAML overrides the defaults."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from specbench.core import dotted
@@ -48,7 +49,7 @@ def with_overrides(
 def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
     """Returns the reason why an unknown key cannot be set, and a remedy."""
     if path in FIXED:
-        swept = f", or sweep it: `specbench sweep --path {path}`" if path == "verification.rule" else ""
+        swept = _swept_rules(methods) if path == "verification.rule" else ""
         return f"'{path}' may not be set, as another value is another task or method: write a YAML file{swept}"
     part, _, option = path.partition(".")
     drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
@@ -62,6 +63,20 @@ def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
         return f"no chosen task or method has the key '{path}': did you mean {' or '.join(map(repr, same))}?"
     alike = {key for key in known if key.startswith(f"{part}.")}
     return f"no chosen task or method has the key '{path}': {nearest(path, alike or known)}"
+
+
+def _swept_rules(methods: Sequence[MethodSpec]) -> str:
+    """Returns a remedy, the sweep of the rules that fit a method without other options; none if no other rule fits."""
+    for method in methods:
+        data = method.model_dump(exclude={"sweep"})
+        able = []
+        for name in RULES.names() if "verification" in data and method.drafter.type != "none" else ():
+            with suppress(ConfigError):
+                able.append(build(MethodSpec, dotted.put(data, "verification.rule", name)).verification.rule)
+        if len(able) > 1:
+            command = f"specbench sweep --method {method.name} --path verification.rule --values {','.join(able)}"
+            return f", or compare the rules that fit {method.name}: `{command}`"
+    return ""
 
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:

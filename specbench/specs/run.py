@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
-from specbench.specs.components import Chat, Dtype, Engine, Spec, Text
+from specbench.specs.components import Chat, DeviceMap, Dtype, Engine, Quantize, Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import ServersSpec
 from specbench.specs.task import TaskSpec
@@ -32,6 +32,8 @@ class RunSpec(Spec):
     drafter_revision: str | None = None
     dtype: Dtype = "auto"
     device: Text = "auto"
+    quantize: Quantize = "none"
+    device_map: DeviceMap = "none"
     engine: Engine = "auto"
     chat: Chat = "auto"
     data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
@@ -45,6 +47,27 @@ class RunSpec(Spec):
     @classmethod
     def _each_once(cls, subsets: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return subsets and tuple(dict.fromkeys(subsets))
+
+    @property
+    def changes_target(self) -> dict[str, str]:
+        """Returns the options that load the target in a way that only eager passes support."""
+        options = {"--quantize": self.quantize, "--device-map": self.device_map}
+        return {option: value for option, value in options.items() if value != "none"}
+
+    @model_validator(mode="after")
+    def _target_fits(self) -> "RunSpec":
+        for option, value in self.changes_target.items():
+            if self.engine in ("graphs", "compiled"):
+                raise ConfigError(
+                    f"{option} {value}: such a target has eager passes alone, not those of --engine {self.engine}: "
+                    "take --engine eager"
+                )
+        if self.device_map != "none" and self.device != "auto":
+            raise ConfigError(
+                f"--device-map {self.device_map}: chooses the devices of the target itself: leave --device "
+                f"{self.device} out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpec":

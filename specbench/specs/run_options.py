@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from specbench.specs.components import Chat, Dtype, Engine
+from specbench.specs.components import Chat, DeviceMap, Dtype, Engine, Quantize
 
 FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
 
@@ -26,7 +26,7 @@ class RunOptions:
     drafter_revision: Annotated[str | None, "Hub revision of the drafter."] = None
     data: Annotated[
         str | None,
-        "hub, sample, or a folder or file of rows; sample for the embedded target, else hub, when absent.",
+        "Where rows come from: hub, sample (bundled), a folder or a file; sample for the embedded target, else hub.",
     ] = None
     limit: Annotated[int | None, "Examples of each subset; all when absent."] = None
     subsets_per_task: Annotated[int | None, "The first N subsets of each task."] = None
@@ -37,6 +37,12 @@ class RunOptions:
         "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint.",
     ] = "auto"
     device: Annotated[str, "auto, cuda, mps or cpu; auto: the first of these that the machine has."] = "auto"
+    quantize: Annotated[
+        Quantize, "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
+    ] = "none"
+    device_map: Annotated[
+        DeviceMap, "auto: accelerate spreads the target over all devices; none: it is on one device."
+    ] = "none"
     engine: Annotated[
         Engine,
         "How passes are run. eager: as transformers makes them; graphs: recorded as CUDA graphs; compiled: by "

@@ -6,15 +6,13 @@ import torch
 from torch import nn
 
 from specbench.core.errors import ConfigError
+from specbench.models.loading import bitsandbytes
 from specbench.training.spec import TrainSpec
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters that are trained, by name; tied ones once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-NO_BITSANDBYTES = "quantize = 'nf4': needs bitsandbytes: pip install 'specbench[quant]'"
 
 
 def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
@@ -28,7 +26,9 @@ def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
         return MuonWithAdamW(model, spec.weight_decay)
     if spec.quantize == "none":
         return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
-    made: torch.optim.Optimizer = bitsandbytes().optim.AdamW8bit(parameters, lr=0.0, weight_decay=spec.weight_decay)
+    made: torch.optim.Optimizer = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit(
+        parameters, lr=0.0, weight_decay=spec.weight_decay
+    )
     return made
 
 
@@ -67,13 +67,3 @@ class MuonWithAdamW(torch.optim.Optimizer):
         """Restores the state of both optimizers."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
-
-
-def bitsandbytes() -> Any:
-    """Returns the library of 4-bit weights and 8-bit optimizers. Raises ConfigError if it is missing or does not
-    load."""
-    try:
-        import bitsandbytes
-    except Exception as error:  # its import searches for the driver's libraries
-        raise ConfigError(NO_BITSANDBYTES) from error
-    return bitsandbytes

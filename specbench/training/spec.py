@@ -60,7 +60,8 @@ class DataSpec(DescribedSpec):
     limit: Annotated[int, Field(ge=1)] | None = None
     """Rows of each subset and file; null: all, and 256 of a subset of the embedded world."""
     source: Text | None = None
-    """Source of the tasks' rows: hub, sample, or a folder or file."""
+    """Where the tasks' rows come from: hub, sample (the bundled rows, which a run measures), a folder or a file; null:
+    hub."""
     split: Text | None = None
     """A split of the tasks other than the one that is measured."""
     parallel: dict[Text, ParallelSpec] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from rich.console import Console
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
@@ -24,12 +24,11 @@ from specbench.decoding.decoder import stream_seed
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.checkpoints import identified
-from specbench.models.loading import choose_device, load_model, model_source
+from specbench.models.loading import choose_device, load_model
 from specbench.results.environment import environment
 from specbench.training.draft_head import DraftHead
 from specbench.training.loop import Loop, Objective, RateProgress, StepCurve, load_weights, set_weights
-from specbench.training.optimizers import bitsandbytes, trained_parameters
+from specbench.training.optimizers import trained_parameters
 from specbench.training.output import (
     OutputFolder,
     TrainingRecord,
@@ -107,22 +106,10 @@ def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
 
     Raises ConfigError without bitsandbytes, or for a model that cannot be loaded in 4 bits.
     """
-    bitsandbytes()
-    from transformers import BitsAndBytesConfig
-
-    config = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-    )  # fmt: skip
-    source = model_source(name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source, revision=revision, quantization_config=config, device_map={"": device}
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except Exception as error:  # a checkpoint, the hub or the quantisation may raise anything
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"cannot load model '{name}' with quantize = 'nf4': {reason}: try quantize=none") from error
-    return CausalLM(model, tokenizer, name, identified(source, revision))
+        return load_model(name, revision=revision, dtype="bfloat16", device=device, quantize="nf4")
+    except ConfigError as error:
+        raise ConfigError(f"quantize = 'nf4': {error}: try quantize=none") from error
 
 
 def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:

@@ -140,8 +140,13 @@ def needs(method: MethodSpec) -> list[str]:
         found.append("a draft model, with any vocabulary")
     else:
         found.append("a draft model, which may have another vocabulary than the target" + own_models_note(method))
-    also = [part.drafter.features.needs for part in method.parts if part.decoder is None]
-    return [*found, *dict.fromkeys(filter(None, also))]
+    return [*found, *other_needs(method)]
+
+
+def other_needs(method: MethodSpec) -> list[str]:
+    """Returns what the drafters of a method need besides models, such as a head or a datastore."""
+    declared = [part.drafter.features.needs for part in method.parts if part.decoder is None]
+    return list(dict.fromkeys(filter(None, declared)))
 
 
 def own_models_note(method: MethodSpec) -> str:

@@ -18,6 +18,7 @@ from specbench.decoding.drafters.model_tree import (
     RankChances,
     Widths,
     given_shape,
+    possible_draws,
 )
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
@@ -97,7 +98,7 @@ def eagle_chain_drafter(
     return eagle_drafter(models, head, path, revision, lambda model: ModelDrafter(model, sampling.at(temperature)))
 
 
-MTP_NEEDS = "a target with one layer for multi-token prediction in its checkpoint, which transformers loads"
+MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
 
 
 @DRAFTERS.register("mtp", provides={"probs", "raw_probs"}, needs=MTP_NEEDS)
@@ -130,7 +131,12 @@ def tree_shape(*, top_k: int | None = None, **options: Any) -> TreeShape | None:
     return given_shape(**options) if top_k is None else None
 
 
-@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth, tree_shape=tree_shape)
+def tree_draws(*, top_k: int | None = None, **options: Any) -> set[str]:
+    """Returns the ways in which the options let children be drawn; a growing tree has fixed ones."""
+    return {"fixed"} if top_k is not None else possible_draws(**options)
+
+
+@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth, tree_shape=tree_shape, draws=tree_draws)
 def eagle_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -177,7 +177,15 @@ def shape_depth(**options: Any) -> int:
     return len(given_shape(**options).levels)
 
 
-@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth, tree_shape=given_shape)
+def possible_draws(*, draws: str = "auto", temperature: float | None = None, **others: Any) -> set[str]:
+    """Returns the ways in which the options let children be drawn; two if the temperature of the run decides."""
+    if draws != "auto":
+        return {draws}
+    by_temperature = {None: {"fixed", "without_replacement"}, 0.0: {"fixed"}}
+    return by_temperature.get(temperature, {"without_replacement"})
+
+
+@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth, tree_shape=given_shape, draws=possible_draws)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

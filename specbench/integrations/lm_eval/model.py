@@ -346,7 +346,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         models, method = self.engine.models, self.method
         drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
         return {
-            "model_dtype": models.target.dtype,
+            "model_dtype": models.target.precision,
             "model_revision": models.target.revision,
             "specbench": {
                 "target": models.target.name,

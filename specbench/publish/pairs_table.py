@@ -1,0 +1,96 @@
+"""The table of what the pairs of a board need: models, GPU memory, draft heads and other parts."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from specbench.core.table import Column, Table, numbers, words
+from specbench.models.heads.published import HEADS
+from specbench.publish.measured import PairRows
+from specbench.publish.suite_spec import PairSpec
+from specbench.results.units import NULL
+from specbench.specs.catalogue import load_method
+from specbench.specs.method import MethodSpec
+
+GATED = ("meta-llama/", "google/gemma")  # models whose pages ask a user to accept a licence
+SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])")  # 7b, 8x22b, 68m
+BYTES_PER_PARAMETER = 2
+CAPTION = (
+    "weights: 2 bytes for each parameter, by the sizes in the models' names (≥: one name has none); caches and "
+    "activations come on top",
+    "*: gated; accept the licence on the model's page, then log in with `hf auth login`",
+)
+
+
+def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
+    """Returns a table with a line for each pair of a board. `name`: of the board, as the user gave it."""
+    memory = gpu_gigabytes()
+    lines = []
+    for each in found:
+        pair = each.suite.pairs[each.pair_name]
+        share = f"{len(each.measured)} of {len(each.cells)}"
+        lines.append([each.pair_name, "\n".join(needs(each)), weights(pair), fits(pair, memory), share])
+    columns: list[Column] = [
+        *words("pair", "needs"),
+        *numbers("weights\nGB"),
+        *words("fits on\nthis GPU"),
+        *numbers("measured\ncells"),
+    ]
+    here = "this machine has no GPU" if memory is None else f"this machine's GPU has {memory:.0f} GB"
+    caption = [*CAPTION[: 1 + any("*" in line[1] for line in lines)], here]
+    caption.append(f"measure a pair: specbench board run {name} --pair PAIR")
+    return Table(f"{found[0].suite.name} · what its pairs need", columns, lines, caption)
+
+
+def gpu_gigabytes() -> float | None:
+    """Returns the memory of the first GPU with CUDA; None where there is none."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory / 1e9 if torch.cuda.is_available() else None
+
+
+def needs(rows: PairRows) -> list[str]:
+    """Returns target and drafter, then draft heads by name and other parts of the methods in words; gated models have
+    an asterisk."""
+    pair = rows.suite.pairs[rows.pair_name]
+    if pair.is_embedded:
+        return ["embedded, nothing is downloaded"]
+    names = [each for each in (pair.target, pair.drafter) if each is not None]
+    methods = dict.fromkeys(chain.from_iterable(cell.methods for cell, _ in rows.cells))
+    parts = dict.fromkeys(filter(None, (part_of(pair, load_method(name)) for name in methods)))
+    return [*(f"{each} *" if each.startswith(GATED) else each for each in names), *parts]
+
+
+def sizes(pair: PairSpec) -> Iterator[float | None]:
+    """Returns the parameters of the models in billions; None for a name without a size."""
+    for name in filter(None, (pair.target, pair.drafter)):
+        found = SIZE.search(name.lower())
+        yield found and int(found[1] or 1) * float(found[2]) / (1 if found[3] == "b" else 1000)
+
+
+def weights(pair: PairSpec) -> str:
+    """Returns the bytes of the weights of both models, as far as their names tell."""
+    known = [size for size in sizes(pair) if size is not None]
+    least = "≥ " if None in sizes(pair) else ""
+    return f"{least}{sum(known) * BYTES_PER_PARAMETER:.0f}" if known and not pair.is_embedded else NULL
+
+
+def fits(pair: PairSpec, gigabytes: float | None) -> str:
+    """Returns whether the weights fit on a GPU."""
+    if pair.is_embedded:
+        return "yes"
+    known = [size for size in sizes(pair) if size is not None]
+    if gigabytes is None or sum(known) * BYTES_PER_PARAMETER >= gigabytes:
+        return "no"
+    return "yes" if known and None not in sizes(pair) else "unknown"
+
+
+def part_of(pair: PairSpec, method: MethodSpec) -> str | None:
+    """Returns the head that is published for the pair's target, or what the drafter of a method declares to need."""
+    text = None if method.decoder is not None else method.drafter.features.needs
+    if text is None:
+        return None
+    kind = str(method.drafter.options.get("head", method.drafter.type))
+    if kind not in HEADS:
+        return f"{method.name}: {text.partition(' (')[0]}"
+    return HEADS[kind].get(str(pair.target), f"{method.name}: a head of this target (none is published)")

@@ -58,6 +58,7 @@ class Script:
     wrong_tokenizer: bool = False
     overstated: int = 0  # added to the sums, and to no part
     num_running: int = 0
+    form: Any = None  # the second event, whatever it is; a text is sent as it is
     settings: dict[str, Any] = field(default_factory=dict)
     num_answers: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -243,7 +244,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(script.delay_seconds)
             if number == script.fail_after:
                 event = {"error": {"message": "CUDA error", "code": 500}}
-            self.chunk(f"data: {json.dumps(event)}\n\n".encode())
+            if number == 1 and script.form is not None:
+                event = script.form
+            self.chunk(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
         if self.path == "/v1/completions":
             self.chunk(b"data: [DONE]\n\n")
         script.num_answers += 1

@@ -5,23 +5,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
+from specbench.core.registry import ENGINES
+from specbench.models.vocabulary import Vocabulary
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.request import Request
 from specbench.served.acceptance import from_histogram, from_passes, steps_of
 from specbench.served.client import Client
+from specbench.served.engine import Page
+from specbench.served.engines.llama_cpp import LlamaCpp, passes_between
 from specbench.served.events import EventReader
+from specbench.served.held import held_ids
 from specbench.served.server import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
-from tests.scripted_server import AR, SD, VERSION, Script, scripted, servers_file
+from tests.scripted_server import AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
 
 NUM_EXAMPLES = 2
 
@@ -101,11 +107,13 @@ LIES = {
     "cut stream": ("draft", {"cut_after": 2}, r"server 'draft' .* (closed the connection|was cut)"),
     "500 in mid-stream": ("draft", {"fail_after": 2}, "server 'draft' .* reports an error in mid-answer: .*CUDA error"),
     "500": ("draft", {"status": 500}, "server 'draft' .* refuses the request to .* with status 500: .*engine is gone"),
-    "slow": ("draft", {"delay_seconds": 0.2}, "server 'draft' .* has not finished its answer after"),
+    "slow": ("draft", {"delay_seconds": 0.2}, "server 'draft' .* has not answered /v1/completions in full within 1 s"),
     "false usage": ("draft", {"extra_usage": 7}, r"server 'draft' .* counts \d+ new tokens in its usage, but sent"),
     "shortened prompt": ("draft", {"read_prompt": -3}, r"server 'draft' .* read \d+ tokens of a prompt of"),
     "cached prompt": ("draft", {"num_cached": 16}, r"server 'draft' .* had 16 of \d+ prompt tokens in its cache"),
     "another tokenizer": ("draft", {"wrong_tokenizer": True}, "server 'draft' .* serves another model"),
+    "another form": ("draft", {"form": {"choices": "text"}}, "server 'draft' .* sent an answer of another form than"),
+    "nested answer": ("draft", {"form": "[" * 5000}, "server 'draft' .* sent an answer of another form than"),
     "another model": ("draft", {"answer": (5000, 0), "passes": ((3, 0),)}, "server 'draft' .* sent token 5000, but"),
 }  # fmt: skip
 
@@ -254,6 +262,42 @@ def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None
     assert from_histogram([1, 0, 1, 1], 9).num_judged == 1 + 3 + 3
     assert from_histogram([1, 0, 1, 1], 8).num_judged is None
     assert from_passes(passes).num_judged == 1 + 3 + 2
+
+
+def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
+    vocabulary, found = Vocabulary(TOKENIZER), 0
+    for character in "กขคงจฉชซญดตถทธนบปผพภมยรลวศสหอ":
+        ids = vocabulary.encode(character)
+        if len(ids) > 1:
+            found += 1
+            assert held_ids(character, ids[-1], len(ids) - 1, vocabulary) == tuple(ids[:-1])
+    assert found > 3
+    with pytest.raises(ConfigError, match="held back the ids of 2 tokens, and its text 'a' does not tell them"):
+        held_ids("a", vocabulary.encode("b")[0], 2, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "drafted", "accepted", "passes"),
+    [
+        (1, 5, 3, [(5, 3)]), (1, 0, 0, [(0, 0)]), (3, 0, 0, [(0, 0)] * 3), (2, 10, 4, [(5, 0), (5, 4)]),
+        (3, 10, 7, [(5, 2), (5, 5)]), (2, 2, 0, [(0, 0), (2, 0)]), (3, 12, 1, [(5, 0), (5, 0), (2, 1)]),
+    ],
+)  # fmt: skip
+def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted, passes) -> None:
+    assert passes_between(num_tokens, drafted, accepted, 5) == passes
+
+
+def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:
+    class Mine(LlamaCpp):
+        name = "mine"
+
+        def version(self, page: Page) -> str | None:
+            return "7" if page("/props") else None
+
+    point = SimpleNamespace(name="mine", value="mine:Mine", load=lambda: Mine)
+    monkeypatch.setitem(ENGINES._plugins, "mine", point)
+    row = row_of(run(tmp_path, pair("llama.cpp"), engine="mine"))
+    assert row.engine == "served mine 7" and row.served is not None and row.served.acceptance_source == "steps"
 
 
 def test_events_are_whole_however_they_are_cut() -> None:

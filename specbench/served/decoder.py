@@ -112,7 +112,8 @@ class ServedDecoder(Decoder):
         num_read = 0
         with closing(self.server.client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
-                piece = self._whole(engine.read(event, num_read))
+                with self.server.client.reading():
+                    piece = self._whole(engine.read(event, num_read))
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
@@ -132,8 +133,15 @@ class ServedDecoder(Decoder):
         return answer
 
     def _whole(self, piece: Piece) -> Piece:
-        """Returns what an event tells, with the ids that the engine held back."""
-        if not piece.num_held or not piece.token_ids:
+        """Returns what an event tells, with the ids that the engine held back. Raises ConfigError for a token that the
+        target does not have."""
+        wrong = [token for token in piece.token_ids or () if not 0 <= token < self.model.vocab_size]
+        if wrong:
+            raise self.server.client.error(
+                f"sent token {wrong[0]}, but the target has tokens 0 to {self.model.vocab_size - 1}: it serves another "
+                "model"
+            )
+        if piece.num_held <= 0 or not piece.token_ids:
             return piece
         try:
             held = held_ids(piece.text, piece.token_ids[-1], piece.num_held, self.model.text_vocabulary)
@@ -178,14 +186,8 @@ class ServedDecoder(Decoder):
         answer.reads[:] = [(times[0], num_first), *([(times[-1], total - num_first)] if len(times) > 1 else [])]
 
     def _check(self, answer: Answer, prompt_ids: list[int]) -> None:
-        """Raises ConfigError for an answer of another model, a prompt that was cut, and one that was cached."""
+        """Raises ConfigError for a prompt that was cut, and for one that was cached."""
         client, told = self.server.client, answer.told
-        wrong = [token for token in answer.state.new_ids if not 0 <= token < self.model.vocab_size]
-        if wrong:
-            raise client.error(
-                f"sent token {wrong[0]}, but the target has tokens 0 to {self.model.vocab_size - 1}: it serves another "
-                "model"
-            )
         if told.num_prompt_tokens not in (None, len(prompt_ids)):
             raise client.error(
                 f"read {told.num_prompt_tokens} tokens of a prompt of {len(prompt_ids)}: it cuts or changes prompts: "
@@ -203,7 +205,8 @@ class ServedDecoder(Decoder):
         Raises ConfigError for a baseline that drafts.
         """
         engine, method = self.server.engine, self.method
-        found, problem = engine.acceptance(answer.events, method.num_draft_tokens), engine.remedy
+        with self.server.client.reading():
+            found, problem = engine.acceptance(answer.events, method.num_draft_tokens), engine.remedy
         if found is None:
             found = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
             if found is None and before.num_drafted is not None:

@@ -1,11 +1,14 @@
 """A serving engine: what it takes in a request, and what it tells in its answers and on its pages."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from specbench.core import bounded
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance
 
@@ -13,9 +16,9 @@ Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(strict=True))
 class Piece:
-    """What one event of an answer tells; None and "" where it tells nothing.
+    """What one event of an answer tells; None and "" where it tells nothing. Raises ValueError for wrong types.
 
     `token_ids`: the new ones; None for engines that send text only. `finish`: eos, stop or length. `num_prompt_tokens`,
     `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens that the server had in its cache.
@@ -155,7 +158,7 @@ def _growth(before: int | None, after: int | None) -> int | None:
 def json_page(page: Page, path: str) -> Any:
     """Returns the value of a page in JSON; None for an absent page and for one that is not JSON."""
     try:
-        return json.loads(page(path) or "null")
+        return bounded.json_value(page(path) or "null", strict=False)
     except ValueError:
         return None
 

@@ -1,11 +1,11 @@
 """The servers of a run: found, identified and checked before anything is measured."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any, cast
 
+from specbench.core import bounded
 from specbench.core.digests import json_digest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
@@ -50,7 +50,8 @@ class Server:
     def counters(self) -> Counters:
         """Returns the server's counters; without values if it has no page of metrics."""
         text = self.client.get(self.engine.metrics_path) if self.engine.metrics_path else None
-        return self.engine.counters(text or "")
+        with self.client.reading():
+            return self.engine.counters(text or "")
 
     def wait_until_idle(self) -> Counters:
         """Returns the counters once no request runs or waits. Raises ConfigError if that takes long."""
@@ -69,7 +70,8 @@ class Server:
         path = self.engine.tokenize_path
         body = {"content": PROBE, "prompt": PROBE, "model": self.model, "add_special_tokens": False}
         text = self.client.post(path, body) if path else None
-        ids = (json.loads(text) if text else {}).get("tokens")
+        with self.client.reading():
+            ids = (bounded.json_value(text, strict=False) if text else {}).get("tokens")
         own = target.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
         if ids is not None and ids != own:
             raise self.client.error(
@@ -82,12 +84,13 @@ def find_server(name: str, spec: ServersSpec) -> Server:
     """Returns a server with its engine. Raises ConfigError if it does not answer, or is of no known engine."""
     client = Client(name, spec.servers[name].url, spec.timeout_seconds)
     names = [*sorted(set(ENGINES.names()) - {LAST}), LAST] if spec.engine == "auto" else [spec.engine]
+    page = client.get
     for engine in (cast(Engine, ENGINES.get(each)()) for each in names):
-        version = engine.version(client.get)
-        if version is not None:
-            page = client.get
-            model = spec.model or model_of(page)
-            return Server(client, engine, version, engine.settings(page), model, engine.speculates(page))
+        with client.reading():
+            version = engine.version(page)
+            if version is not None:
+                model = spec.model or model_of(page)
+                return Server(client, engine, version, engine.settings(page), model, engine.speculates(page))
     known = "none of the known engines" if spec.engine == "auto" else f"no server of {spec.engine}"
     raise client.error(f"is {known}: engine is one of {', '.join(ENGINES.names())}, or auto")
 

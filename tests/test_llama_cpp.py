@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from scipy.optimize import brentq
 
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.execute import RunOutcome, execute
+from specbench.results.metrics import expected_speedup
 from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
@@ -27,6 +29,7 @@ from tests.llama_cpp import llama_cpp_server
 
 QUIET = Console(file=io.StringIO())
 SUBSETS = ("en", "sw", "th")
+NUM_DRAFT_TOKENS = 5
 FORCED_LENGTH = 3.5  # tokens of a pass
 NEAR_TIE = 0.01  # between logits: libraries round differently
 
@@ -44,8 +47,8 @@ def servers() -> Iterator[dict[str, str]]:
 
 
 def write_file(folder: Path, servers: Mapping[str, str], names: tuple[str, ...]) -> Path:
-    speculation = {"ar": "none", "copies": {"method": "ngram-simple", "num_draft_tokens": 5}}
-    drafting = {"method": "draft_model", "num_draft_tokens": 5, "model": "drafter"}
+    speculation = {"ar": "none", "copies": {"method": "ngram-simple", "num_draft_tokens": NUM_DRAFT_TOKENS}}
+    drafting = {"method": "draft_model", "num_draft_tokens": NUM_DRAFT_TOKENS, "model": "drafter"}
     content = {
         "tokenizer": "embedded:target", "hardware": "this machine", "memory": "same KV",
         "servers": {name: {"url": servers[name], "speculation": speculation.get(name, drafting)} for name in names},
@@ -135,10 +138,22 @@ def test_36_answers_in_three_languages(tmp_path, servers) -> None:
     check_equal(tmp_path, SUBSETS, 12, served)
 
 
-def test_a_server_that_forces_its_acceptance_is_not_the_baseline(tmp_path, servers) -> None:
-    row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=3).rows[-1]
-    assert row.value("mean_acceptance_length") == pytest.approx(FORCED_LENGTH, abs=1.0)
+def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers) -> None:
+    row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=8).rows[-1]
+    rate = brentq(lambda rate: expected_speedup(rate, NUM_DRAFT_TOKENS, cost_ratio=0.0) - FORCED_LENGTH, 0.0, 1.0)
+    num_passes = sum(row.accepted_tokens_per_step or ())
+    assert num_passes > 60  # three standard errors are then below 0.1 of a rate, and 0.8 of a length
+    assert row.value("acceptance_rate_pooled") == pytest.approx(rate, abs=0.1)
+    assert row.value("mean_acceptance_length") == pytest.approx(FORCED_LENGTH, abs=0.8)
     assert row.verdict == "not audited" and "answers_differ" in {warning.code for warning in row.warnings}
+
+
+def test_an_answer_cut_in_a_character_has_all_its_tokens(tmp_path, servers) -> None:
+    cut = ("generation.max_new_tokens=17",)
+    serve(tmp_path, servers, ("ar", "draft"), subsets=("th",), limit=1, overrides=cut)
+    ((_, methods),) = records(tmp_path / "served").items()
+    assert methods["ar"]["token_ids"] == methods["draft"]["token_ids"] and methods["ar"]["finish"] == "length"
+    assert len(methods["ar"]["token_ids"]) == 17 and methods["ar"]["text"].endswith("\ufffd")
 
 
 def test_control_a_baseline_that_drafts_is_refused(tmp_path, servers) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.vocabulary import Vocabulary
+from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
@@ -100,6 +101,15 @@ def test_rows_of_servers_are_recomputed_from_the_folder(tmp_path) -> None:
     outcome = run(tmp_path, pair("llama.cpp"))
     found = RecordedRun(outcome.records.parent)
     assert [found.row_like(row) for row in outcome.rows] == list(outcome.rows)
+
+
+def test_rows_of_servers_share_no_file_with_others(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm")))
+    other = row.model_copy(update={"served": None, "engine": "eager"})
+    with pytest.raises(ConfigError, match=r"where methods run = in this process, but .* has in servers: a file holds"):
+        check_together([("board.json: rows.0", row), ("board.json: rows.1", other)])
+    assert {each.field for each in conditions_that_differ(row, other)} >= {"engine"}
+    assert "served" in row.model_dump(mode="json") and "served" not in other.model_dump(mode="json")
 
 
 LIES = {

@@ -8,6 +8,7 @@ from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_passes
 from specbench.served.engine import Engine, Event, Page, Piece, json_page
+from specbench.served.held import MAX_HELD
 
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 
@@ -50,9 +51,9 @@ class LlamaCpp(Engine):
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
         """Returns the body, with the samplers that a model card never asks for switched off. It has no stop strings:
-        the server would hold tokens back."""
+        the server would hold tokens back. The last character may need more tokens than the answer may have."""
         return {
-            "prompt": prompt_ids, "n_predict": max_new_tokens, "temperature": sampling.temperature,
+            "prompt": prompt_ids, "n_predict": max_new_tokens + MAX_HELD, "temperature": sampling.temperature,
             "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0, "min_p": 0.0, "seed": seed % 2**31,
             "cache_prompt": False, "return_tokens": True, "timings_per_token": True, "stream": True,
         }  # fmt: skip

@@ -261,8 +261,9 @@ def check_runs(
     for name, value in sides.items():
         if value is None:
             raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")
+    baseline, candidate = map(str, sides.values())
     with stderr.status("reading the runs") as status:
-        return compare(*map(str, sides.values()), allowed, ignored, status.update)
+        return compare(baseline, candidate, allowed, ignored, status.update)
 
 
 def check_versions(request: "Request", against: str, allowed: float, ignored: Sequence[str]) -> "CheckReport":
@@ -272,8 +273,8 @@ def check_versions(request: "Request", against: str, allowed: float, ignored: Se
 
     with status_line("starting both versions") as say:
         runs = measure_in_turns(request, against, say)
-        folders = str(runs.baseline), str(runs.candidate)
-        report = compare(*folders, allowed, {*ignored, "versions"}, say, in_turns=True)
+        baseline, candidate = str(runs.baseline), str(runs.candidate)
+        report = compare(baseline, candidate, allowed, {*ignored, "versions"}, say, in_turns=True)
     return replace(report, notes=(*runs.notes, *report.notes))
 
 

@@ -124,7 +124,9 @@ def request_of(message: Message) -> Request:
     for name in message["options"]:
         if name not in RunOptions.__dataclass_fields__:
             raise ConfigError(f"{flag_of(name)}: this version of specbench has no such option")
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in message["options"].items()}
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in message["options"].items()
+    }
     output = Path(message["output"])
     return Request(message["tasks"], message["methods"], RunOptions(**options), message["command"], output)
 

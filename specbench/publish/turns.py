@@ -1,4 +1,4 @@
-"""`specbench check --against`: two installed versions of specbench measure one run in turns, block by block.
+"""`specbench check --against`: two installed versions of specbench measure one run in turns, generation by generation.
 
 Each version runs in a process of its own, from its own interpreter, into a folder of its own. The processes take turns
 in the order baseline, candidate, candidate, baseline, and only the one whose turn it is measures, so that other work on

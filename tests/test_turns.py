@@ -202,18 +202,24 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
         overrides=("generation.max_new_tokens=4",),
     )  # fmt: skip
     request = Request(["mgsm"], ["sd"], options, "specbench check")
-    sent, lines = io.BytesIO(), [as_message(request, tmp_path / "run"), *[{}] * 6]
-    received = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
-    monkeypatch.setattr(turns, "taken_streams", lambda: (received, sent))
+
+    def events_of(num_turns):
+        sent, lines = io.BytesIO(), [as_message(request, tmp_path / "run"), *[{}] * num_turns]
+        received = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
+        monkeypatch.setattr(turns, "taken_streams", lambda: (received, sent))
+        turns.main()
+        assert received.read() == b""
+        return [json.loads(line) for line in sent.getvalue().splitlines()]
+
     monkeypatch.setattr(turns, "send_lines", lambda send: None)
     monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
     monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
-    turns.main()
-    events = [json.loads(line) for line in sent.getvalue().splitlines()]
+    events = events_of(6)
     assert [event["event"] for event in events] == ["ready", "started", *["waiting"] * 6, "finished"]
     assert [event["block"] for event in events[2:-1]] == [0, 0, 0, 1, 1, 2] and events[1]["num_blocks"] == 2
     assert events[-1]["failure"] is None and (tmp_path / "run" / "leaderboard.json").is_file()
-    assert received.read() == b"" and not HOST.leaves_out_waits
+    again = events_of(1)
+    assert [event.get("block") for event in again] == [None, None, 2, None], "what is measured needs no turn"
 
 
 def test_a_worker_whose_asking_process_is_gone_ends(monkeypatch):

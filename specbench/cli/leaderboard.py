@@ -204,8 +204,9 @@ def check(
 ) -> None:
     """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    --against PYTHON measures --task and --method with two versions in turns and compares the speed of each method, AR's
-    too.
+    --against PYTHON measures --task and --method with two versions in turns and compares each method's speed, AR's too.
+
+    The options of a run, from --subset on, belong to --against.
 
     Same outputs: any increase of passes per token and any decrease of τ or α is a regression.
 

@@ -184,7 +184,8 @@ NOISE = """
 
 A pair is one generation by both versions, one after the other. The cells are standard deviations of the log of the
 ratio of their times where nothing was injected, in %; the robust one is that of the median deviation. Times leave out
-waits for a CPU. By the wall clock, on the same machine, it was 16 to 26 % for answers of two seconds.
+waits for a CPU. By the wall clock, on the same machine, it was 16 to 26 % for answers of one to two seconds, and more
+for shorter ones.
 
 """
 SIMULATED = """
@@ -208,7 +209,7 @@ def main() -> None:
     checks = markdown_table(["speed taken away", "prompts", BASELINE, *METHODS, "seen from", "exit code"], found)
     pairs = markdown_table(["decoder", "pairs", "standard deviation", "robust"], noise(WORK))
     shares = markdown_table(["clock", "prompts", *simulated.TURN_FALLS], list(simulated_lines()))
-    text = HEAD + checks + NOISE + pairs + SIMULATED.format(num=f"{NUM_CHECKS:,}") + shares + "\n"
+    text = "\n".join([HEAD + checks, NOISE + pairs, SIMULATED.format(num=f"{NUM_CHECKS:,}") + shares, ""])
     PAGE.write_text(text, encoding="utf-8")
 
 

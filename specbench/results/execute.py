@@ -103,8 +103,10 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
 
 
 class Reports(Protocol):
-    """An object that is called with every block of a run that is recorded."""
+    """An object that is called with every block of a run that is recorded, and that may make the run wait before a
+    generation (`runner.run`)."""
 
+    def wait(self, number: int) -> None: ...
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
 
@@ -225,5 +227,5 @@ def measure(
         return runner.run(
             spec, plan, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
-            lambda line: say(console, line),
+            lambda line: say(console, line), progress.wait,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from specbench.core.errors import ConfigError
@@ -16,6 +17,11 @@ from specbench.running.run_folder import RunFolder
 from specbench.specs.run import RunSpec
 
 PROCESS = uuid.uuid4().hex[:12]
+Wait = Callable[[int], None]
+
+
+def wait_for_nothing(number: int) -> None:
+    """Returns at once, where no other process takes turns with this one."""
 
 
 def run(
@@ -25,21 +31,24 @@ def run(
     done: Mapping[Key, dict[str, Any]],
     report: Callable[[Block, dict[str, Any], bool], None],
     say: Say = say_nothing,
+    wait: Wait = wait_for_nothing,
 ) -> list[dict[str, Any]]:
     """Measures every block of the plan that is not recorded yet; returns the records of all blocks, old and new.
 
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins. A
     cell is warmed up before its first measured block; `say` receives lines about the passes that are compiled or
-    recorded for it.
+    recorded for it. `wait` is called with the number of the block before each warm-up and each generation, and after
+    the last block: it returns when this process may go on.
     """
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one warmed up
-    for block in plan:
+    for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
         if old is None:
             if block.cell is not cell:
+                wait(number)
                 cell = block.cell
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
@@ -47,13 +56,14 @@ def run(
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()
-        record = old or measure(block, spec, earlier)
+        record = old or measure(block, spec, earlier, partial(wait, number))
         if old is None:
             if cell is not None and cell.models.target.static is not None:
                 check_nothing_compiled(num_compiled, block)
             folder.records.append(record)
         records[block.key] = record
         report(block, record, old is None)
+    wait(len(plan))
     return list(records.values())
 
 
@@ -69,8 +79,11 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
             )
 
 
-def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict[str, Any]:
-    """Returns the record of one block; `earlier`: the records of the earlier turns."""
+def measure(
+    block: Block, spec: RunSpec, earlier: Sequence[Record] = (), wait: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Returns the record of one block; `earlier`: the records of the earlier turns. `wait`: is called before each
+    generation."""
     cell, example = block.cell, block.example
     results: dict[str, Any] = {}
     num_prompt_tokens, num_truncated = 0, example.truncated_tokens
@@ -83,6 +96,7 @@ def measure(block: Block, spec: RunSpec, earlier: Sequence[Record] = ()) -> dict
         selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
         ids, num_cut = block_ids(block, selected, [record["methods"][name]["text"] for record in earlier], spec.chat)
         stop = selected.stop_rules(cell.task.generation, cell.context_limit)
+        wait()
         generation = selected.generate(ids, stop, seed)
         results[name] = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected)
         if block.turn:

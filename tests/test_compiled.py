@@ -331,16 +331,17 @@ def test_all_layers_are_compiled_once(kind: str) -> None:
     _, other = both(kind, num_hidden_layers=4)
     assert other.static is not None, other.why_eager
     passes, graphs = other.static._made, []
+    tokens = passes.input(3)
 
     def kept(graph: torch.fx.GraphModule, example: list[Any]) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    whole = torch.compile(lambda: passes.forward(passes.input(3)).logits, fullgraph=True, backend=kept)
+    whole = torch.compile(lambda: passes.forward(tokens).logits, fullgraph=True, backend=kept)
     with torch.inference_mode(), passes._nested():
         found = whole()
     with torch.inference_mode():
-        torch.testing.assert_close(found, passes.forward(passes.input(3)).logits, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(found, passes.forward(tokens).logits, atol=1e-5, rtol=1e-4)
     (graph,) = graphs
     calls = [node for node in graph.graph.nodes if "invoke_subgraph" in str(node.target)]
     assert len(calls) == 4 and len(list(graph.children())) == 1

@@ -1,9 +1,9 @@
-"""Forward passes compiled by torch.compile, in which one compiled decoder layer serves all layers."""
+"""Forward passes compiled by torch.compile: whole passes on a CPU, one shared decoder layer on a GPU."""
 
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -70,11 +70,6 @@ class SharedLayers:
                 return forward(*given, **named)
 
         return run
-
-    def nested(self) -> AbstractContextManager[None]:
-        """Makes torch compile one layer for all of a whole pass that is traced during the block."""
-        layer_forward = with_own_code(type(self._layers[0]).forward, "nested_layer")
-        return self._called_through(torch.compiler.nested_compile_region(layer_forward))
 
     @contextmanager
     def _called_through(self, layer_forward: Callable[..., Any]) -> Iterator[None]:

@@ -13,9 +13,9 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.running.blocks import warm_up_cell
 from specbench.running.compose import compose
 from specbench.running.records import check_record
+from specbench.running.warm_up import warm_up_cell
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.tasks.examples import Example

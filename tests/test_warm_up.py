@@ -9,8 +9,8 @@ import pytest
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.blocks import TEXT, warm_up
 from specbench.running.compose import compose
+from specbench.running.warm_up import TEXT, warm_up
 from specbench.specs.catalogue import load_method
 from tests import tiny
 

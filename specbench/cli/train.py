@@ -13,6 +13,7 @@ from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.specs.components import AnySpec
 from specbench.specs.run_options import RunOptions
 from specbench.training.kinds import DescribedSpec
@@ -224,6 +225,7 @@ def settings(
     model: type[AnySpec], kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None
 ) -> AnySpec:
     """Returns the checked settings of --config, the options and --set."""
+    require("accelerate", f"specbench train {kind}")
     from specbench.training.command import read_settings
 
     return read_settings(model, kind, path("--config", config), options, overrides or [])

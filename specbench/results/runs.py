@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed
 from specbench.core.files import locked
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.paired import RowWithRecords
@@ -102,7 +103,8 @@ class RecordedRun:
     def with_records(self, row: Row) -> RowWithRecords:
         """Returns a row with its records and their scorers."""
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
-        return RowWithRecords(row, records, method, {name: ScoringSpec.of(task.subset(name)) for name in row.examples})
+        scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
+        return RowWithRecords(row, records, method, scoring)
 
     def task_of(self, row: Row) -> TaskSpec:
         return self._spec(row.task, self.specs.tasks, "task")

@@ -6,15 +6,13 @@ import torch
 from torch import nn
 
 from specbench.core.errors import ConfigError
+from specbench.core.extras import missing, require
 from specbench.training.spec import TrainSpec
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters that are trained, by name; tied ones once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-NO_BITSANDBYTES = "quantize = 'nf4': needs bitsandbytes: pip install 'specbench[quant]'"
 
 
 def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
@@ -72,8 +70,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
 def bitsandbytes() -> Any:
     """Returns the library of 4-bit weights and 8-bit optimizers. Raises ConfigError if it is missing or does not
     load."""
+    require("bitsandbytes", "quantize = 'nf4'")
     try:
         import bitsandbytes
     except Exception as error:  # its import searches for the driver's libraries
-        raise ConfigError(NO_BITSANDBYTES) from error
+        raise ConfigError(
+            f"quantize = 'nf4': the installed bitsandbytes does not load ({error}): {missing('bitsandbytes')}"
+        ) from error
     return bitsandbytes

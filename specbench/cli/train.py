@@ -202,8 +202,6 @@ def trainer(kind: str) -> Callable[..., None]:
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.training.command import measurement_command, run_training
-
         path("--output", output)
         given = {
             **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
@@ -211,6 +209,8 @@ def trainer(kind: str) -> Callable[..., None]:
             "dtype": dtype, "device": device,
         }  # fmt: skip
         spec = settings(TrainSpec, kind, config, given, set_)
+        from specbench.training.command import measurement_command, run_training
+
         record = run_training(spec, options.threads, stderr, command_line())
         if record is None:  # another process reports, or the training was already finished
             return

@@ -169,7 +169,7 @@ class TranslationScorer(Scorer):
     def __init__(self, tokenizer: str) -> None:
         self._tokenizer = tokenizer
 
-    def _bleu(self, **options: bool) -> BLEU:
+    def _bleu(self, **options: Any) -> BLEU:
         if self._tokenizer == "ja-mecab":
             require("MeCab", "scorer.tokenizer = 'ja-mecab'")
         return BLEU(tokenize=self._tokenizer, **options)

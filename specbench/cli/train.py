@@ -13,6 +13,7 @@ from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.specs.components import AnySpec
 from specbench.specs.run_options import RunOptions
 from specbench.training.kinds import DescribedSpec
@@ -205,8 +206,6 @@ def trainer(kind: str) -> Callable[..., None]:
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.training.command import measurement_command, run_training
-
         path("--output", output)
         given = {
             **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
@@ -214,6 +213,8 @@ def trainer(kind: str) -> Callable[..., None]:
             "dtype": dtype, "device": device,
         }  # fmt: skip
         spec = settings(TrainSpec, kind, config, given, set_)
+        from specbench.training.command import measurement_command, run_training
+
         record = run_training(spec, options.threads, stderr, command_line())
         if record is None:  # another process reports, or the training was already finished
             return
@@ -228,6 +229,7 @@ def settings(
     model: type[AnySpec], kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None
 ) -> AnySpec:
     """Returns the checked settings of --config, the options and --set."""
+    require("accelerate", f"specbench train {kind}")
     from specbench.training.command import read_settings
 
     return read_settings(model, kind, path("--config", config), options, overrides or [])

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from specbench import __version__
 from specbench.core.digests import WHOLE, bytes_digest, file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
@@ -20,7 +21,7 @@ from specbench.models.timing import HOST
 from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
-PACKAGES = ("torch", "transformers", "datasets", "specbench")
+PACKAGES = ("torch", "transformers", "datasets")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
 
 
@@ -39,7 +40,11 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "num_threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+            "specbench": __version__,
+        },
         "commit": commit(PACKAGE.parent),
     }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.results.captions import why_unscored
@@ -49,6 +50,7 @@ def measurement_of(
     return Measurement(
         command=command,
         request=dict(settings or {}),
+        identifies_languages=is_installed("lingua"),
         repeats=spec.repeats,
         chat=uses_chat(models.target, spec.chat),
         subsets=tuple(

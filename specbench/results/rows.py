@@ -62,6 +62,7 @@ class Ties(FilePart):
 
 class Measurement(FilePart):
     """The measurement of one command. `request`: its settings. `chat`: whether prompts went through the chat template.
+    `identifies_languages`: whether lingua was installed, which the share of answers in their language needs.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
     method the digests of the measured prompts that its drafter was trained on.
@@ -69,6 +70,7 @@ class Measurement(FilePart):
 
     command: str
     request: dict[str, Any] = Field(default_factory=dict)
+    identifies_languages: bool = True
     repeats: PositiveInt
     chat: bool
     subsets: tuple[MeasuredSubset, ...]
@@ -166,7 +168,10 @@ class MeasuredRun:
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
         records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
-        scoring = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
+        scoring = {
+            part.subset: ScoringSpec.of(task.subset(part.subset), self.measurement.identifies_languages)
+            for part in parts
+        }
         metrics = metrics_of(records, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
             metrics |= {name: Metric() for name in NOT_MULTIPLES}

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
+from specbench.core.trees import depths
 
 NUM_NODES = "The number of draft tokens in a tree."
 RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."
@@ -18,10 +19,16 @@ Chance = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A tree whose node i follows node `parents[i]` (−1: the sequence); its candidate has rank `ranks[i]`, from 0."""
+    """A tree whose node i follows node `parents[i]` (−1: the sequence); its candidate has rank `ranks[i]`, from 0. Rank
+    −1 is that of a token which the target reads for the drafter, and which cannot be accepted."""
 
     parents: tuple[int, ...]
     ranks: tuple[int, ...]
+
+    @property
+    def depth(self) -> int:
+        """The number of levels of candidates."""
+        return max(depth for depth, rank in zip(depths(self.parents), self.ranks, strict=True) if rank >= 0)
 
     @cached_property
     def levels(self) -> list[list[tuple[int, list[int]]]]:

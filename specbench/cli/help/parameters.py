@@ -11,6 +11,7 @@ from pydantic_core import core_schema
 from specbench.core import dotted
 from specbench.core.registry import MAX_INT
 from specbench.specs.components import Component
+from specbench.specs.composition import RouteSpec
 from specbench.specs.method import SHARE, MethodSpec
 
 NAMES = {"number": "a number", "integer": "an integer", "string": "a text", "boolean": "true or false",
@@ -100,7 +101,7 @@ def draft_length(method: MethodSpec) -> Parameter:
 def route_lengths(method: MethodSpec) -> list[Parameter]:
     """Returns the draft lengths of the routes, set or not."""
     common = draft_length(method)
-    kind, meaning = f"{NAMES['integer']} or null", "Draft tokens per step of this route; null: num_draft_tokens."
+    kind, meaning = f"{NAMES['integer']} or null", schema_of(RouteSpec)["properties"]["num_draft_tokens"]["description"]
     return [
         common.model_copy(update={"key": f"routes.{name}.num_draft_tokens", "type": kind, "required": False,
                                   "value": route.num_draft_tokens, "meaning": meaning})

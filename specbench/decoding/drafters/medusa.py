@@ -95,12 +95,7 @@ def heads_of(target: CausalLM, path: str | None, revision: str | None) -> HeadCh
     return own_medusa_heads(target) or read_checkpoint(head_of("medusa", target.name))
 
 
-def shape_depth(**options: Any) -> int:
-    """Returns the number of levels of the tree that the options give."""
-    return len(medusa_shape(**options).levels)
-
-
-@DRAFTERS.register("medusa", needs=NEEDS, tree_depth=shape_depth, tree_shape=medusa_shape)
+@DRAFTERS.register("medusa", needs=NEEDS, tree_shape=medusa_shape)
 def medusa_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -120,9 +115,9 @@ def medusa_drafter(
     checkpoint = heads_of(target, path, revision)
     heads = load_medusa(checkpoint, target)
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
-    if len(shape.levels) > len(heads):
+    if shape.depth > len(heads):
         raise ConfigError(
-            f"drafter.head_chances: the tree has {len(shape.levels)} levels, and '{checkpoint.name}' has {len(heads)} "
+            f"drafter.head_chances: the tree has {shape.depth} levels, and '{checkpoint.name}' has {len(heads)} "
             f"heads: give {len(heads)} lists of chances or fewer"
         )
     made = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)

@@ -172,12 +172,7 @@ def given_shape(
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-def shape_depth(**options: Any) -> int:
-    """Returns the number of levels of the tree that the options give."""
-    return len(given_shape(**options).levels)
-
-
-@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth, tree_shape=given_shape)
+@DRAFTERS.register("model_tree", needs_model=True, tree_shape=given_shape)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

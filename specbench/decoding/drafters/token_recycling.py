@@ -80,11 +80,6 @@ MEMORY = (
 CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 
 
-def shape_depth(**options: Any) -> int:
-    """Returns the number of levels of the tree that the options give."""
-    return len(recycling_shape(**options).levels)
-
-
 def recycling_shape(
     *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = CHANCES, **others: Any
 ) -> TreeShape:
@@ -92,7 +87,7 @@ def recycling_shape(
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-@DRAFTERS.register("token_recycling", tree_depth=shape_depth, tree_shape=recycling_shape)
+@DRAFTERS.register("token_recycling", tree_shape=recycling_shape)
 def token_recycling_drafter(
     models: ModelPair,
     sampling: Sampling,

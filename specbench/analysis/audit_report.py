@@ -174,7 +174,7 @@ WORDS = (
     "lossless: no difference was found. near-tie only: its output differs from AR's only where the target itself is "
     "undecided within its rounding. greedy equal: no difference, and it cannot sample. diverged: its output is not the "
     "target's. lossy by design: its rule does not claim to be lossless. undecided: no difference was found, but "
-    "this audit could not have found one."
+    "this audit was too weak to find one."
 )
 COLUMNS: tuple[Column, ...] = (
     *words("method"), *words("verdict", folds=False),

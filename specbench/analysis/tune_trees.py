@@ -11,7 +11,7 @@ from specbench.analysis.trials import TrialRun
 from specbench.analysis.tune import TunedPreset, Tuner
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.tree_shape import best_shape
+from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape
 from specbench.results.units import with_interval
 from specbench.running.records import Generation
 from specbench.specs.components import build
@@ -19,7 +19,6 @@ from specbench.specs.method import MethodSpec
 
 SIZES = (4, 8, 16, 32, 64)
 MOST = 512  # nodes
-PRIOR = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)  # chances by rank that shape the trees of the first run
 MAX_DEPTH = 16
 MIN_JUDGED = 20  # children of a rank: a chance from fewer is left out
 NUM_CANDIDATES = 3  # shapes that are run
@@ -141,8 +140,8 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     """Returns the method with the shape of trees that decodes the most tokens per second. One run measures chances by
     rank and costs by size; they name three shapes, of which a second run takes the fastest."""
     trials = tuner.trials
-    probes = {with_shape(trials.base, size, PRIOR, MAX_DEPTH).name: size for size in sizes}
-    methods = [with_shape(trials.base, size, PRIOR, MAX_DEPTH) for size in probes.values()]
+    probes = {with_shape(trials.base, size, USUAL_CHANCES, MAX_DEPTH).name: size for size in sizes}
+    methods = [with_shape(trials.base, size, USUAL_CHANCES, MAX_DEPTH) for size in probes.values()]
     run = trials.run("sizes-" + "-".join(map(str, sizes)), methods)
     chances, costs = measured(run, list(probes))
     ranked = shapes(chances, costs, max(sizes))

@@ -13,6 +13,7 @@ from specbench.core.registry import MAX_INT
 from specbench.specs.components import Component
 from specbench.specs.composition import RouteSpec
 from specbench.specs.method import SHARE, MethodSpec
+from specbench.specs.overrides import FIXED
 
 NAMES = {"number": "a number", "integer": "an integer", "string": "a text", "boolean": "true or false",
          "array": "a list", "object": "a mapping", "null": "null"}  # fmt: skip
@@ -55,7 +56,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def parameters(method: MethodSpec) -> list[Parameter]:
     """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
-    settable = set(dotted.flat(method.model_dump(exclude={"sweep"})))
+    settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
     found: list[Parameter] = []
     if method.decoder is not None:
         options = external_options(method.decoder.entry)

@@ -14,6 +14,7 @@ from specbench.decoding.tree_shape import (
     DEPTH,
     NUM_NODES,
     RANK_CHANCES,
+    USUAL_CHANCES,
     Chance,
     TreeShape,
     best_shape,
@@ -77,11 +78,10 @@ MEMORY = (
     "task's subset) and forgotten before the next, so that a prompt's speed depends on the prompts before it; a "
     "resumed run begins with an empty memory. The published code keeps them over all prompts."
 )
-CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 
 
 def recycling_shape(
-    *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = CHANCES, **others: Any
+    *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = USUAL_CHANCES, **others: Any
 ) -> TreeShape:
     """Returns the tree that the options give."""
     return best_shape(check_chances(rank_chances), num_nodes, depth)
@@ -94,7 +94,9 @@ def token_recycling_drafter(
     *,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 80,
     depth: Annotated[int, Field(ge=1, le=16, description=DEPTH)] = 6,
-    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = list(CHANCES),  # noqa: B006
+    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = list(
+        USUAL_CHANCES
+    ),  # noqa: B006
     memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
 ) -> TokenRecycling:
     """A tree of the tokens that the target thought most probable when it last read each token. Needs no model and no

@@ -17,7 +17,7 @@ DEPTH = "The largest number of draft tokens on a path."
 Chance = Annotated[float, Field(gt=0, le=1)]
 # Chances by rank for trees of whose drafter no chances are known. They are chosen, not measured: with 80 nodes on at
 # most 6 levels they give 8, 21, 25, 15, 10 and 1 nodes, and token recycling's published tree has 8, 21, 25, 15, 8, 3.
-USUAL_CHANCES = (0.58, 0.27, 0.21, 0.09, 0.08, 0.07, 0.055, 0.05)
+USUAL_CHANCES = [0.58, 0.27, 0.21, 0.09, 0.08, 0.07, 0.055, 0.05]
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,7 @@ def token_recycling_drafter(
     *,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 80,
     depth: Annotated[int, Field(ge=1, le=16, description=DEPTH)] = 6,
-    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = list(
-        USUAL_CHANCES
-    ),  # noqa: B006
+    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = USUAL_CHANCES,
     memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
 ) -> TokenRecycling:
     """A tree of the tokens that the target thought most probable when it last read each token. Needs no model and no

@@ -81,7 +81,7 @@ def checked_numbers(method: MethodSpec, lengths: Sequence[str] | None, sizes: Se
         return list(SIZES) if sizes is None else checked_sizes(sizes)
     if sizes is not None:
         raise ConfigError(
-            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no num_nodes, depth and rank_chances: give "
+            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no shape to choose: give "
             "--lengths, or leave it out"
         )
     if lengths is not None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
 from specbench.core.digests import text_digest
@@ -110,16 +111,20 @@ def tree_fields(generation: Generation) -> dict[str, Any]:
     steps = generation.steps
     if all(step.num_nodes is None for step in steps):
         return {}
-    siblings = [each for step in steps for each in step.siblings]
-    num_judged, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
-    ranks = range(max(num_judged, default=0))
+    levels = [list(filter(None, level)) for level in zip_longest(*(step.siblings for step in steps))]
     return {
         "tree_nodes": [step.num_nodes or 0 for step in steps],
-        "tree_ranks": [
-            [sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks
-        ],
+        "tree_ranks": counts_by_rank([each for level in levels for each in level]),
+        "tree_levels": [counts_by_rank(level) for level in levels],
         **({"tree_samples": generation.tree_samples} if generation.tree_samples else {}),
     }  # fmt: skip
+
+
+def counts_by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]]:
+    """Returns [judged, accepted] for each rank, given the entries of `Step.siblings`."""
+    num_judged, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
+    ranks = range(max(num_judged, default=0))
+    return [[sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks]
 
 
 def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ steps                       [drafted, judged, accepted, emitted] per target pass
 tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
 tree_ranks                  draft trees only, by rank among siblings [judged, accepted]: the nodes on accepted paths
                             with a child of this rank, and those of them in which it was the accepted one
+tree_levels                 draft trees only, the same for each level of the trees
 tree_samples                draft trees only, at sampled steps: the chance that a child of the root is accepted, given
                             the tree, and the optimum over lossless rules (`specbench.decoding.tree_acceptance`)
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
@@ -232,6 +233,7 @@ class GenerationShape(RecordPart):
     steps: list[Step]
     tree_nodes: list[Count] | None = None
     tree_ranks: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
+    tree_levels: list[list[Annotated[list[Count], Field(min_length=2, max_length=2)]]] | None = None
     tree_samples: list[Annotated[tuple[Finite, Finite], Field(strict=False)]] | None = None
     positions: dict[str, Values]
     draw_overlap: list[Finite] | None = None  # only for drafts that do not propose the end token

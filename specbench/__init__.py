@@ -1,5 +1,7 @@
 """specbench: a benchmark harness for speculative decoding of language models."""
 
+__version__ = "0.1.0"
+
 # Modules that register the built-in components, by the entry point group of the kind; those used most come first.
 BUILT_IN = {
     "specbench.drafters": (
@@ -39,12 +41,3 @@ BUILT_IN = {
         "specbench.served.engines.openai",
     ),
 }
-
-
-def __getattr__(name: str) -> str:
-    """`__version__`, read when it is asked for: it takes longer than the start of a sandboxed program."""
-    if name != "__version__":
-        raise AttributeError(f"module 'specbench' has no attribute '{name}'")
-    from importlib.metadata import version
-
-    return version("specbench")

@@ -20,6 +20,7 @@ from scipy import stats
 
 from specbench.core.errors import ConfigError
 from specbench.models import timing
+from specbench.publish.turns import MeasuredInTurns
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.check import check
 from specbench.results.check_findings import MethodFindings, output_finding
@@ -28,8 +29,10 @@ from specbench.results.check_speed import (
     FALSE_ALARMS,
     LENGTH,
     MIN_PROMPTS,
+    SPEED,
     SPEEDUP,
     TYPICAL,
+    TYPICAL_SPEED,
     Pending,
     hodges_lehmann,
     joined,
@@ -68,7 +71,6 @@ class SimulatedClock:
 @pytest.fixture(scope="module")
 def patch():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
         yield patch
 
 
@@ -188,6 +190,55 @@ def test_ten_repetitions_raise_no_alarm(base, again, tmp_path):
         assert report.result == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
     assert all(finding.candidate.startswith("10 equal") for each in report.compared for finding in each.findings
                if finding.what == "outputs")  # fmt: skip
+
+
+def again_in_turns(folder, path, seed, slower=(), share=1.0):
+    """A copy of a run as if both had been measured in turns: 5 % of noise, and decoders that take longer."""
+    noise = np.random.default_rng(seed)
+
+    def draw(records):
+        for name, generation in (item for record in records for item in record["methods"].items()):
+            generation["decode_seconds"] *= float(np.exp(0.05 * noise.normal())) * (share if name in slower else 1)
+
+    return with_records(folder, path, draw)
+
+
+def speeds_that_fell(report):
+    return {each.method for each in report.compared for finding in each.regressions if finding.ratio is not None}
+
+
+def test_in_turns_every_method_is_compared_with_itself_and_ar_too(base, tmp_path):
+    """So that a slow-down of what AR and the methods share is found, which no speed-up shows."""
+    for seed in range(3):
+        same = again_in_turns(base, tmp_path / f"same-{seed}", seed)
+        report = check(str(base), str(same), 0.01, in_turns=True)
+        assert report.result == "fine" and report.num_tolerant == 6, said(report)
+    shared = again_in_turns(base, tmp_path / "shared", 4, ("ar", "sd", "fsd"), 1.15)
+    report = check(str(base), str(shared), 0.01, in_turns=True)
+    assert report.exit_code == 1 and speeds_that_fell(report) == {"ar", "sd", "fsd"}
+    assert {what for _, what in regressions(report)} <= {SPEED, TYPICAL_SPEED}
+    assert "| speed in tokens/s |" in markdown(report) and "a speed in tokens/s has regressed where" in markdown(report)
+    assert speeds_that_fell(check(str(base), str(shared), 0.01)) == set(), "control: no speed-up fell"
+    alone = again_in_turns(base, tmp_path / "alone", 5, ("sd",), 1.15)
+    assert speeds_that_fell(check(str(base), str(alone), 0.01, in_turns=True)) == {"sd"}
+    assert check(str(base), str(alone), 0.2, in_turns=True).exit_code == 0, "control: so much was allowed"
+
+
+def test_in_turns_the_times_of_other_outputs_are_left_out(base, tmp_path):
+    def change(records):
+        for record in records[:num_changed]:
+            ids = record["methods"]["fsd"]["token_ids"]
+            ids[0] = (ids[0] + 1) % 256
+            record["methods"]["fsd"]["decode_seconds"] *= 100
+
+    num_changed = 2
+    report = check(str(base), str(with_records(base, tmp_path / "two", change)), 0.01, in_turns=True)
+    (fsd,) = [each for each in report.compared if each.method == "fsd"]
+    assert speeds_that_fell(report) == set()
+    assert any(text.startswith("times of 2 of 20 outputs of all: the tokens are not") for text in fsd.not_compared)
+    num_changed = NUM_PROMPTS
+    report = check(str(base), str(with_records(base, tmp_path / "all", change)), 0.01, in_turns=True)
+    assert "no equal answers of more than one token" in said(report) and report.exit_code == 2
 
 
 def test_a_drafter_made_worse_is_caught(base, run):
@@ -544,14 +595,21 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     assert none.num_prompts == 0 and compared.result == "cannot compare"
 
 
-def test_the_workflow_of_the_guide(specbench, base, tmp_path):
+def test_the_workflow_of_the_guide(specbench, base, tmp_path, monkeypatch):
     guide = (Path(__file__).resolve().parents[1] / "docs" / "guide" / "guard.md").read_text(encoding="utf-8")
     workflow = yaml.safe_load(re.findall(r"```yaml\n(?:# \S+\n)?(name: speed\n.*?)```", guide, re.S)[0])
     commands = "\n".join(step.get("run", "") for step in workflow["jobs"]["gate"]["steps"])
     (line,) = [line for line in commands.splitlines() if "specbench check" in line]
-    assert "--output runs/$side" in commands and "cat gate.md" in commands
-    shutil.copytree(base, tmp_path / "runs" / "base")
-    redrawn(base, tmp_path / "runs" / "head", 1)
-    code, _, err = specbench(*line.split()[1:])
-    assert code == 0, err
+    assert "$side/.venv" in commands and "cat gate.md" in commands and '{ref: "${{ github.base_ref }}"' in guide
+    runs = MeasuredInTurns(base, again_in_turns(base, tmp_path / "head", 1), ("baseline: specbench 0.0.9",))
+    asked = []
+
+    def measure(request, against, say):
+        asked.append((request.tasks, request.methods, request.options.limit, against))
+        return runs
+
+    monkeypatch.setattr("specbench.publish.turns.measure_in_turns", measure)
+    code, out, err = specbench(*line.split()[1:])
+    assert code == 0 and "baseline: specbench 0.0.9" in out, err
+    assert asked == [(["mgsm"], ["sd", "fsd"], 10, "base/.venv/bin/python")]
     assert (tmp_path / "gate.md").is_file() and (tmp_path / "gate.xml").is_file()

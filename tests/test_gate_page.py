@@ -6,9 +6,20 @@ import re
 import pytest
 
 from specbench.results.check_speed import DRIFTED, MIN_PROMPTS
-from tools.gate import measured
+from tools.gate import in_turns, measured
 from tools.gate.__main__ import HEAD, INJECTED, NUM_CHECKS, NUM_REPETITIONS, PAGE, SIMULATED
-from tools.gate.simulated import CLOCKS, FALLS, MAX_REGRESSION, NUM_METHODS, PLACES, SIZES, shares
+from tools.gate.simulated import (
+    CLOCKS,
+    FALLS,
+    MAX_REGRESSION,
+    NUM_METHODS,
+    PLACES,
+    SIZES,
+    TURN_CLOCKS,
+    TURN_FALLS,
+    shares,
+    shares_in_turns,
+)
 
 TEXT = PAGE.read_text(encoding="utf-8")
 GUIDE = " ".join((PAGE.parents[1] / "guide" / "guard.md").read_text(encoding="utf-8").split())
@@ -17,8 +28,8 @@ MOST_WITHOUT_VERDICT = 4  # of the repetitions, on a machine with other work
 ALLOWED = f"{MAX_REGRESSION:.0%}"
 
 
-def lines(title):
-    part = TEXT.partition(f"## {title}")[2].partition("## ")[0]
+def lines(title, text=TEXT):
+    part = text.partition(f"## {title}")[2].partition("## ")[0]
     return [line[2:-2].split(" | ") for line in part.splitlines() if line.startswith("| ")][2:]
 
 
@@ -77,8 +88,57 @@ def test_simulated_shares_are_computed_again(name, num_prompts, fall):
 
 def test_the_figures_of_the_guide_are_those_of_the_page():
     found = simulated()
-    rows = re.findall(r"\| (\d+) % \| (\w+) \| (\d+) % \| (\d+) % \| (\d+) % \|", GUIDE)
+    rows = re.findall(r"\| (\d+) % \| (quiet|noisy) \| (\d+) % \| (\d+) % \| (\d+) % \|", GUIDE)
     assert len(rows) == 2 * len(CLOCKS)
     for fall, name, *cells in rows:
         expected = [f"{found[name, n, 1, ALLOWED][int(fall) / 100][1]:.0f}" for n in SIZES]
         assert cells == expected, (name, fall)
+
+
+TURNS = in_turns.PAGE.read_text(encoding="utf-8")
+
+
+def simulated_in_turns():
+    """By clock and number of prompts: by the fall, the shares of exit codes 0, 1 and 2 in %."""
+    return {
+        (clock, int(num_prompts)): {
+            fall: tuple(map(float, cell.split(" / "))) for fall, cell in zip(TURN_FALLS, cells, strict=True)
+        }
+        for clock, num_prompts, *cells in lines("Simulated checks", TURNS)
+    }
+
+
+def test_the_page_on_turns_has_the_text_of_its_script():
+    told = in_turns.SIMULATED.format(num=f"{in_turns.NUM_CHECKS:,}")
+    assert TURNS.startswith(in_turns.HEAD) and in_turns.NOISE in TURNS and told in TURNS
+
+
+def test_in_turns_every_injected_slow_down_is_found_and_nothing_else():
+    found = lines("Measured checks", TURNS)
+    expected = [(name, str(case.num_prompts)) for name, case in in_turns.CASES.items() for _ in range(case.times)]
+    assert [(name, num_prompts) for name, num_prompts, *_ in found] == expected
+    assert all((line[-1] == "1 (regressed)") == (line[0] != "nothing") for line in found)
+    assert {line[-1] for line in found} == {"0 (fine)", "1 (regressed)"}
+
+
+def test_in_turns_simulated_falls_are_found_and_false_alarms_are_few():
+    found = simulated_in_turns()
+    assert list(found) == [(clock, num_prompts) for clock in TURN_CLOCKS for num_prompts in in_turns.SIZES]
+    assert all(shares["none"][1] <= 1 for shares in found.values())
+    assert found["waits left out", 30]["10 % of one"][1] >= 90
+    assert found["waits left out", 100]["5 % of all"][1] >= 90
+
+
+def test_simulated_shares_in_turns_are_computed_again():
+    published = simulated_in_turns()["waits left out", 30]["10 % of one"]
+    for share, again in zip(published, shares_in_turns(60, 30, "10 % of one", "waits left out"), strict=True):
+        true = min(max(share / 100, 0.01), 0.99)
+        assert abs(again - share / 100) < 4 * (true * (1 - true) * (1 / 60 + 1 / in_turns.NUM_CHECKS)) ** 0.5
+
+
+def test_the_figures_on_turns_of_the_guide_are_those_of_the_page():
+    found = simulated_in_turns()
+    rows = re.findall(r"\| (\d+ % of \w+)[\w ,]* \| (\d+) % \| (\d+) % \|", GUIDE)
+    assert [fall for fall, *_ in rows] == list(TURN_FALLS)[1:]
+    for fall, *cells in rows:
+        assert cells == [f"{found['waits left out', n][fall][1]:.0f}" for n in in_turns.SIZES], fall

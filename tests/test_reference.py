@@ -58,7 +58,7 @@ def test_every_command_has_a_section_with_its_options() -> None:
     assert len(sections) >= 25
     for option in ("--task", "--method", "--set", "--engine", "--judge", "--output"):
         assert f"| `{option}` |" in sections["specbench run"]
-    assert "| `--max-regression` | `3%` |" in sections["specbench check"]
+    assert "| `--samples` | `1000` |" in sections["specbench fairness"]
     assert "| `NAME` | required |" in sections["specbench suite"]
 
 

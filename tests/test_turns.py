@@ -1,189 +1,287 @@
-"""Conversations: each turn is measured with the method's own answers before it, also after a run was broken off."""
+"""`specbench check --against`: two processes take turns, resume, and end in one line where one of them fails.
 
+The processes are scripts that speak the worker's protocol and write down whose turn it was; nothing depends on times.
+"""
+
+import io
 import json
-from collections.abc import Callable
+import os
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import DraftingDecoder
-from specbench.models.loading import load_model
-from specbench.results.bootstrap import Prompts
-from specbench.running.prompts import record_prompts
-from specbench.running.records import with_the_same_history
-from specbench.specs.components import build
-from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import load_examples
-from tests import tiny
+from specbench.models.timing import HOST, HostClock
+from specbench.publish import turns
+from specbench.publish.turns import Version, as_message, interpreter, measure_in_turns, request_of, version_notes
+from specbench.results.environment import environment
+from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 
-Specbench = Callable[..., tuple[int, str, str]]
-TASK = {
-    "name": "talk", "version": 1, "title": "Talk", "turns": "turns", "prompt": "{{ row.turn_index }}: {{ row.turn }}",
-    "reference": "{{ row.answers[row.turn_index] }}", "scorer": {"type": "number"},
-    "generation": {"max_new_tokens": 6}, "local": {"files": ["rows"]},
-}  # fmt: skip
-ROWS = [{"turns": ["How?", f"Why {n}?", "So?"], "answers": [1, None, str(n)]} for n in range(3)]
-
-
-def write(folder: Path, *rows: dict[str, Any], **changes: Any) -> str:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "talk.yaml").write_text(yaml.safe_dump({**TASK, **changes}))
-    return str(folder / "talk.yaml")
-
-
-def load(path: Path, **changes: Any) -> Any:
-    task = build(TaskSpec, {**TASK, **changes})
-    return load_examples(task, "default", data=str(path), use_sample=False, limit=None).examples
-
-
-def read(folder: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (Path(folder) / "records.jsonl").read_bytes().splitlines()]
-
-
-def counted(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: (part["token_ids"], part["text"], part["scores"]) for name, part in record["methods"].items()}
+WORKER = """
+import json, pathlib, sys, time
+def write(**message): print(json.dumps(message), flush=True)
+def read():
+    line = sys.stdin.readline()
+    return json.loads(line) if line else sys.exit(1)
+write(event="ready", version="0.1.0", commit=None, code="{code}", package="here", versions={{"torch": "2.6"}})
+output = pathlib.Path(read()["output"])
+name, folder = output.name, output.parent
+done = folder / (name + ".done")
+first = int(done.read_text()) if done.exists() else 0
+write(event="line", line="measuring")
+write(event="started", num_blocks={num_blocks})
+for block in range(first, {num_blocks}):
+    for generation in range(2):
+        write(event="waiting", block=block)
+        read()
+        with (folder / "turns").open("a") as file:
+            file.write(f"{{name[0]}}{{block}} ")
+        if (name, block) == ("{name}", 1):
+            {deed}
+    done.write_text(str(block + 1))
+write(event="waiting", block={num_blocks})
+read()
+write(event="finished", failure=None)
+"""
+REQUEST = Request(["mgsm"], ["sd"], RunOptions(limit=4, subsets=("en",), overrides=("a=1",)), "specbench check")
 
 
 @pytest.fixture
-def call(specbench: Specbench, tiny_pair: tuple[str, str], tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
-    def run(task: str, output: str, *more: str) -> list[dict[str, Any]]:
-        code, _, err = specbench(
-            "run", "--task", task, "--method", "sd,draft-only", "--data", str(tmp_path), "--target", tiny_pair[0],
-            "--drafter", tiny_pair[1], "--output", output, *more,
-        )  # fmt: skip
-        assert code == 0, err
-        return read(output)
+def workers(monkeypatch, tmp_path):
+    """Makes both processes such scripts. `deed`: what the process `name` does in its second block."""
+    started = []
 
-    return run
+    def make(deed="pass", name="candidate", num_blocks=4, program=WORKER):
+        class Side(turns.Side):
+            def __init__(self, own, python):
+                super().__init__(own, sys.executable)
+                size = num_blocks[own == "candidate"] if isinstance(num_blocks, tuple) else num_blocks
+                self._program = program.format(code=own, name=name, deed=deed, num_blocks=size)
+                self.name = own
+                started.append(self)
+
+            def close(self):
+                self.process = self._process or self.process
+                super().close()
+
+            process = None
+
+        monkeypatch.setattr(turns, "Side", Side)
+        return started
+
+    return make
 
 
-def test_the_turns_of_a_row(tmp_path: Path) -> None:
-    write(tmp_path, *ROWS)
-    example = load(tmp_path)[1]
-    assert example.turns == ("0: How?", "1: Why 1?", "2: So?")
-    assert example.references == ("1", None, "1")
-    assert (example.prompt, example.reference) == ("0: How?", "1")
+def measure(folder, said=None):
+    request = Request(**{**vars(REQUEST), "output": folder})
+    return measure_in_turns(request, sys.executable, (said if said is not None else []).append)
 
 
-def test_a_column_of_references_has_an_entry_per_turn(tmp_path: Path) -> None:
-    write(tmp_path, {"turns": ["a", "b", "c", "d"], "right": [["x", "y"], "z", []]}, {"turns": ["a"], "right": []})
-    loaded = load(tmp_path, reference=None, references="right")
-    assert [example.references for example in loaded] == [(["x", "y"], ["z"], None, None), (None,)]
+def turns_in(folder):
+    return (folder / "turns").read_text().split()
+
+
+def test_two_versions_take_turns_a_b_b_a_and_one_of_them_measures_at_a_time(workers, tmp_path, capsys):
+    workers(num_blocks=3)
+    said = []
+    found = measure(tmp_path / "both", said)
+    assert turns_in(tmp_path / "both") == ["b0", "c0", "c0", "b0", "b1", "c1", "c1", "b1", "b2", "c2", "c2", "b2"]
+    assert (found.baseline, found.candidate) == (tmp_path / "both" / "baseline", tmp_path / "both" / "candidate")
+    assert said[0] == "measuring in turns: 0 of 3" and said[-1] == "measuring in turns: 3 of 3"
+    assert "baseline: measuring\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("row", "expected"),
+    ("deed", "message"),
     [
-        ({"turns": "How?"}, "row 1: column 'turns' must be a list of texts, one per turn"),
-        ({"turns": []}, "row 1: column 'turns' must be a list of texts"),
-        ({"turns": ["How?", " "]}, "row 1: column 'turns' must be a list of texts"),
-        ({"turn": ["How?"]}, "row 1: no column 'turns', which lists the turns: did you mean 'turn'?"),
+        ("sys.exit('no memory')", "candidate: its process ended with exit code 1: no memory"),
+        ("time.sleep(100)", "candidate: said nothing for 1 s, and was ended"),
+        ("print('not JSON', flush=True)", "candidate: sent what is not JSON: b'not JSON"),
+        ("write(event='finished', failure='no rows')", "candidate: no rows"),
     ],
 )
-def test_rows_that_do_not_fit(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
-    write(tmp_path, row)
+def test_a_process_that_fails_ends_both_in_one_line_and_the_same_command_resumes(
+    workers, tmp_path, monkeypatch, deed, message
+):
+    folder = tmp_path / "both"
+    monkeypatch.setattr(turns, "TURN_SECONDS", 1.0 if "sleep" in deed else 60.0)
+    started = workers(deed)
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path)
-    assert expected in str(caught.value)
+        measure(folder)
+    kept = f"what is measured is kept in {folder}; the same command resumes it"
+    assert str(caught.value).startswith(message) and str(caught.value).endswith(kept)
+    assert "\n" not in str(caught.value)
+    assert all(side.process.poll() is not None for side in started), "no process is left"
+    monkeypatch.setattr(turns, "TURN_SECONDS", 60.0)
+    (folder / "turns").unlink()
+    workers()
+    (folder / "baseline.done").write_text("2")
+    (folder / "candidate.done").write_text("1")
+    measure(folder)
+    found = turns_in(folder)
+    assert found[:2] == ["c1", "c1"], "the side that is behind goes on alone"
+    assert found[2:6] in (["b2", "c2", "c2", "b2"], ["c2", "b2", "b2", "c2"])
 
 
-def test_each_method_reads_its_own_answers(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_pair: tuple[str, str]
-) -> None:
-    asked: dict[str, list[str]] = {"ar": [], "sd": [], "draft-only": []}
-    generate, model = DraftingDecoder.generate, load_model(tiny_pair[0])
+def test_an_interrupt_ends_both(workers, tmp_path):
+    started = workers()
 
-    def spy(self: DraftingDecoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
-        text = model.decode_text(prompt_ids)
-        if text.startswith("0: How?"):
-            asked[self.method.name].append(text)
-        return generate(self, prompt_ids, *rest, **named)
+    def interrupt(line):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(DraftingDecoder, "generate", spy)
-    records = call(write(tmp_path, *ROWS), "out")
-    assert [(record["example"], record["turn"]) for record in records] == [(n, t) for n in range(3) for t in range(3)]
-    for name, prompts in asked.items():
-        for number in range(3):
-            first, second = (records[3 * number + turn]["methods"][name]["text"] for turn in (0, 1))
-            before = f"0: How?{first}\n\n1: Why {number}?"
-            assert prompts[3 * number : 3 * number + 3] == ["0: How?", before, f"{before}{second}\n\n2: So?"]
-    assert asked["sd"] == asked["ar"] != asked["draft-only"]
+    with pytest.raises(KeyboardInterrupt):
+        measure_in_turns(Request(**{**vars(REQUEST), "output": tmp_path / "both"}), sys.executable, interrupt)
+    assert len(started) == 2 and all(side.process.poll() is not None for side in started)
 
 
-def test_a_run_that_was_broken_off_goes_on_with_the_recorded_answers(call: Callable[..., Any], tmp_path: Path) -> None:
-    task = write(tmp_path, *ROWS)
-    hot = ("--set", "generation.temperature=1.0", "--repeats", "2")
-    whole = call(task, "whole", *hot)
-    assert len(whole) == 18
-    for num_kept in (1, 2, 10):
-        broken = tmp_path / f"broken{num_kept}"
-        broken.mkdir()
-        for name in ("run.json", "records.jsonl"):
-            lines = (tmp_path / "whole" / name).read_bytes().splitlines(keepends=True)
-            (broken / name).write_bytes(b"".join(lines[: num_kept if name == "records.jsonl" else None]))
-        again = call(task, str(broken), *hot)
-        assert list(map(counted, again)) == list(map(counted, whole))
+def test_versions_that_measure_other_examples_are_refused(workers, tmp_path):
+    workers(num_blocks=(3, 5))
+    with pytest.raises(ConfigError, match=r"the two versions measure other examples: [35] and [35] of them"):
+        measure(tmp_path / "both")
 
 
-def test_a_turn_without_a_reference_is_counted_and_no_zero(call: Callable[..., Any], tmp_path: Path) -> None:
-    records = call(write(tmp_path, *ROWS), "out")
-    for record in records:
-        for part in record["methods"].values():
-            if record["turn"] == 1:
-                assert (record["reference"], part["score"], part["scores"]) == (None, None, {"accuracy": None})
-                assert "no reference" in part["problem"]
-            else:
-                assert part["score"] == part["scores"]["accuracy"] in (0.0, 1.0) and "problem" not in part
+def test_a_folder_of_other_code_is_refused(workers, tmp_path):
+    workers()
+    measure(tmp_path / "both")
+    workers(program=WORKER.replace('code="{code}"', 'code="changed"'))
+    with pytest.raises(ConfigError, match=r"another configuration \(baseline.code: .baseline. → .changed."):
+        measure(tmp_path / "both")
 
 
-def test_the_interval_draws_whole_conversations(call: Callable[..., Any], tmp_path: Path) -> None:
-    records = call(write(tmp_path, *ROWS), "out")
-    assert Prompts.of(records, 0).cluster.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import specbench_of_the_past", "baseline: its process ended with exit code 1: ModuleNotFoundError"),
+        ("raise ImportError(\"No module named 'specbench'\")", "baseline: has no specbench"),
+        (
+            "raise ImportError(\"No module named 'specbench.publish.turns'\")",
+            f"baseline: its specbench cannot measure in turns: the first version that can is {turns.FIRST_VERSION}",
+        ),
+    ],
+)
+def test_an_environment_without_a_version_that_can_is_one_line(workers, tmp_path, program, message):
+    workers(program=program)
+    with pytest.raises(ConfigError) as caught:
+        measure(tmp_path / "both")
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    assert not (tmp_path / "both").exists()
 
 
-def test_a_conversation_that_grows_too_long_loses_its_middle(call: Callable[..., Any], tmp_path: Path) -> None:
-    task = write(tmp_path, {"turns": ["x" * 600, "y" * 300, "z" * 100], "answers": [None] * 3})
-    records = call(task, "out", "--set", "generation.max_new_tokens=100")
-    cuts = [record["truncated_tokens"] for record in records]
-    assert cuts[0] == 0 and cuts[1] > 0 and cuts[2] > cuts[1]
-    assert [record["prompt_tokens"] for record in records] == [603, 924, 924]  # of 1,024
-    assert records[2]["methods"]["ar"]["truncated_tokens"] == cuts[2]
-    assert "truncated_tokens" not in records[0]["methods"]["ar"]
+def test_an_interpreter_that_is_not_there_is_named():
+    assert interpreter(sys.executable) == os.path.abspath(sys.executable)
+    with pytest.raises(ConfigError, match="--against nowhere/python: no such program"):
+        interpreter("nowhere/python")
 
 
-def test_the_prompts_of_records_are_what_was_read(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_pair: tuple[str, str]
-) -> None:
-    read_ids: list[list[int]] = []
-    generate = DraftingDecoder.generate
-
-    def spy(self: DraftingDecoder, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
-        if self.method.name == "ar" and bytes(prompt_ids[:1]):
-            read_ids.append(prompt_ids)
-        return generate(self, prompt_ids, *rest, **named)
-
-    monkeypatch.setattr(DraftingDecoder, "generate", spy)
-    records = call(write(tmp_path, *ROWS), "out")
-    examples = {("default", example.index): example for example in load(tmp_path)}
-    ids = record_prompts(examples, {}, records, load_model(tiny_pair[0]), "auto")
-    assert [ids(record) for record in records] == read_ids[-len(records) :]
+def test_a_request_arrives_as_it_was_sent_and_an_unknown_option_is_named(tmp_path):
+    message = json.loads(json.dumps(as_message(REQUEST, tmp_path)))
+    assert request_of(message) == Request(**{**vars(REQUEST), "output": tmp_path})
+    assert set(message["options"]) == {"limit", "subsets", "overrides"}, "another version may not know the rest"
+    message["options"]["of_the_future"] = 1
+    with pytest.raises(ConfigError, match="--of-the-future: this version of specbench has no such option"):
+        request_of(message)
 
 
-def test_records_with_other_answers_before_them_are_no_comparison() -> None:
-    def record(turn: int, other: str) -> dict[str, Any]:
-        place = {"task": "t", "subset": "en", "example": 0, "repeat": 0, "turn": turn}
-        return {**place, "methods": {"ar": {"text": "a"}, "fsd": {"text": other}}}
+def test_versions_of_packages_that_differ_are_named():
+    before, now = (
+        Version("0.1.0", "0123456789abcdef", code, "/env", {"torch": torch, "python": "3.11"})
+        for code, torch in (("a", "2.6"), ("b", "2.7"))
+    )
+    notes = list(version_notes({"baseline": before, "candidate": now}))
+    assert notes[0] == "baseline: specbench 0.1.0, commit 0123456789ab, in /env"
+    assert notes[2:] == ["torch 2.6 in the baseline, 2.7 in the candidate"]
+    assert "both are the same code" in list(version_notes({"baseline": before, "candidate": before}))[2]
 
-    records = [record(0, "a"), record(1, "b"), record(2, "a")]
-    assert [r["turn"] for r in with_the_same_history(records, "fsd")] == [0, 1]
+
+def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch, tiny_pair, tmp_path):
+    target, drafter = tiny_pair
+    options = RunOptions(
+        limit=2, subsets=("en",), target=target, drafter=drafter, data="sample", device="cpu",
+        overrides=("generation.max_new_tokens=4",),
+    )  # fmt: skip
+    request = Request(["mgsm"], ["sd"], options, "specbench check")
+
+    def events_of(num_turns):
+        sent, lines = io.BytesIO(), [as_message(request, tmp_path / "run"), *[{}] * num_turns]
+        received = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
+        monkeypatch.setattr(turns, "taken_streams", lambda: (received, sent))
+        turns.main()
+        assert received.read() == b""
+        return [json.loads(line) for line in sent.getvalue().splitlines()]
+
+    monkeypatch.setattr(turns, "send_lines", lambda send: None)
+    monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
+    events = events_of(6)
+    assert [event["event"] for event in events] == ["ready", "started", *["waiting"] * 6, "finished"]
+    assert [event["block"] for event in events[2:-1]] == [0, 0, 0, 1, 1, 2] and events[1]["num_blocks"] == 2
+    assert events[-1]["failure"] is None and (tmp_path / "run" / "leaderboard.json").is_file()
+    again = events_of(1)
+    assert [event.get("block") for event in again] == [None, None, 2, None], "what is measured needs no turn"
 
 
-def test_a_chat_template_gets_messages_in_turn() -> None:
-    model = tiny.causal_lm()
-    model.tokenizer.chat_template = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}<a>"
-    ids = model.encode_prompt("three", True, ("one", "two"))
-    assert model.decode_text(ids) == "<u>one<a>two<u>three<a>"
-    assert model.decode_text(model.encode_prompt("three", False, ("one", "two"))) == "onetwo\n\nthree"
+def test_a_worker_whose_asking_process_is_gone_ends(monkeypatch):
+    monkeypatch.setattr(turns, "taken_streams", lambda: (io.BytesIO(), io.BytesIO()))
+    monkeypatch.setattr(turns, "send_lines", lambda send: None)
+    monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        turns.main()
+
+
+def test_waits_for_a_cpu_are_left_out_where_the_system_counts_them(tmp_path, monkeypatch):
+    waits, clock = tmp_path / "schedstat", HostClock()
+    monkeypatch.setattr("specbench.models.timing.time.perf_counter", lambda: 10.0)
+    clock.leave_out_waits(tmp_path / "absent")
+    assert clock.now() == 10.0 and not clock.leaves_out_waits
+    waits.write_text("not counted\n")
+    clock.leave_out_waits(waits)
+    assert clock.now() == 10.0 and not clock.leaves_out_waits
+    waits.write_text("7000000000 4000000000 12\n")
+    clock.leave_out_waits(waits)
+    assert clock.now() == 6.0 and clock.leaves_out_waits
+
+
+def test_the_device_of_a_row_says_that_waits_are_left_out(monkeypatch):
+    assert "waits" not in environment("cpu", "", "")["device"]
+    monkeypatch.setattr(HOST, "_file", 0)
+    assert environment("cpu", "", "")["device"].endswith(", waits for a CPU left out")
+
+
+MISTAKES = {
+    "--task: has no effect without --against": ["--task", "mgsm", "--baseline", "a", "--candidate", "b"],
+    "--limit: has no effect without --against": ["--limit", "3", "--baseline", "a", "--candidate", "b"],
+    "--candidate is missing: give --baseline and --candidate, or --against": ["--baseline", "a"],
+    "--baseline: has no effect with --against": ["--against", "python", "--baseline", "a"],
+    "--method is missing: --against measures --task with --method": ["--against", "python", "--task", "mgsm"],
+    "--against nowhere: no such program": ["--against", "nowhere", "--task", "mgsm", "--method", "sd"],
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_line(specbench, message):
+    code, out, err = specbench("check", *MISTAKES[message])
+    assert code == 2 and out == "" and len(err.strip().splitlines()) == 1 and message in err
+
+
+@pytest.mark.slow
+def test_this_version_against_itself(specbench, tiny_pair, tmp_path):
+    """With real processes. Any fall of a speed is allowed, as times are those of the machine."""
+    python = tmp_path / "python"
+    here = Path(turns.__file__).parents[2]
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={here} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    words = [
+        "check", "--against", python, "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "16", "--target",
+        tiny_pair[0], "--drafter", tiny_pair[1], "--data", "sample", "--set", "generation.max_new_tokens=8", "--device",
+        "cpu", "--output", "both", "--max-regression", "99%",
+    ]  # fmt: skip
+    code, out, err = specbench(*words)
+    assert code == 0, err
+    assert "both are the same code" in out and "speed in tokens/s" in out
+    records = [(tmp_path / "both" / side / "records.jsonl").read_text() for side in ("baseline", "candidate")]
+    assert [len(text.splitlines()) for text in records] == [16, 16]
+    assert specbench(*words)[0] == 0
+    assert [(tmp_path / "both" / side / "records.jsonl").read_text() for side in ("baseline", "candidate")] == records

@@ -13,6 +13,7 @@ from rich.console import Console
 from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table
 from specbench.core.threads import set_threads
@@ -86,7 +87,7 @@ class TrialRun:
 
     @property
     def _scoring(self) -> dict[str, ScoringSpec]:
-        return {cell.subset: ScoringSpec.of(cell.task) for cell in self.cells}
+        return {cell.subset: ScoringSpec.of(cell.task, is_installed("lingua")) for cell in self.cells}
 
     def metrics(self, name: str) -> dict[str, Metric]:
         """Returns every metric of one method over all subsets."""

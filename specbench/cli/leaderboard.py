@@ -1,14 +1,22 @@
 """`specbench leaderboard`, `compare` and `check`."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import flag, path, print_result, split
+from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.progress import status_line
+from specbench.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from specbench.results.check_findings import CheckReport
+    from specbench.running.request import Request
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 SHOWN = 50  # problems of a file
@@ -165,19 +173,40 @@ def compare(
         stdout.print(line, soft_wrap=True)
 
 
-REGRESSION = "How far a speed-up may fall, such as 3% or 0.03."
+REGRESSION = "How far a speed-up, or with --against a speed, may fall, such as 3% or 0.03; 3% or 1% when absent."
+ALLOWED, ALLOWED_IN_TURNS = "3%", "1%"
 IGNORED = "Conditions that may differ, separated by commas: attention, device, dtype, target, versions."
 
 
+@takes_run_options(without=("allow_code_execution",))
 def check(
-    baseline: Annotated[str, typer.Option(help="Folder of a run, or leaderboard JSON; PATH:METHOD for one method.")],
-    candidate: Annotated[str, typer.Option(help="Folder of the run that is judged; RUN:METHOD for one method.")],
-    max_regression: Annotated[str, typer.Option(help=REGRESSION)] = "3%",
+    baseline: Annotated[
+        str | None, typer.Option(help="Folder of a run, or leaderboard JSON; PATH:METHOD for one method.")
+    ] = None,
+    candidate: Annotated[
+        str | None, typer.Option(help="Folder of the run that is judged; RUN:METHOD for one method.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Python of an environment with another specbench: measures with both, in place of two runs."),
+    ] = None,
+    max_regression: Annotated[str | None, typer.Option(help=REGRESSION)] = None,
     ignore: Annotated[str | None, typer.Option(help=IGNORED)] = None,
     markdown: Annotated[str | None, typer.Option(help="File for the report as Markdown.")] = None,
     junit: Annotated[str | None, typer.Option(help="File for the report as JUnit XML.")] = None,
+    task: Annotated[str | None, typer.Option(help="With --against: tasks, separated by commas.")] = None,
+    method: Annotated[str | None, typer.Option(help="With --against: methods, separated by commas.")] = None,
+    *,
+    options: RunOptions,
+    output: Annotated[
+        str | None, typer.Option(help="With --against: folder of both runs; runs/check-… when absent; it is resumed.")
+    ] = None,
 ) -> None:
     """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
+
+    --against PYTHON measures --task and --method with two versions in turns and compares each method's speed, AR's too.
+
+    The options of a run, from --subset on, belong to --against.
 
     Same outputs: any increase of passes per token and any decrease of τ or α is a regression.
 
@@ -193,16 +222,26 @@ def check(
     """
     from specbench.core.files import check_output, write_output
     from specbench.results import check_report
-    from specbench.results.check import check as compare
+    from specbench.running.request import Request
 
     files = {option: found for option, found in
              {"--markdown": path("--markdown", markdown), "--junit": path("--junit", junit)}.items()
              if found is not None}  # fmt: skip
-    allowed = share("--max-regression", max_regression)
+    default = ALLOWED if against is None else ALLOWED_IN_TURNS
+    allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
     for option, file in files.items():
         check_output(option, file)
-    with stderr.status("reading the runs") as status:
-        report = compare(baseline, candidate, allowed, split(ignore or ""), status.update)
+    sides, amounts = {"--baseline": baseline, "--candidate": candidate}, {"--task": task, "--method": method}
+    if against is None:
+        given = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
+        report = check_runs(sides, [*given, *options.words()], allowed, ignored)
+    else:
+        if given := [name for name, value in sides.items() if value is not None]:
+            raise ConfigError(f"{given[0]}: has no effect with --against, which measures both sides: leave it out")
+        if missing := [name for name, value in amounts.items() if value is None]:
+            raise ConfigError(f"{missing[0]} is missing: --against measures --task with --method")
+        request = Request(split(task or ""), split(method or ""), options, command_line(), path("--output", output))
+        report = check_versions(request, against, allowed, ignored)
     forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():
         write_output(option, file, forms[option](report) + "\n")
@@ -210,6 +249,34 @@ def check(
         stdout.print(part)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def check_runs(
+    sides: Mapping[str, str | None], given: Sequence[str], allowed: float, ignored: Sequence[str]
+) -> "CheckReport":
+    """Returns the report on two runs. `given`: options that need --against. Raises ConfigError where there are any."""
+    from specbench.results.check import check as compare
+
+    if given:
+        raise ConfigError(f"{given[0]}: has no effect without --against, since the runs are measured: leave it out")
+    for name, value in sides.items():
+        if value is None:
+            raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")
+    baseline, candidate = map(str, sides.values())
+    with stderr.status("reading the runs") as status:
+        return compare(baseline, candidate, allowed, ignored, status.update)
+
+
+def check_versions(request: "Request", against: str, allowed: float, ignored: Sequence[str]) -> "CheckReport":
+    """Returns the report on a run that another version and this one measure in turns."""
+    from specbench.publish.turns import measure_in_turns
+    from specbench.results.check import check as compare
+
+    with status_line("starting both versions") as say:
+        runs = measure_in_turns(request, against, say)
+        baseline, candidate = str(runs.baseline), str(runs.candidate)
+        report = compare(baseline, candidate, allowed, {*ignored, "versions"}, say, in_turns=True)
+    return replace(report, notes=(*runs.notes, *report.notes))
 
 
 def share(option: str, text: str) -> float:

@@ -44,25 +44,70 @@ from specbench.specs.run import RunSpec
 PROGRAM = "from specbench.publish.process import main; main()"
 
 
-class MeasuringProcess:
+class ChildProcess:
+    """A process that runs a program of specbench and exchanges messages with this one by its standard streams.
+
+    `python`: the interpreter; None is this one, with this package. Its standard error is kept, for `loss`.
+    """
+
+    def __init__(self, program: str, python: str | None = None) -> None:
+        self._program, self._python = program, python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts a new process in place of the old one."""
+        self.close()
+        paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+        own = {"PYTHONPATH": os.pathsep.join(paths)} if self._python is None else {}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(  # in its own process group: an interrupt reaches the asking process alone
+            [self._python or sys.executable, "-P", "-X", "faulthandler", "-c", self._program], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True, env={**variables, **own},
+        )  # fmt: skip
+
+    @property
+    def streams(self) -> tuple[IO[bytes], IO[bytes]]:
+        """The streams of messages to the process and from it."""
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
+
+    def close(self) -> None:
+        """Ends the process at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._errors):
+                with suppress(OSError):
+                    if stream is not None:
+                        stream.close()
+            self._process = None
+
+    def loss(self) -> str:
+        """Returns how a process ended that answers no more, with the first line that a crash has written, or the last
+        line of a traceback."""
+        assert self._process is not None and self._errors is not None
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        fatal = [line for line in lines if line.startswith("Fatal Python error")]
+        last = (fatal or lines[-1:] or [""])[0][:200]
+        return f"its process ended {describe_exit(code)}{f': {last}' if last else ''}"
+
+
+class MeasuringProcess(ChildProcess):
     """A process that measures on this machine. `open` starts it; when a job ends it, the worker is lost."""
 
     name = "the measuring process"
 
     def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(PROGRAM)
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
 
     def open(self) -> WorkerReady | WorkerLost:
         """Starts a new process, and waits until it is ready."""
-        self.close()
-        paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(  # in its own process group: an interrupt reaches the asking process alone
-            [sys.executable, "-P", "-X", "faulthandler", "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._errors, start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )  # fmt: skip
+        self.start()
         event = self._exchange(self._settings)
         assert isinstance(event, WorkerReady | WorkerLost)
         return event
@@ -76,47 +121,22 @@ class MeasuringProcess:
                 return
             event = self._next()
 
-    def close(self) -> None:
-        """Ends the process at once."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout, self._errors):
-                with suppress(OSError):
-                    if stream is not None:
-                        stream.close()
-            self._process = None
-
     def _exchange(self, message: WorkerSettings | RunJob) -> Event:
-        assert self._process is not None and self._process.stdin is not None
+        messages, _ = self.streams
         try:
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
+            pickle.dump(message, messages)
+            messages.flush()
         except OSError:
-            return self._lost()
+            return WorkerLost(self.loss())
         return self._next()
 
     def _next(self) -> Event:
-        assert self._process is not None and self._process.stdout is not None
+        _, events = self.streams
         try:
-            event: Event = pickle.load(self._process.stdout)
+            event: Event = pickle.load(events)
         except (EOFError, OSError, pickle.UnpicklingError, ValueError):
-            return self._lost()
+            return WorkerLost(self.loss())
         return event
-
-    def _lost(self) -> WorkerLost:
-        assert self._process is not None
-        code = self._process.wait()
-        last = self._last_error()
-        return WorkerLost(f"its process ended {describe_exit(code)}{f': {last}' if last else ''}")
-
-    def _last_error(self) -> str:
-        """Returns the first line that a crash has written, or the last line of a traceback."""
-        assert self._errors is not None
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        fatal = [line for line in lines if line.startswith("Fatal Python error")]
-        return (fatal or lines[-1:] or [""])[0][:200]
 
 
 def describe_exit(code: int) -> str:
@@ -135,20 +155,31 @@ Send = Callable[[Event], None]
 
 def main() -> None:
     """Does jobs until there are no more. The output of libraries goes to the standard error."""
-    events, messages = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    messages, events = taken_streams()
 
     def send(event: Event) -> None:
         pickle.dump(event, events)
         events.flush()
 
-    console.stderr.file = LineWriter(send)  # type: ignore[assignment]
-    warnings.showwarning = console.show_warning
+    send_lines(send)
     settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
     send(ready(settings))
     serve(jobs, send)
+
+
+def taken_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """Returns the streams of messages to this process and from it. What libraries print goes to the standard error."""
+    messages, events = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    return messages, events
+
+
+def send_lines(send: Send) -> None:
+    """Makes every line and warning for the user an event."""
+    console.stderr.file = LineWriter(send)  # type: ignore[assignment]
+    warnings.showwarning = console.show_warning
 
 
 def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
@@ -175,10 +206,14 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
     sys.exit(0)
 
 
-def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
-    """Runs a job. Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot
-    after an error that is not a mistake of the user, nor when memory ran out: the state of the accelerator is then
-    unknown."""
+def attempt(
+    job: RunJob, cache: Any, send: Send, make_reports: "type[SendingReports] | None" = None
+) -> tuple[str | None, bool]:
+    """Runs a job. `make_reports`: returns the object that is called with its blocks; by default SendingReports.
+
+    Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot after an error
+    that is not a mistake of the user, nor when memory ran out: the state of the accelerator is then unknown.
+    """
     from specbench.core.threads import share_machine
     from specbench.models.devices import is_out_of_memory
     from specbench.results.execute import execute
@@ -189,7 +224,8 @@ def attempt(job: RunJob, cache: Any, send: Send) -> tuple[str | None, bool]:
             os.chdir(job.cwd)
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
-        execute(job.request, console.stderr, cache, lambda *_: nullcontext(SendingReports(send)))
+        made = make_reports or SendingReports
+        execute(job.request, console.stderr, cache, lambda _, num: nullcontext(made(send, num)))
         if job.fairness:
             cache.drop()  # the numbers need models of their own
             add_fairness(job)
@@ -216,9 +252,12 @@ def add_fairness(job: RunJob) -> None:
 class SendingReports:
     """Sends an event for every recorded block."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, num_blocks: int) -> None:
         self._send = send
-        send(JobStarted())
+        send(JobStarted(num_blocks=num_blocks))
+
+    def wait(self, number: int) -> None:
+        """Returns at once: no other process takes turns with this one."""
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Sends the event of one block."""

@@ -66,9 +66,11 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobStarted:
-    """The models are loaded. `files`: those of the run's folder, by name, if the folder is the worker's own."""
+    """The models are loaded. `files`: those of the run's folder, by name, if the folder is the worker's own.
+    `num_blocks`: of the whole run."""
 
     files: dict[str, bytes] | None = None
+    num_blocks: int = 0
 
 
 @dataclass(frozen=True)

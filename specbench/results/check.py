@@ -30,6 +30,7 @@ from specbench.results.check_findings import (
 from specbench.results.check_findings import LENGTH as ROW_LENGTH
 from specbench.results.check_speed import (
     LENGTH,
+    SPEED,
     SPEEDUP,
     Pending,
     SpeedControl,
@@ -37,6 +38,7 @@ from specbench.results.check_speed import (
     judge_all,
     lengths,
     ratio_of_speeds,
+    speeds,
     speedups,
 )
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
@@ -54,10 +56,12 @@ if TYPE_CHECKING:
 
 
 def check(
-    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing
-) -> CheckReport:
+    baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing,
+    in_turns: bool = False,
+) -> CheckReport:  # fmt: skip
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
-    that may differ (`conditions.IGNORABLE`). `say`: is called with the progress.
+    that may differ (`conditions.IGNORABLE`). `say`: is called with the progress. `in_turns`: both sides were measured
+    at the same time, block by block, so that speeds are compared in place of speed-ups, and AR's too.
 
     Raises ConfigError for bad input.
     """
@@ -69,7 +73,7 @@ def check(
     pairs, refused, new, missing = pair_rows(first.rows, second.rows, ignore, by_rows=first.run is None)
     control = SpeedControl(other_device="device" in ignore)
     compare = (
-        ByRecords(first.run, second.run, control, say).compare
+        ByRecords(first.run, second.run, control, say, in_turns).compare
         if first.run and second.run
         else partial(compare_rows, control)
     )
@@ -88,7 +92,7 @@ def check(
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
     problems, notes = _unpaired_rows(first, second, new if compared else None, missing)
     return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
-                       (*control.notes, *notes))  # fmt: skip
+                       (*control.notes, *notes), in_turns=in_turns)  # fmt: skip
 
 
 def _changes(pairs: Sequence[RowPair]) -> list[str]:
@@ -143,8 +147,10 @@ def _names(rows: Iterable[Row], most: int = 3) -> str:
 class ByRecords:
     """Compares the records of two runs, prompt by prompt."""
 
-    def __init__(self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say) -> None:
-        self.runs, self.control, self.say = (baseline, candidate), control, say
+    def __init__(
+        self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say, in_turns: bool = False
+    ) -> None:
+        self.runs, self.control, self.say, self.in_turns = (baseline, candidate), control, say, in_turns
 
     @cached_property
     def target(self) -> "Target":
@@ -163,13 +169,17 @@ class ByRecords:
         now, before = map(counts_of, joined_pairs([part.equal_records() for part in parts]).generations())
         num_equal, num_records = sum(len(part.equal) for part in parts), sum(part.num_records for part in parts)
         compared.cells |= change_cells(before, now) | {OUTPUTS: f"{num_equal} of {num_records}"}
-        if compared.method == BASELINE:
+        if compared.method == BASELINE and not self.in_turns:
             records = joined_pairs([part.records for part in parts])
             self.control.add(compared.task, ratio_of_speeds(records.prompts, records.speed_columns(with_own=False)))
             return []
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
         groups = {ALL: parts} if is_whole else {part.rows.subset: [part] for part in parts}
-        return [pending for subset, group in groups.items() for pending in _ratios(compared, subset, group)]
+        ratios = _speeds if self.in_turns else _speedups
+        return [
+            pending for subset, group in groups.items()
+            for pending in (*ratios(compared, subset, group), *_lengths(compared, subset, group))
+        ]  # fmt: skip
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
@@ -226,25 +236,41 @@ def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
     return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
 
 
-def _ratios(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
-    """Returns the ratios of the speed-ups, and of τ where outputs or their rounding may differ."""
-    records, row = joined_pairs([part.records for part in parts]), parts[0].rows.candidate
+def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+    """Returns the ratios of the speeds. Outputs that differ took other work, so their times are left out."""
+    num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
+    if num_equal < num_records:
+        others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
+        compared.not_compared.append(f"times of {others}: the tokens are not the baseline's, so they are of other work")
+    measured = speeds(joined_pairs([part.equal_records() for part in parts]))
+    if not measured:
+        compared.problems.append(f"{SPEED} of {subset}: no equal answers of more than one token on both sides")
+    return [Pending(compared, what, subset, each) for what, each in measured.items()]
+
+
+def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+    """Returns the ratios of the speed-ups."""
+    records = joined_pairs([part.records for part in parts])
     had = any(part.rows.baseline.value("speedup") is not None for part in parts)
     has = any(part.rows.candidate.value("speedup") is not None for part in parts)
-    found = []
     if not (had and has):
         where = compared.problems if had else compared.not_compared
         where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
-    else:
-        measured = speedups(records)
-        found += [Pending(compared, what, subset, each) for what, each in measured.items()]
-        if not measured:
-            compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
+        return []
+    measured = speedups(records)
+    if not measured:
+        compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
+    return [Pending(compared, what, subset, each) for what, each in measured.items()]
+
+
+def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+    """Returns the ratio of τ where outputs or their rounding may differ."""
     others = any(part.different for part in parts) and not parts[0].is_exact
-    if (others or any(part.rows.rounding() for part in parts)) and row.num_draft_tokens > 0:
-        compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, stands for them")
-        found.append(Pending(compared, LENGTH, subset, lengths(records)))
-    return found
+    is_noisy = others or any(part.rows.rounding() for part in parts)
+    if not is_noisy or parts[0].rows.candidate.num_draft_tokens == 0:
+        return []
+    compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, stands for them")
+    return [Pending(compared, LENGTH, subset, lengths(joined_pairs([part.records for part in parts])))]
 
 
 NOT_HELD = "outputs, draft passes and paired prompts: a leaderboard file does not hold them"

@@ -68,7 +68,8 @@ class MethodFindings:
 @dataclass(frozen=True)
 class CheckReport:
     """The whole check. `widening`: the factor of the intervals of ratios, for `num_tolerant` of them at once.
-    `identical`: both sides hold the same rows and the same records."""
+    `identical`: both sides hold the same rows and the same records. `in_turns`: both sides were measured in turns, so
+    that speeds are compared in place of speed-ups."""
 
     baseline: str
     candidate: str
@@ -79,6 +80,7 @@ class CheckReport:
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     identical: bool = False
+    in_turns: bool = False
 
     @property
     def result(self) -> CheckResult:

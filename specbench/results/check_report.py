@@ -5,13 +5,21 @@ from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
 from specbench.results.check_findings import LENGTH, OUTPUTS, PASSES, RATE, CheckReport, MethodFindings
-from specbench.results.check_speed import FALSE_ALARMS, SPEEDUP
+from specbench.results.check_speed import FALSE_ALARMS, SPEED, SPEEDUP
 from specbench.results.units import NULL, names_by_text, with_interval
 
-HEADERS = (
-    "method", "outputs\nequal", "τ", "α", "target passes\nper token", "speed-up", "ratio of them\n[interval]", "result",
-)  # fmt: skip
 MOST = 8  # lines of a kind: the rest is counted
+
+
+def headers(report: CheckReport) -> tuple[str, ...]:
+    """Returns the headings of the table of a check."""
+    counts = ("outputs\nequal", "τ", "α", "target passes\nper token")
+    return ("method", *counts, speed_name(report), "ratio of them\n[interval]", "result")
+
+
+def speed_name(report: CheckReport) -> str:
+    """Returns what is judged: speed-ups, or of runs that took turns the speeds."""
+    return SPEED if report.in_turns else SPEEDUP
 
 
 def headline(report: CheckReport) -> str:
@@ -28,8 +36,10 @@ def headline(report: CheckReport) -> str:
 
 
 def cells(compared: MethodFindings) -> list[str]:
-    """Returns a line of the table, under HEADERS; of several ratios of speed-ups the lowest."""
-    ratios = [f for f in compared.findings if f.what == SPEEDUP and f.ratio is not None and f.ratio.value is not None]
+    """Returns a line of the table, under `headers`; of several ratios of speeds the lowest."""
+    ratios = [
+        f for f in compared.findings if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
+    ]
     lowest = min(ratios, key=lambda f: f.ratio.value if f.ratio and f.ratio.value else 0.0, default=None)
     speed, ratio = NULL, NULL
     if lowest is not None and lowest.ratio is not None:
@@ -67,19 +77,20 @@ def decided(report: CheckReport) -> list[str]:
     if not report.num_tolerant:
         return []
     return [
-        f"a speed-up has regressed where its whole interval lies below {1 - report.max_regression:.3g}; intervals are "
-        f"{report.widening:.2f} times as wide as those of 95 %, so that at most about {FALSE_ALARMS:.0%} of checks "
-        f"with {report.num_tolerant} intervals and no regression fail; any fall of a count is a regression"
+        f"a {speed_name(report)} has regressed where its whole interval lies below {1 - report.max_regression:.3g}; "
+        f"intervals are {report.widening:.2f} times as wide as those of 95 %, so that at most about "
+        f"{FALSE_ALARMS:.0%} of checks with {report.num_tolerant} intervals and no regression fail; any fall of a "
+        "count is a regression"
     ]
 
 
 def markdown(report: CheckReport) -> str:
     """Returns a heading, a table, and the reasons as lists."""
-    headers = ["task", *(header.replace("\n", " ") for header in HEADERS)]
+    headings = ["task", *(heading.replace("\n", " ") for heading in headers(report))]
     rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
     lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
     if rows:
-        lines += [markdown_table(list(map(escaped_markdown, headers)), rows), ""]
+        lines += [markdown_table(list(map(escaped_markdown, headings)), rows), ""]
     for heading, texts in sections(report):
         lines += [f"**{heading}**", "", *(f"- {escaped_markdown(text)}" for text in texts), ""]
     lines.append(f"baseline `{report.baseline}`, candidate `{report.candidate}`")
@@ -90,14 +101,14 @@ def screen(report: CheckReport) -> Iterator[Table | str]:
     """Yields a table for each task, then the reasons."""
     yield headline(report)
     for task in dict.fromkeys(each.task for each in report.compared):
-        yield _table(task, [each for each in report.compared if each.task == task])
+        yield _table(task, headers(report), [each for each in report.compared if each.task == task])
     for heading, lines in sections(report):
         yield f"{heading}:"
         yield "\n".join(f"  {line}" for line in lines)
 
 
-def _table(task: str, compared: list[MethodFindings]) -> Table:
-    columns = (*words(HEADERS[0]), *numbers(*HEADERS[1:-1], folds=True), *words(HEADERS[-1]))
+def _table(task: str, headings: Sequence[str], compared: list[MethodFindings]) -> Table:
+    columns = (*words(headings[0]), *numbers(*headings[1:-1], folds=True), *words(headings[-1]))
     return Table(f"{task}: baseline → candidate", columns, [cells(each) for each in compared])
 
 

@@ -50,10 +50,11 @@ def typical(columns: Array, by: float = 1.0) -> Metric:
 def medians(columns: Array) -> tuple[Metric, Metric]:
     """Returns the median speed-up of a prompt in the baseline and in the candidate.
 
-    columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline.
+    columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline; without
+    those of AR, the median speed.
     """
-    logs = _logs(columns)
-    now, before = (float(np.exp(np.median(SIGNS[:4] @ half))) for half in (logs[:4], logs[4:]))
+    halves = np.split(_logs(columns), 2)
+    now, before = (float(np.exp(np.median(SIGNS[: len(half)] @ half))) for half in halves)
     return Metric(value=before), Metric(value=now)
 
 
@@ -78,6 +79,7 @@ def _logs(columns: Array) -> Array:
 FALSE_ALARMS = 0.01  # of whole checks
 MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks would fail
 SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
+SPEED, TYPICAL_SPEED = "speed in tokens/s", "tokens/s of a typical prompt"
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,26 @@ def speedups(pairs: Pairs) -> dict[str, MeasuredRatio]:
     return ratios_of_speedups(pairs.prompts, columns) if any(map(any, columns)) else {}
 
 
+def speeds(pairs: Pairs) -> dict[str, MeasuredRatio]:
+    """Returns the ratio of the speeds, as `speedups` does of speed-ups."""
+    columns = pairs.speed_columns(with_ar=False) if pairs.records[0] else []
+    return ratios_of_speedups(pairs.prompts, columns) if any(map(any, columns)) else {}
+
+
 def ratios_of_speedups(prompts: Prompts, kept: Columns) -> dict[str, MeasuredRatio]:
     """Returns the ratios of the speed-ups of all prompts together and of a typical one. kept [8, num_records]:
-    tokens and seconds of the method and of AR in the candidate, then in the baseline."""
-    now, before = (prompts.ratio(*half).model_copy(update={"low": None, "high": None}) for half in (kept[:4], kept[4:]))
+    tokens and seconds of the method and of AR in the candidate, then in the baseline; without those of AR, the ratios
+    of the speeds."""
+    half = len(kept) // 2
+    now, before = (
+        prompts.ratio(*side).model_copy(update={"low": None, "high": None}) for side in (kept[:half], kept[half:])
+    )
+    whole, each = (SPEEDUP, TYPICAL) if len(kept) == 8 else (SPEED, TYPICAL_SPEED)
     summed = per_prompt(prompts, kept)
     num_prompts = int((summed > 0).all(axis=0).sum())
-    found = {SPEEDUP: joined((before, now), prompts.ratio(*kept), num_prompts)}
+    found = {whole: joined((before, now), prompts.ratio(*kept), num_prompts)}
     if num_prompts >= MIN_PROMPTS and typical(summed).value is not None:
-        found[TYPICAL] = MeasuredRatio(medians(summed), lambda by: typical(summed, by), num_prompts)
+        found[each] = MeasuredRatio(medians(summed), lambda by: typical(summed, by), num_prompts)
     return found
 
 
@@ -216,7 +229,7 @@ class Pending:
                 self.of.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
             else:
                 self.of.findings.append(found)
-        elif self.what == TYPICAL:
+        elif self.what in (TYPICAL, TYPICAL_SPEED):
             self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
         else:
             self.of.problems.append(f"{place}: its ratio has no interval")

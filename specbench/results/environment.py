@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 
+from specbench import __version__
 from specbench.core.digests import WHOLE, bytes_digest, file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
+from specbench.models.timing import HOST
 from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
-PACKAGES = ("torch", "transformers", "datasets", "specbench")
+PACKAGES = ("torch", "transformers", "datasets")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
 
 
@@ -26,8 +28,8 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
     """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
 
     device: a torch device ("cpu", "cuda:0", "mps"), or those of a model on several ("cuda:0+cuda:1"). Speed on a CPU
-    depends on the threads and on the workers that share it, so its name holds their numbers, and rows with others do
-    not compare. Never raises.
+    depends on the threads, on the workers that share it and on the clock, so its name holds them, and rows with others
+    do not compare. Never raises.
     """
     return {
         "device": _or_null(lambda: _device_names(device)) or device,
@@ -37,7 +39,11 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "num_threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+            "specbench": __version__,
+        },
         "commit": commit(PACKAGE.parent),
     }
 
@@ -89,7 +95,8 @@ def _device_name(device: str) -> str:
     if kind == "mps":
         return f"{platform.processor() or platform.machine()} mps"
     num_threads = torch.get_num_threads()
-    return called(f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}", num_sharing())
+    left_out = ", waits for a CPU left out" if HOST.leaves_out_waits else ""
+    return called(f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}{left_out}", num_sharing())
 
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

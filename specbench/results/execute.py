@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
@@ -50,6 +51,7 @@ def measurement_of(
     return Measurement(
         command=command,
         request=dict(settings or {}),
+        identifies_languages=is_installed("lingua"),
         repeats=spec.repeats,
         chat=uses_chat(models.target, spec.chat),
         subsets=tuple(
@@ -104,8 +106,10 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
 
 
 class Reports(Protocol):
-    """An object that is called with every block of a run that is recorded."""
+    """An object that is called with every block of a run that is recorded, and that may make the run wait before a
+    generation (`runner.run`)."""
 
+    def wait(self, number: int) -> None: ...
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
 
@@ -226,5 +230,5 @@ def measure(
         return runner.run(
             spec, plan, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
-            lambda line: say(console, line),
+            lambda line: say(console, line), progress.wait,
         )  # fmt: skip

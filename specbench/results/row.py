@@ -136,7 +136,7 @@ STATED = frozenset({"evidence", "fairness", "run"})
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
-        "fairness", "intervals", "created", "command", "request", "run",
+        "fairness", "intervals", "created", "command", "request", "run", "warm_up",
     }
 )  # fmt: skip
 
@@ -183,11 +183,23 @@ class RowShots(FilePart):
     num_checked: int | None = Field(default=None, ge=0)
 
 
+class RowWarmUp(FilePart):
+    """The warm-up of AR and of the method before they were measured, in every process and subset.
+
+    `blocks`: of an unmeasured text, 32 tokens each. `steady`: whether the speed of both was steady each time, within
+    the limits of the warm-up.
+    """
+
+    blocks: NonNegativeInt
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
+    steady: bool
+
+
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
     code: Literal[
-        "wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head",
+        "wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "answers_differ",
@@ -253,6 +265,7 @@ class Row(FilePart):
     shots: RowShots = RowShots(num=0)
     # of a method that a server ran; other rows lack the key
     served: RowServing | None = Field(default=None, exclude_if=lambda value: value is None)
+    warm_up: RowWarmUp | None = None  # null: the records do not have it
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None

@@ -6,6 +6,7 @@ facts of each command.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots
+from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
 from specbench.results.served import served_warnings, serving_of
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
@@ -62,6 +63,7 @@ class Ties(FilePart):
 
 class Measurement(FilePart):
     """The measurement of one command. `request`: its settings. `chat`: whether prompts went through the chat template.
+    `identifies_languages`: whether lingua was installed, which the share of answers in their language needs.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
     method the digests of the measured prompts that its drafter was trained on.
@@ -69,6 +71,7 @@ class Measurement(FilePart):
 
     command: str
     request: dict[str, Any] = Field(default_factory=dict)
+    identifies_languages: bool = True
     repeats: PositiveInt
     chat: bool
     subsets: tuple[MeasuredSubset, ...]
@@ -166,7 +169,10 @@ class MeasuredRun:
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
         records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
-        scoring = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
+        scoring = {
+            part.subset: ScoringSpec.of(task.subset(part.subset), self.measurement.identifies_languages)
+            for part in parts
+        }
         metrics = metrics_of(records, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
             metrics |= {name: Metric() for name in NOT_MULTIPLES}
@@ -180,7 +186,7 @@ class MeasuredRun:
             signatures=signatures(scoring, records)
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
-            metrics=metrics,
+            metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
         warnings = warnings_of(row, records, self._num_trained_on(method, records))
         return row.model_copy(update={"warnings": (*warnings, *served_warnings(row, records, self.identity))})
@@ -316,6 +322,22 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
         location=", ".join(dict.fromkeys(f"{worked.location}" for worked in used)),
         digest=revision_of({part.subset: part.worked.digest for part in parts}),
         num_checked=sum(part.num_examples for part in parts) if all(worked.checked for worked in used) else None,
+    )
+
+
+def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
+    """Returns the warm-ups of AR and of a method, each of which many records hold; None where a record lacks one."""
+    found = {
+        (record["subset"], record.get("process"), name, *sorted((record["methods"][name].get("warm_up") or {}).items()))
+        for record in records for name in {"ar", method}
+    }  # fmt: skip
+    parts = [dict(items) for _, _, _, *items in found]
+    if not all(parts):
+        return None
+    return RowWarmUp(
+        blocks=sum(part["blocks"] for part in parts),
+        seconds=round(math.fsum(part["seconds"] for part in parts), 3),
+        steady=all(part["steady"] for part in parts),
     )
 
 

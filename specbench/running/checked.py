@@ -8,6 +8,7 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed, missing
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
@@ -21,6 +22,7 @@ from specbench.specs.run import RunSpec
 from specbench.specs.run_options import RunOptions, flag_of
 from specbench.specs.servers import ServersSpec, read_servers
 from specbench.specs.task import TaskSpec
+from specbench.tasks.scoring.contract import identified_language, make_scorer
 
 ALL = "all"
 LM_EVAL = "lm_eval:"
@@ -127,15 +129,24 @@ def check_counts(options: RunOptions) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
 
 
+def without_lingua(spec: RunSpec) -> list[str]:
+    """Returns the tasks whose answers have a language that cannot be identified, since lingua is not installed."""
+    merged = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.cells()]
+    return unique([task.name for task in merged if identified_language(task.language, make_scorer(task))])
+
+
 def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
     """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
-    whose bundled sample lacks subsets, for each route that no subset uses, and for a draft model that no method uses.
+    whose bundled sample lacks subsets, for each task whose answers' language cannot be identified, for each route that
+    no subset uses, and for a draft model that no method uses.
     """
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)
-    for task, missing in spec.left_out().items():
-        say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
+    for task, absent in spec.left_out().items():
+        say(console, f"{without(task, absent, 'bundled sample')}: give --data to measure them")
+    for task in without_lingua(spec):
+        say(console, f"{task}: whether answers are in their language is not measured: {missing('lingua')}")
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for part in parts(spec.methods))
     if drafter is not None and not uses_it:

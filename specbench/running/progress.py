@@ -33,6 +33,9 @@ class RunProgress(ProgressBar):
         self._seconds: dict[str, float] = defaultdict(float)
         self._rates: dict[str, list[float]] = defaultdict(list)
 
+    def wait(self, number: int) -> None:
+        """Returns at once: no other process takes turns with this one."""
+
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Counts one recorded block; `measured` is False if it comes from an earlier run."""
         self.num_done += 1

@@ -9,6 +9,9 @@ The machine's load makes all seconds longer, those of methods by its power LOADE
 does not cancel. It has a level in each run, and bursts that go on from generation to generation (an autoregressive
 process of order one); a method's level has a part that AR does not see. The figures of the noisy machine are those of
 21 runs of the embedded pair on two cores with six jobs beside it.
+
+Two versions in turns are simulated without bursts, as load meets both alike. Every process has a level of its own, as
+of its place in memory, and every generation noise of its own. The speed of AR or of all decoders may fall.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,6 +97,58 @@ def shares(
     codes = [
         exit_code(generator, num_prompts, fall, clock, num_methods, max_regression) for _ in range(num_checks)
     ]  # fmt: skip
+    return codes.count(0) / num_checks, codes.count(1) / num_checks, codes.count(2) / num_checks
+
+
+class TurnNoise(NamedTuple):
+    """Standard deviations of the logs: of a process's level, of a generation."""
+
+    level: float
+    generation: float
+
+
+# As the clock of a check in turns; and as the wall clock, on a system that does not count the waits for a CPU.
+TURN_CLOCKS = {"waits left out": TurnNoise(0.005, 0.06), "wall clock": TurnNoise(0.005, 0.15)}
+TURN_FALLS = {"none": (0.0, 0), "5 % of one": (0.05, 1), "5 % of all": (0.05, 9), "10 % of one": (0.1, 1),
+              "10 % of all": (0.1, 9)}  # fmt: skip
+ALLOWED_IN_TURNS = 0.01
+
+
+def exit_code_in_turns(
+    generator: np.random.Generator, num_prompts: int, fall: float, num_falling: int, noise: TurnNoise, num_methods: int
+) -> int:
+    """Returns the exit code of one check in turns; the last `num_falling` of the decoders, AR the first of them, have
+    lost the share `fall` of their speed."""
+    tokens = np.exp(4 + generator.normal(size=num_prompts))
+    gained = np.exp(np.log(2) + 0.3 * generator.normal(size=(num_methods, num_prompts)))
+    before = 0.02 * tokens / np.vstack([np.ones(num_prompts), gained])
+    now = before.copy()
+    now[-num_falling or len(now) :] /= 1 - fall
+    prompts = Prompts(np.arange(num_prompts), seed=0)
+    compared = [MethodFindings("simulated", f"decoder {number}") for number in range(len(now))]
+    for seconds in (now, before):
+        seconds *= np.exp(noise.level * generator.normal() + noise.generation * generator.normal(size=seconds.shape))
+        is_spike = generator.random(seconds.shape) < 0.02
+        seconds *= np.where(is_spike, generator.uniform(1.5, 3, size=seconds.shape), 1.0)
+    pending = [
+        Pending(each, what, "all", found)
+        for each, new, old in zip(compared, now, before, strict=True)
+        for what, found in ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])).items()
+    ]
+    num_tolerant, factor = judge_all(pending, SpeedControl(other_device=False), ALLOWED_IN_TURNS)
+    return CheckReport("", "", ALLOWED_IN_TURNS, num_tolerant, factor, tuple(compared), (), ()).exit_code
+
+
+def shares_in_turns(
+    num_checks: int, num_prompts: int, fall: str, clock: str, num_methods: int = 2
+) -> tuple[float, float, float]:
+    """Returns the shares of checks in turns that end with the exit codes 0, 1 and 2; `fall`: one of TURN_FALLS."""
+    generator = np.random.default_rng(num_prompts)
+    share, num_falling = TURN_FALLS[fall]
+    codes = [
+        exit_code_in_turns(generator, num_prompts, share, num_falling, TURN_CLOCKS[clock], num_methods)
+        for _ in range(num_checks)
+    ]
     return codes.count(0) / num_checks, codes.count(1) / num_checks, codes.count(2) / num_checks
 
 

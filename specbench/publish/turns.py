@@ -1,0 +1,274 @@
+"""`specbench check --against`: two installed versions of specbench measure one run in turns, generation by generation.
+
+Each version runs in a process of its own, from its own interpreter, into a folder of its own. The processes take turns
+in the order baseline, candidate, candidate, baseline, and only the one whose turn it is measures, so that other work on
+the machine meets both alike. They exchange JSON lines with the asking process, so that the versions may differ.
+"""
+
+import json
+import math
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from specbench.core.console import say, stderr
+from specbench.core.digests import bytes_digest
+from specbench.core.errors import ConfigError
+from specbench.core.progress import Say
+from specbench.core.resources import PACKAGE, builtin_dir
+from specbench.core.resumable_folder import ResumableFolder
+from specbench.models.timing import HOST
+from specbench.publish.process import ChildProcess, SendingReports, attempt, send_lines, taken_streams
+from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob
+from specbench.results.environment import environment
+from specbench.running.models import load_models
+from specbench.running.request import Request
+from specbench.running.run_folder import folder_of
+from specbench.specs.run_options import RunOptions, flag_of
+
+PROGRAM = "from specbench.publish.turns import main; main()"
+FIRST_VERSION = "0.1.0"  # of those that can measure in turns
+BASELINE, CANDIDATE = "baseline", "candidate"
+START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # until a process that says nothing is ended; a turn may compile
+SLOWEST = 10  # times as long as the longest turn before it a turn may take, if that is more than TURN_SECONDS
+FINISHED = math.inf  # the block of a side that has finished
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Version:
+    """An installed specbench. `code`: the digest of its source files and of its tasks and methods."""
+
+    version: str | None
+    commit: str | None
+    code: str
+    package: str
+    versions: dict[str, str | None]
+
+    def __str__(self) -> str:
+        commit = f", commit {self.commit[:12]}" if self.commit else ""
+        return f"specbench {self.version}{commit}, in {self.package}"
+
+
+def this_version() -> Version:
+    """Returns the version that this process runs."""
+    found = environment("cpu", "", "")
+    files = [*PACKAGE.rglob("*.py"), *(file for kind in ("tasks", "methods") for file in builtin_dir(kind).rglob("*"))]
+    contents = (file.read_bytes() for file in sorted(files) if file.is_file() and file.suffix != ".pyc")
+    versions = found["versions"]
+    return Version(versions["specbench"], found["commit"], bytes_digest(contents), str(PACKAGE), versions)
+
+
+def main() -> None:
+    """Measures one run in a process of its own, which waits for its turn before every generation."""
+    messages, events = taken_streams()
+
+    def write(message: Message) -> None:
+        events.write(json.dumps(message).encode() + b"\n")
+        events.flush()
+
+    def read() -> Message:
+        line = messages.readline()
+        if not line:  # the asking process is gone
+            os._exit(1)
+        found: Message = json.loads(line)
+        return found
+
+    def send(event: Event) -> None:
+        if not isinstance(event, BlockRecorded):
+            write(message_of(event))
+
+    class TurnReports(SendingReports):
+        def wait(self, number: int) -> None:
+            write({"event": "waiting", "block": number})
+            read()
+
+    send_lines(send)
+    HOST.leave_out_waits()
+    write({"event": "ready", **asdict(this_version())})
+    try:
+        failure, _ = attempt(RunJob(request_of(read())), load_models, send, TurnReports)
+    except ConfigError as error:
+        failure = str(error)
+    send(JobFinished(failure))
+
+
+def message_of(event: Event) -> Message:
+    """Returns an event as JSON."""
+    match event:
+        case LogLine(line):
+            return {"event": "line", "line": line}
+        case JobStarted(num_blocks=num_blocks):
+            return {"event": "started", "num_blocks": num_blocks}
+        case JobFinished(failure):
+            return {"event": "finished", "failure": failure}
+    raise TypeError(event)
+
+
+def as_message(request: Request, output: Path) -> Message:
+    """Returns a request as JSON, without the options that have their default: another version may not know them."""
+    options = {name: value for name, value in asdict(request.options).items() if value != getattr(RunOptions, name)}
+    return {"tasks": list(request.tasks), "methods": list(request.methods), "options": options,
+            "command": request.command, "output": str(output)}  # fmt: skip
+
+
+def request_of(message: Message) -> Request:
+    """Returns the request of `as_message`. Raises ConfigError for an option that this version does not have."""
+    for name in message["options"]:
+        if name not in RunOptions.__dataclass_fields__:
+            raise ConfigError(f"{flag_of(name)}: this version of specbench has no such option")
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in message["options"].items()
+    }
+    output = Path(message["output"])
+    return Request(message["tasks"], message["methods"], RunOptions(**options), message["command"], output)
+
+
+class Side(ChildProcess):
+    """The process of one version. `python`: the interpreter that --against names; None for this version."""
+
+    def __init__(self, name: str, python: str | None) -> None:
+        super().__init__(PROGRAM, python)
+        self.name = name if python is None else f"{name} ({python})"
+        self.say: Say = lambda line: say(stderr, f"{name}: {line}")
+        self._lines = queue.SimpleQueue[bytes]()
+
+    def __enter__(self) -> Self:
+        self.start()
+        _, events = self.streams
+
+        def read() -> None:
+            with suppress(OSError, ValueError):  # closed here
+                for line in events:
+                    self._lines.put(line)
+            self._lines.put(b"")
+
+        threading.Thread(target=read, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def send(self, message: Message) -> None:
+        """Sends a message. A process that is gone is found by `receive`."""
+        messages, _ = self.streams
+        with suppress(OSError):
+            messages.write(json.dumps(message).encode() + b"\n")
+            messages.flush()
+
+    def receive(self, seconds: float) -> Message:
+        """Returns the next event, after printing the lines before it. Raises ConfigError where the process has ended,
+        says nothing for so many seconds, or has failed."""
+        while True:
+            try:
+                line = self._lines.get(timeout=seconds)
+            except queue.Empty:
+                raise ConfigError(f"{self.name}: said nothing for {seconds:.0f} s, and was ended") from None
+            if not line:
+                raise ConfigError(f"{self.name}: {self.loss()}")
+            try:
+                message: Message = json.loads(line)
+            except ValueError:
+                raise ConfigError(f"{self.name}: sent what is not JSON: {line[:100]!r}") from None
+            if message["event"] == "finished" and message["failure"] is not None:
+                raise ConfigError(f"{self.name}: {message['failure']}")
+            if message["event"] != "line":
+                return message
+            self.say(message["line"])
+
+    def version(self) -> Version:
+        """Returns the version that the process runs. Raises ConfigError for one that cannot measure in turns."""
+        try:
+            message = self.receive(START_SECONDS)
+        except ConfigError as error:
+            if "No module named 'specbench'" in str(error):
+                raise ConfigError(f"{self.name}: has no specbench: install there the version to compare with") from None
+            if "No module named 'specbench.publish" in str(error):
+                needed = f"the first version that can is {FIRST_VERSION}"
+                raise ConfigError(f"{self.name}: its specbench cannot measure in turns: {needed}") from None
+            raise
+        del message["event"]
+        return Version(**message)
+
+
+@dataclass(frozen=True)
+class MeasuredInTurns:
+    """The folders of both runs, and lines on the versions."""
+
+    baseline: Path
+    candidate: Path
+    notes: tuple[str, ...]
+
+
+def interpreter(text: str) -> str:
+    """Returns the path of an interpreter. Raises ConfigError where there is none."""
+    found = shutil.which(text)
+    if found is None:
+        raise ConfigError(
+            f"--against {text}: no such program: give the interpreter of an environment with another version of "
+            "specbench, such as base/.venv/bin/python"
+        )
+    return os.path.abspath(found)
+
+
+def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTurns:
+    """Measures a run with the version of the interpreter `against` and with this one. What the folder holds already is
+    kept. `tell`: is called with the progress.
+
+    Raises ConfigError for bad input, and where a process fails.
+    """
+    with Side(BASELINE, interpreter(against)) as first, Side(CANDIDATE, None) as second:
+        versions = {BASELINE: first.version(), CANDIDATE: second.version()}
+        identity = {name: {"version": v.version, "commit": v.commit, "code": v.code} for name, v in versions.items()}
+        asked = {**request.settings(), **identity}
+        folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
+        with ResumableFolder(folder).held(identity):
+            first.send(as_message(request, folder / BASELINE))
+            second.send(as_message(request, folder / CANDIDATE))
+            try:
+                take_turns((first, second), tell)
+            except ConfigError as error:
+                again = f"what is measured is kept in {folder}; the same command resumes it"
+                raise ConfigError(f"{error}; {again}") from error
+    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(version_notes(versions)))
+
+
+def take_turns(sides: Sequence[Side], tell: Say) -> None:
+    """Lets both sides measure, one at a time, until both have finished.
+
+    A turn ends when the side waits again, before its next generation. Both sides have the same generations before them
+    while they wait in the same block; else the side that is behind, after an interruption, goes on alone.
+    """
+    num_blocks, *others = {side.receive(TURN_SECONDS)["num_blocks"] for side in sides}
+    if others:
+        raise ConfigError(f"the two versions measure other examples: {num_blocks} and {others[0]} of them")
+    blocks = {side: side.receive(TURN_SECONDS).get("block", FINISHED) for side in sides}
+    longest, order = 0.0, list(sides)
+    while (number := min(blocks.values())) < FINISHED:
+        tell(f"measuring in turns: {min(number, num_blocks)} of {num_blocks}")
+        for side in [side for side in order if blocks[side] == number]:
+            started = time.monotonic()
+            side.send({})
+            blocks[side] = side.receive(max(TURN_SECONDS, SLOWEST * longest)).get("block", FINISHED)
+            longest = max(longest, time.monotonic() - started)
+        order.reverse()
+
+
+def version_notes(versions: dict[str, Version]) -> Iterator[str]:
+    """Yields a line on each version, on the same code in both, and on other versions of packages."""
+    before, now = versions[BASELINE], versions[CANDIDATE]
+    for name, version in versions.items():
+        yield f"{name}: {version}"
+    if before.code == now.code:
+        yield "both are the same code, so that every difference is noise"
+    for name in sorted({*before.versions, *now.versions} - {"specbench"}):
+        first, second = (each.versions.get(name) for each in (before, now))
+        if first != second:
+            yield f"{name} {first} in the baseline, {second} in the candidate"

@@ -56,7 +56,7 @@ def decodes_alone(row: Row) -> bool:
 
 
 def drafter_kind(row: Row) -> str:
-    """Returns the type of the drafter; "its own" for external code."""
+    """Returns the type of the drafter; "its own" for external code; of a server the speculation method."""
     if "decoder" in row.options:
         return str(row.options["decoder"]["options"].get("method", "none")) if row.served else "its own"
     return str(row.options.get("drafter", {}).get("type", "none"))
@@ -208,6 +208,8 @@ def _options(row: Row) -> str:
     if decodes_alone(row):
         return ""
     options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
+    if row.served is not None:  # the method is named as the drafter
+        options = {name: value for name, value in options.items() if name != "method"}
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 

@@ -1,5 +1,14 @@
 """specbench: a benchmark harness for speculative decoding of language models."""
 
+TYPE_CHECKING = False  # typing takes longer to import than all else here
+if TYPE_CHECKING:
+    from typing import Any
+
+    from specbench.api import Method, Model, Results, check, compare, load, run
+    from specbench.core.errors import ConfigError
+
+__all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "load", "run"]
+
 # Modules that register the built-in components, by the entry point group of the kind; those used most come first.
 BUILT_IN = {
     "specbench.drafters": (
@@ -33,10 +42,25 @@ BUILT_IN = {
 }
 
 
-def __getattr__(name: str) -> str:
-    """`__version__`, read when it is asked for: it takes longer than the start of a sandboxed program."""
+# The Python interface: the modules of its names, which are imported when a name is first used.
+INTERFACE = {
+    "ConfigError": "specbench.core.errors",
+    **dict.fromkeys(("Method", "Model", "Results", "check", "compare", "load", "run"), "specbench.api"),
+}
+
+
+def __getattr__(name: str) -> "Any":
+    """Returns a name of the interface, or `__version__`, which takes longer than the start of a sandboxed program."""
+    if name in INTERFACE:
+        from importlib import import_module
+
+        return getattr(import_module(INTERFACE[name]), name)
     if name != "__version__":
         raise AttributeError(f"module 'specbench' has no attribute '{name}'")
     from importlib.metadata import version
 
     return version("specbench")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *INTERFACE, "__version__"]

@@ -63,8 +63,8 @@ class Method:
         a `specbench.decoding.drafters.Drafter`; a factory of one, as in a plug-in (a class, or a declared function).
     rule: the same; the function is called as `rule(proposal, target, generator)`, and returns a `Verification` or
         (num_accepted, next_token); the object is a `specbench.decoding.verification.VerificationRule`.
-    name: as rows show it; made of the names of the objects if empty. lossless: whether a function or an object as the
-        rule keeps the target's distribution; a factory declares it.
+    name: as rows show it; made of the names of the objects if empty.
+    lossless: whether a rule that is a function or an object keeps the target's distribution; a factory declares it.
 
     Rows hold a digest of the code and the state that the objects have now, so that changed code is another method.
     """
@@ -308,12 +308,12 @@ def _named_model(given: ModelLike | None, taken: str) -> str | None:
 
 def _run_options(given: Mapping[str, Any]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an unknown one, and for a value of a wrong type."""
-    values = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    values: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(values.get("subsets"), str):
         values["subsets"] = _split(values["subsets"])
-    if isinstance(values.get("overrides"), Mapping):
-        pairs = values["overrides"].items()
-        values["overrides"] = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in pairs]
+    overrides = values.get("overrides")
+    if isinstance(overrides, Mapping):
+        values["overrides"] = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in overrides.items()]
     checked = build(Options, values)
     return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})
 

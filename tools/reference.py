@@ -5,14 +5,18 @@ from here, so that no file of docs/ repeats an option, a key, a metric or an exi
 """
 
 import argparse
+import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import typer
 from pydantic import BaseModel
 
+import specbench
 from specbench.cli import make_app
 from specbench.cli.help.component import KINDS, component_parameters
 from specbench.cli.help.method import MethodHelp, method_help, prose
@@ -25,8 +29,10 @@ from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
+from specbench.specs.run_options import RunOptions
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
+from tools import notebook
 from tools.surroundings import EXIT_CODES, VARIABLES
 
 
@@ -34,6 +40,7 @@ def pages() -> dict[str, str]:
     """Returns the Markdown of every page by its path below docs/."""
     made = {
         "commands": commands(),
+        "python": python(),
         "tasks": tasks(),
         "methods": methods(),
         "components": components(),
@@ -53,6 +60,46 @@ def commands() -> str:
     for name, command in walk(typer.main.get_command(make_app()), "specbench"):
         lines += [f"## {name}", "", paragraphs(command.help or ""), "", *options_table(command.params)]
     return "\n".join(lines)
+
+
+def python() -> str:
+    """Returns a section for every name of the Python interface."""
+    lines = ["# Python", "", "What `import specbench` offers.", ""]
+    for name in (name for name in specbench.__all__ if name != "ConfigError"):
+        found = getattr(specbench, name)
+        lines += [f"## specbench.{name}", "", documented(found), ""]
+        if isinstance(found, type):
+            members = inspect.getmembers(found, lambda each: callable(each) or hasattr(each, "__doc__"))
+            own = [
+                (key, each) for key, each in members if key[0] != "_" and key in found.__dict__ and inspect.getdoc(each)
+            ]
+            for key, each in own:
+                if isinstance(each, property | cached_property) or inspect.isfunction(each):
+                    lines += [f"### {name}.{key}", "", documented(each), ""]
+        elif name == "run":
+            given = [field for field in fields(RunOptions) if field.name not in ("target", "drafter")]
+            notes = {key: get_args(kind)[1] for key, kind in get_type_hints(RunOptions, include_extras=True).items()}
+            rows = [[f"`{field.name}`", as_text(field.default), escaped(notes[field.name])] for field in given]
+            lines += table(["option", "default", "meaning"], rows)
+    return "\n".join([*lines, "## specbench.ConfigError", "", documented(specbench.ConfigError), ""])
+
+
+def documented(found: Any) -> str:
+    """Returns the signature of a function or class as code, and its docstring."""
+    text = f"```text\n{inspect.cleandoc(found.__doc__ or '')}\n```"
+    if inspect.isfunction(found) and found.__module__ == "specbench.api" and "." not in found.__qualname__:
+        return f"```python\n{signature_of(found)}\n```\n\n{text}"
+    return text
+
+
+def signature_of(function: Any) -> str:
+    """Returns the name of a function with its parameters, a line each."""
+    given = inspect.signature(function).parameters.values()
+    own = [
+        each for each in given if each.name not in RunOptions.__dataclass_fields__ or each.name in ("target", "drafter")
+    ]
+    names = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in own]
+    return f"specbench.{function.__name__}({', '.join(names)})"
 
 
 def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -238,10 +285,10 @@ def escaped(text: str) -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages to a build of mkdocs (a hook of .mkdocs.yml)."""
+    """Adds the pages, and that of the notebook, to a build of mkdocs (a hook of .mkdocs.yml)."""
     from mkdocs.structure.files import File
 
-    for name, text in pages().items():
+    for name, text in {**pages(), notebook.PAGE: notebook.page()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 

@@ -4,7 +4,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from specbench.core.registry import ELSEWHERE
 from specbench.core.resources import OBJECT
 from specbench.models.causal_lm import CausalLM
 
-_MODELS: dict[str, tuple["weakref.ref[Any]", Any]] = {}  # network and tokenizer by name
+_MODELS: dict[str, tuple[Callable[[], Any], Any]] = {}  # network and tokenizer by name
 
 
 def add_model(network: Any, tokenizer: Any, name: str) -> str:
@@ -32,7 +32,7 @@ def add_model(network: Any, tokenizer: Any, name: str) -> str:
         )
     if not callable(getattr(tokenizer, "get_vocab", None)):
         raise ConfigError(f"model '{name}': a {type(tokenizer).__name__} is no tokenizer of transformers: give one")
-    if network.device.type == "meta":
+    if torch.device("meta") in {parameter.device for parameter in network.parameters()}:
         raise ConfigError(f"model '{name}' has no weights (it is on the device meta): load them")
     _MODELS[OBJECT + name] = weakref.ref(network), tokenizer
     return OBJECT + name
@@ -43,8 +43,8 @@ def object_model(name: str) -> CausalLM:
 
     Raises ConfigError if this process does not have it any more.
     """
-    known, tokenizer = _MODELS.get(name, (None, None))
-    network = known() if known is not None else None
+    known, tokenizer = _MODELS.get(name, (lambda: None, None))
+    network: Any = known()
     if network is None:
         raise ConfigError(f"model '{name}': {ELSEWHERE}")
     network.eval()

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
 from specbench.results.leaderboard import load as load_rows
 
+CHECKOUT = str(Path(__file__).resolve().parents[1])
 SHORT = {"generation.max_new_tokens": 6}
 Measure = Callable[..., Results]
 
@@ -278,7 +280,8 @@ def test_a_run_with_objects_is_read_by_other_processes(measure: Measure, monkeyp
     code = "import sys, specbench, tests.test_api as t; r = specbench.load(sys.argv[1])\n" \
            "print(len(r.records), r.rows[1].method_name, specbench.check(sys.argv[1], sys.argv[1]).result)\n" \
            "print(t.object_digest([t.Copies(), t.repeat, {'b', 'a'}]))"  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code, str(results.path)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, str(results.path)], env=os.environ | {"PYTHONPATH": CHECKOUT},
+                          capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout.split() == ["2", "repeat", "identical", object_digest([Copies(), repeat, {"a", "b"}])]
     monkeypatch.setattr(DRAFTERS, "_objects", {})
     with pytest.raises(ConfigError, match=r"drafter 'object:repeat-.*': this is a Python object of another process"):

@@ -8,7 +8,6 @@ import argparse
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -34,6 +33,12 @@ from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
 from tools import notebook
 from tools.surroundings import EXIT_CODES, VARIABLES
+
+# Default and meaning of the options of a run that the Python interface takes as they are.
+OPTIONS = {
+    name: (getattr(RunOptions, name), get_args(kind)[1])
+    for name, kind in get_type_hints(RunOptions, include_extras=True).items() if name not in ("target", "drafter")
+}  # fmt: skip
 
 
 def pages() -> dict[str, str]:
@@ -69,37 +74,25 @@ def python() -> str:
         found = getattr(specbench, name)
         lines += [f"## specbench.{name}", "", documented(found), ""]
         if isinstance(found, type):
-            members = inspect.getmembers(found, lambda each: callable(each) or hasattr(each, "__doc__"))
-            own = [
-                (key, each) for key, each in members if key[0] != "_" and key in found.__dict__ and inspect.getdoc(each)
-            ]
-            for key, each in own:
-                if isinstance(each, property | cached_property) or inspect.isfunction(each):
+            for key, each in vars(found).items():
+                if key[0] != "_" and (inspect.isfunction(each) or isinstance(each, property | cached_property)):
                     lines += [f"### {name}.{key}", "", documented(each), ""]
         elif name == "run":
-            given = [field for field in fields(RunOptions) if field.name not in ("target", "drafter")]
-            notes = {key: get_args(kind)[1] for key, kind in get_type_hints(RunOptions, include_extras=True).items()}
-            rows = [[f"`{field.name}`", as_text(field.default), escaped(notes[field.name])] for field in given]
+            rows = [[f"`{key}`", as_text(default), escaped(meaning)] for key, (default, meaning) in OPTIONS.items()]
             lines += table(["option", "default", "meaning"], rows)
     return "\n".join([*lines, "## specbench.ConfigError", "", documented(specbench.ConfigError), ""])
 
 
 def documented(found: Any) -> str:
-    """Returns the signature of a function or class as code, and its docstring."""
-    text = f"```text\n{inspect.cleandoc(found.__doc__ or '')}\n```"
-    if inspect.isfunction(found) and found.__module__ == "specbench.api" and "." not in found.__qualname__:
-        return f"```python\n{signature_of(found)}\n```\n\n{text}"
-    return text
-
-
-def signature_of(function: Any) -> str:
-    """Returns the name of a function with its parameters, a line each."""
-    given = inspect.signature(function).parameters.values()
-    own = [
-        each for each in given if each.name not in RunOptions.__dataclass_fields__ or each.name in ("target", "drafter")
-    ]
-    names = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in own]
-    return f"specbench.{function.__name__}({', '.join(names)})"
+    """Returns the docstring of a part of the Python interface; of a function also its parameters, without the options
+    of a run."""
+    text = inspect.cleandoc(found.__doc__ or "")
+    if inspect.isfunction(found) and "." not in found.__qualname__:
+        given = inspect.signature(found).parameters.values()
+        own = [each for each in given if each.name not in OPTIONS]
+        names = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in own]
+        text = f"specbench.{found.__name__}({', '.join(names)})\n\n{text}"
+    return f"```text\n{text}\n```"
 
 
 def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:

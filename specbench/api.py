@@ -320,14 +320,15 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
 
 @contextmanager
 def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterator[None]:
-    """Restores what a run changes in this process: torch's threads, the permission to run programs, and the mode of
-    the models. An interrupt stays a KeyboardInterrupt."""
+    """Restores what a run changes in this process: torch's threads, the permission to run programs, and the modes and
+    the forward functions of the models. An interrupt stays a KeyboardInterrupt."""
     import torch
 
     from specbench.tasks.sandbox import run as permission
 
-    networks = [each[0] for each in models if isinstance(each, tuple)]
-    threads, allowed, training = torch.get_num_threads(), permission.allowed(), [each.training for each in networks]
+    parts = [part for each in models if isinstance(each, tuple) for part in each[0].modules()]
+    states = [(part.training, vars(part).get("forward")) for part in parts]
+    threads, allowed = torch.get_num_threads(), permission.allowed()
     permission.allow(options.allow_code_execution)
     try:
         yield
@@ -336,8 +337,11 @@ def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -
     finally:
         permission.allow(allowed)
         torch.set_num_threads(threads)
-        for network, mode in zip(networks, training, strict=True):
-            network.train(mode)
+        for part, (is_training, forward) in zip(parts, states, strict=True):
+            part.training = is_training
+            vars(part).pop("forward", None)  # a recurrent layer gets another one for its measured passes
+            if forward is not None:
+                part.forward = forward
 
 
 run.__signature__ = signature(run).replace(  # type: ignore[attr-defined]

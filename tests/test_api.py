@@ -23,6 +23,7 @@ from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
 from specbench.results.leaderboard import load as load_rows
+from tests import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])
 SHORT = {"generation.max_new_tokens": 6}
@@ -213,6 +214,22 @@ def test_a_changed_model_is_another_one(measure: Measure, tiny_pair: tuple[str, 
     del model, mine
     with pytest.raises(ConfigError, match="model 'object:mine': this is a Python object of another process"):
         load_model("object:mine")
+
+
+def test_a_run_leaves_a_model_as_it_was(measure: Measure) -> None:
+    """A recurrent layer, whose passes are made in pieces while it is measured, gets its own forward function back."""
+    network, tokenizer = tiny.network("qwen3_5_text"), tiny.tokenizer()
+    network.train()
+    network.model.layers[0].eval()  # as a user freezes a part
+    ids = torch.tensor([tokenizer("What is 1 + 1?")["input_ids"]])
+    before = network(ids).logits
+    for _ in range(2):
+        results = measure("pld", target=(network, tokenizer), drafter=None, output="out")
+    assert results.rows[-1].verdict == "greedy equal"
+    assert network.training and not network.model.layers[0].training
+    assert not [part for part in network.modules() if "forward" in vars(part)]
+    assert torch.equal(network(ids).logits, before)
+    network(ids).logits.sum().backward()
 
 
 def test_drafters_and_rules_may_be_functions_objects_and_classes(measure: Measure) -> None:

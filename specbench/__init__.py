@@ -4,8 +4,9 @@ TYPE_CHECKING = False  # typing takes longer to import than all else here
 if TYPE_CHECKING:
     from typing import Any
 
-    from specbench.api import Method, Model, Results, check, compare, load, run
+    from specbench.api import Method, Model, check, compare, load, run
     from specbench.core.errors import ConfigError
+    from specbench.results.shown import Results
 
 __all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "load", "run"]
 
@@ -45,7 +46,8 @@ BUILT_IN = {
 # The Python interface: the modules of its names, which are imported when a name is first used.
 INTERFACE = {
     "ConfigError": "specbench.core.errors",
-    **dict.fromkeys(("Method", "Model", "Results", "check", "compare", "load", "run"), "specbench.api"),
+    "Results": "specbench.results.shown",
+    **dict.fromkeys(("Method", "Model", "check", "compare", "load", "run"), "specbench.api"),
 }
 
 

@@ -14,7 +14,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specbench
-from specbench.api import Results
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
 from specbench.decoding.drafters import Drafter
@@ -23,6 +22,7 @@ from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
 from specbench.results.leaderboard import load as load_rows
+from specbench.results.shown import Results
 from tests import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])

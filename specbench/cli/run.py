@@ -1,17 +1,12 @@
 """`specbench run` and `specbench lm-eval`."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.core.table import Table
 from specbench.specs.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from specbench.results.execute import RunOutcome
 
 
 @takes_run_options()
@@ -71,28 +66,9 @@ def run(
     )  # fmt: skip
     outcome = execute(request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
-    print_result(rows, as_json, lambda: run_tables(outcome))
+    print_result(rows, as_json, outcome.tables)
     if not as_json:
         stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
-
-
-def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
-    """Yields the tables of a run: those of its rows, then the comparison, the draft trees and the breakdown of each
-    task, and an overview of several tasks."""
-    from specbench.results.breakdown import breakdown_table
-    from specbench.results.served import served_table
-    from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
-
-    yield from map(run_table, outcome.tables())
-    groups = outcome.by_task()
-    for group in groups:
-        if len(group) > 2:
-            yield comparison_table(group)
-        if any(row.value("tree_nodes") is not None for row in group):
-            yield tree_table(group)
-        yield breakdown_table(group) if group[0].served is None else served_table(group)
-    if len(groups) > 1:
-        yield overview_table(groups)
 
 
 def lm_eval(context: typer.Context) -> None:

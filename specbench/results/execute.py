@@ -11,6 +11,7 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
@@ -125,8 +126,26 @@ class RunOutcome:
     records: Path
     leaderboard: Path
 
-    def tables(self) -> list[list[Row]]:
-        """Returns the rows of each table: one task and one method; AR only where it is the only method."""
+    def tables(self) -> Iterator[Table]:
+        """Yields the tables: those of the rows, then the comparison, the draft trees and the breakdown of each task,
+        and an overview of several tasks."""
+        from specbench.results.breakdown import breakdown_table
+        from specbench.results.served import served_table
+        from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
+
+        yield from map(run_table, self.by_method())
+        groups = self.by_task()
+        for group in groups:
+            if len(group) > 2:
+                yield comparison_table(group)
+            if any(row.value("tree_nodes") is not None for row in group):
+                yield tree_table(group)
+            yield breakdown_table(group) if group[0].served is None else served_table(group)
+        if len(groups) > 1:
+            yield overview_table(groups)
+
+    def by_method(self) -> list[list[Row]]:
+        """Returns the rows of each task and method; AR's only where it is the only method."""
         pairs = dict.fromkeys((row.task, row.method) for row in self.rows)
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
@@ -179,7 +198,7 @@ def execute(
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
-        draw(outcome.tables(), request.plot)
+        draw(outcome.by_method(), request.plot)
     return outcome
 
 

@@ -33,7 +33,7 @@ Measure = Callable[..., Results]
 @pytest.fixture
 def measure(tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     """Measures the tiny pair on two questions, in an empty folder."""
-    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
     monkeypatch.setattr("specbench.results.environment.commit", lambda checkout: "commit")
     monkeypatch.chdir(tmp_path)
 

@@ -12,7 +12,7 @@ PYTHON = Path(__file__).resolve().parents[1] / "docs" / "guide" / "python.md"
 
 @pytest.fixture(autouse=True)
 def few_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
     monkeypatch.chdir(tmp_path)
 
 

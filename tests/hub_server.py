@@ -14,7 +14,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`server` has the folder, the name of the dataset, the requests so far, and an answer for all of them, if any."""
+    """`server` has the folder, the name of the dataset, the requests so far, an answer for all of them, if any, the
+    former names of the dataset (`renamed`: old name → new name), and answers for other datasets (`refused`)."""
 
     protocol_version = "HTTP/1.1"
     server: Any
@@ -32,6 +33,14 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append(f"{self.command} {path}")
+        for old, new in self.server.renamed.items():  # as the hub does for a renamed dataset
+            if f"datasets/{old}/" in f"{path}/":
+                self.send(307, b"", {"Location": self.path.replace(old, new, 1)})
+                return
+        for name, (status, headers) in self.server.refused.items():
+            if f"datasets/{name}/" in f"{path}/":
+                self.send(status, b"{}", headers)
+                return
         api, files = f"/api/datasets/{self.server.name}", f"/datasets/{self.server.name}/resolve/"
         if self.server.refusal is not None:
             status, headers = self.server.refusal
@@ -101,6 +110,7 @@ def serving(folder: Path, name: str) -> Iterator[Any]:
     """The server, with `url` and `requests`."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.folder, server.name, server.requests, server.refusal = folder, name, [], None
+    server.renamed, server.refused = {}, {}
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

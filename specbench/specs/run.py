@@ -163,8 +163,8 @@ def named(spec: TaskSpec | MethodSpec) -> str:
 def digest(spec: TaskSpec | MethodSpec) -> str:
     """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in.
 
-    The digest does not depend on title, paper, version, sweep, calibration and the path of the sample; absent and empty
-    values are equal. The digest of a task with subsets is that of all its subsets, each merged over the task.
+    The digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample; absent
+    and empty values are equal. The digest of a task with subsets is that of all its subsets, each merged over the task.
     """
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
@@ -180,6 +180,7 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
 def _meaning(spec: TaskSpec | MethodSpec) -> Any:
     meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
     (meaning.get("fewshot") or {}).pop("sample", None)
+    (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
         for place in ("path", "checkpoint"):  # every row has the digest of the file itself
             holder.get("drafter", {}).pop(place, None)

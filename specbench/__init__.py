@@ -22,12 +22,17 @@ BUILT_IN = {
         "specbench.decoding.bridges.string",
     ),
     "specbench.decoders": ("specbench.integrations.entry",),
-    "specbench.readers": ("specbench.tasks.readers.questions", "specbench.tasks.readers.documents"),
+    "specbench.readers": (
+        "specbench.tasks.readers.questions",
+        "specbench.tasks.readers.documents",
+        "specbench.tasks.readers.programs",
+    ),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.choices",
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
+        "specbench.tasks.scoring.boxed",
     ),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
 }

@@ -110,7 +110,8 @@ def _note_path(dataset: DatasetSpec) -> Path:
 
 TIMEOUT_SECONDS = 10
 WITHOUT_HUB = "give local files with --data FOLDER, or use --data sample"
-TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+# `datasets` would guess quotes, numbers and missing values of tables, and refuses files beside a loading script.
+READ_HERE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl")
 
 
 def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
@@ -175,8 +176,7 @@ def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> I
     try:
         if not paths and downloads and (dataset.archive_member or dataset.last_rows is not None):
             paths = [download(dataset, commit, name) for name in _names(dataset, commit)]
-        elif not paths and (dataset.archive_member or (dataset.data_files or "").endswith(TABLES)):
-            # `datasets` would guess quotes, numbers and missing values
+        elif not paths and (dataset.archive_member or (dataset.data_files or "").endswith(READ_HERE)):
             paths = [RemoteFile(f"datasets/{dataset.path}@{commit}/{name}") for name in _names(dataset, commit)]
         if dataset.archive_member:
             yield from member_rows(paths[0], dataset.archive_member)

@@ -219,8 +219,8 @@ def code(
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
     answer continues; `entry_point`, the function's name. `script: true`: the answer is a whole program, which each call
     of the tests runs anew: `run_script(text)` returns what it prints for a standard input, `call_method(name,
-    arguments)` what a method of its class `Solution` returns. `timeout_seconds`, `memory_mib`: limits of one program. Raises
-    ConfigError for options out of range and for a reference of another type.
+    arguments)` what a method of its class `Solution` returns. `timeout_seconds`, `memory_mib`: limits of one
+    program. Raises ConfigError for options out of range and for a reference of another type.
     """
     numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
     for option, value in numbers.items():

@@ -34,6 +34,7 @@ BUILT_IN = {
         "specbench.tasks.scoring.texts",
         "specbench.tasks.scoring.boxed",
     ),
+    "specbench.loggers": ("specbench.results.loggers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
 }
 

@@ -42,7 +42,7 @@ for line in sys.stdin:
             if kind == "load":
                 answer = load(*arguments)
             else:
-                sys.argv = ["specbench", "fetch", *arguments]
+                sys.argv = ["specbench", kind, *arguments]
                 main()
         except ConfigError as error:
             answer = str(error)

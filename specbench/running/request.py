@@ -25,6 +25,7 @@ class Request:
     plot: Path | None = None
     lm_eval_include: Path | None = None
     judging: "Judging | None" = None
+    loggers: Sequence[str] = ()
 
     def settings(self) -> dict[str, Any]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two

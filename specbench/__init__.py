@@ -1,5 +1,7 @@
 """specbench: a benchmark harness for speculative decoding of language models."""
 
+__version__ = "0.1.0"
+
 # Modules that register the built-in components, by the entry point group of the kind; those used most come first.
 BUILT_IN = {
     "specbench.drafters": (
@@ -21,12 +23,12 @@ BUILT_IN = {
         "specbench.decoding.bridges.retokenize",
         "specbench.decoding.bridges.string",
     ),
-    "specbench.decoders": ("specbench.integrations.entry",),
     "specbench.readers": (
         "specbench.tasks.readers.questions",
         "specbench.tasks.readers.documents",
         "specbench.tasks.readers.programs",
     ),
+    "specbench.decoders": ("specbench.integrations.entry", "specbench.served.decoder"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.choices",
@@ -36,13 +38,12 @@ BUILT_IN = {
     ),
     "specbench.loggers": ("specbench.results.loggers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
+    "specbench.engines": (
+        "specbench.served.engines.llama_cpp",
+        "specbench.served.engines.vllm",
+        "specbench.served.engines.sglang",
+        "specbench.served.engines.tensorrt_llm",
+        "specbench.served.engines.lmdeploy",
+        "specbench.served.engines.openai",
+    ),
 }
-
-
-def __getattr__(name: str) -> str:
-    """`__version__`, read when it is asked for: it takes longer than the start of a sandboxed program."""
-    if name != "__version__":
-        raise AttributeError(f"module 'specbench' has no attribute '{name}'")
-    from importlib.metadata import version
-
-    return version("specbench")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge_draws
-from specbench.analysis.audit_methods import Audit, AuditedMethod, AuditPrompt
+from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
@@ -32,7 +32,7 @@ from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer, Greedy, declaration, different, verdict_of_records
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, method_names
 from tests.test_leaderboard import row
 from tests.toys import TableModel
 
@@ -95,7 +95,7 @@ def target() -> TableModel:
 
 @pytest.fixture(scope="module")
 def draft() -> TableModel:
-    return TableModel(VOCAB, 1001)
+    return TableModel(VOCAB, 1004)  # accepted often enough, also greedily
 
 
 # Wrong rules. Greedily some of them are right: only draws can tell.
@@ -195,7 +195,7 @@ class Undecided(TableModel):
 
 
 def test_planted_near_ties() -> None:
-    target, draft = Undecided(1, 1e-6), TableModel(VOCAB, 2)
+    target, draft = Undecided(1, 1e-6), TableModel(VOCAB, 9)
     findings = audited(target, draft, subject("sd", target, draft, rejection))
     found = verdict(findings, "sd")
     assert findings.noise.num_changed == 3 and 1e-6 < findings.noise.max_gap_change < 1e-5
@@ -232,6 +232,25 @@ def test_too_few_draws_are_said(target: TableModel, draft: TableModel) -> None:
     findings = audited(target, draft, subject("sd", target, draft, rejection), num_draws=6)
     found = verdict(findings, "sd")
     assert found.verdict == "undecided" and found.reason is not None and "not enough draws" in found.reason
+
+
+def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableModel) -> None:
+    rare = subject("rare", target, TableModel(VOCAB, 1003), rejection)
+    findings = audited(target, draft, rare)
+    found = verdict(findings, "rare")
+    assert found.greedy is not None and found.greedy.num_accepted == 3 and found.verdict == "undecided"
+    assert found.reason == (
+        "a verdict needs 20 accepted draft tokens, and there were 3 in greedy decoding: give more prompts (--limit, "
+        "--subset)"
+    )
+    assert found.distribution is not None
+    for number, name in ((MIN_ACCEPTED - 1, "undecided"), (MIN_ACCEPTED, "lossless")):
+        greedy = found.greedy.model_copy(update={"num_accepted": MIN_ACCEPTED})
+        draws = found.distribution.model_copy(update={"num_accepted": number})
+        decided = decide(rare, greedy, {"rare": draws}, findings.control)
+        assert decided.verdict == name and (
+            decided.reason is None or "in the draws: give more --draws" in decided.reason
+        )
 
 
 def test_draws_without_drafts_prove_nothing(target: TableModel, draft: TableModel) -> None:
@@ -432,8 +451,9 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert code == 1, err
     found = {each["method"]: each for each in json.loads(report.read_text())["verdicts"]}
     assert {name: each["verdict"] for name, each in found.items()} == {
-        "ar": "lossless", "sd": "lossless", "fsd": "lossy by design", "wrong": "diverged",
+        "ar": "lossless", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
     }  # fmt: skip
+    assert "a verdict needs 20 accepted draft tokens, and there were" in found["sd"]["reason"]
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())
@@ -441,7 +461,7 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert code == 0, err
     again = json.loads(out)
     assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
-    assert again["verdicts"][1]["reason"] == "nothing was drawn"
+    assert again["verdicts"][0]["reason"] == "nothing was drawn"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
 
 
@@ -451,12 +471,17 @@ def test_all_says_what_could_not_be_run(call: Specbench) -> None:
     found = {each["method"]: each for each in json.loads(out)["verdicts"]}
     assert found["ar"]["verdict"] == "undecided"
     assert found["sd"]["verdict"] == "not run" and "--drafter" in found["sd"]["reason"]
+    assert set(found) == set(method_names())
+    for name, reason in (("mtp", "has no layers for multi-token prediction"), ("eagle2", "no published eagle head")):
+        assert found[name]["verdict"] == "not run" and reason in found[name]["reason"]
+    code, _, err = call("--method", "mtp", drafter=False)
+    assert code == 2 and "has no layers for multi-token prediction" in err and len(err.splitlines()) == 1
 
 
 @pytest.mark.slow
 def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
-    short = ("--limit", "1", "--set", "generation.max_new_tokens=24")
-    code, out, err = specbench("audit", "--method", "sd", "--subset", "de", *short, "--draws", "45", "--json")
+    short = ("--limit", "1", "--set", "generation.max_new_tokens=64")
+    code, out, err = specbench("audit", "--method", "sd", "--subset", "de", *short, "--draws", "200", "--json")
     assert code == 0, err
     report = json.loads(out)
     assert [each["verdict"] for each in report["verdicts"]] == ["lossless", "lossless"]
@@ -541,9 +566,9 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     assert {row.method_name: row.verdict for row in load("board.json")} == before
     code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "90", "--leaderboard", "board.json")
     assert code == 0, err
-    assert "3 rows got a verdict" in err
+    assert "2 rows got a verdict" in err, "sd has too few accepted draft tokens"
     found = {row.method_name: row.verdict for row in load("board.json")}
-    assert found == {"ar": "lossless", "sd": "lossless", "fsd": "lossy by design", "pld": "greedy equal"}
+    assert found == {"ar": "lossless", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
     code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
     assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"
     code, _, err = specbench("audit", "--method", "all,sd", *common)

@@ -305,7 +305,8 @@ def assert_one_line(outcome: tuple[int, str, str], expected: str) -> None:
 
 def test_an_unknown_command_and_a_missing_option_are_one_line(specbench: Specbench) -> None:
     assert_one_line(specbench("rum"), "No such command 'rum'. Did you mean 'run'?")
-    assert_one_line(specbench("run", "--task", "mgsm"), "Missing option '--method'")
+    assert_one_line(specbench("run", "--method", "sd"), "Missing option '--task'")
+    assert_one_line(specbench("run", "--task", "mgsm"), "--task and --method need at least one name each")
 
 
 @pytest.mark.parametrize("role", ["target", "drafter"])

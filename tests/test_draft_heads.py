@@ -1,5 +1,6 @@
 """Draft heads: what they read and cache, the trees that they draft, and that training and drafting agree."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.dynamic_tree import Candidates, DynamicTreeDrafter
@@ -21,7 +23,9 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import best_shape
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead
+from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.eagle_model import EagleModel
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.scoring import Output
@@ -124,7 +128,7 @@ def test_training_reads_what_drafting_reads(kind: str) -> None:
             assert torch.allclose(head.logits(steps[step][row, start], 257), expected, atol=2e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle", "eagle2", "eagle3", "eagle3-chain"])
+@pytest.mark.parametrize("method", ["medusa", "medusa-typical", "eagle", "eagle2", "eagle3", "eagle3-chain"])
 def test_greedy_outputs_are_those_of_autoregressive_decoding(method: str, tmp_path: Path) -> None:
     model = target()
     kind = load_method(method).drafter.options.get("head", "medusa")
@@ -208,8 +212,7 @@ def test_medusa_drafts_by_depth_from_the_last_accepted_state() -> None:
 
 
 def test_the_default_tree_of_medusa_has_63_nodes_on_4_levels() -> None:
-    assert sum(len(children) for level in medusa_shape().levels for _, children in level) == 63
-    assert len(medusa_shape().levels) == 4
+    assert [sum(len(children) for _, children in level) for level in medusa_shape().levels] == [10, 28, 23, 2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,6 +223,32 @@ def test_a_saved_head_is_read_again_unchanged(kind: str, tmp_path: Path) -> None
     again, first = DraftHead.of(spec, model), new_head(kind, model)
     for name, value in first.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
+
+
+def test_medusa_heads_are_saved_as_vllm_reads_them(tmp_path: Path) -> None:
+    """vLLM leaves out tensors that it does not know, and biases that the configuration does not name."""
+    folder = Path(saved_head("medusa", target(), tmp_path / "head", num_heads=2, num_blocks=2))
+    names = [
+        f"blocks.{head}.layers.{block}.{part}" for head in (0, 1) for block in (0, 1) for part in ("weight", "bias")
+    ]
+    tensors = load_file(folder / "model.safetensors")
+    assert sorted(tensors) == sorted([*names, "lm_heads.0.weight", "lm_heads.1.weight"])
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("medusa", ["MedusaModel"])
+    assert config["medusa_fc_bias"] and (config["medusa_num_heads"], config["medusa_num_layers"]) == (2, 2)
+
+
+def test_eagle3_heads_are_saved_as_vllm_and_sglang_read_them(tmp_path: Path) -> None:
+    """SGLang numbers the outputs of layers, and transformers before version 5 knows no `rope_parameters`."""
+    model = target(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
+    folder = Path(saved_head("eagle3", model, tmp_path / "head", draft_vocab_size=100))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 500_000.0
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 3]
+    assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [1, 2, 2], "use_aux_hidden_state": True}
+    assert {"d2t", "t2d", "fc.weight", "norm.weight", "lm_head.weight"} < load_file(folder / "model.safetensors").keys()
+    again = load_eagle(read_checkpoint(str(folder)), model)
+    assert again.layout.hidden_layers == (2, 3, 3) and again.config.rope_parameters["rope_theta"] == 500_000.0
 
 
 def test_a_head_of_another_layout_keeps_it(tmp_path: Path) -> None:
@@ -249,6 +278,11 @@ def test_a_restricted_vocabulary_is_that_of_the_training_texts(tmp_path: Path) -
         ("eagle3", ["drafter.draws=independent"], "leave out draws"),
         ("eagle2", ["drafter.temperature=0.5"], "leave out temperature"),
         ("medusa", ["num_draft_tokens=5"], "the drafter's trees have 4 levels"),
+        (
+            "eagle2",
+            ["drafter.head=eagle3"],
+            "'drafter.head' may not be set, as another value is another task or method",
+        ),
     ],
 )
 def test_options_that_do_not_fit(method: str, options: list[str], problem: str) -> None:
@@ -262,12 +296,14 @@ def test_another_target_has_no_heads_of_its_own(method: str) -> None:
         compose(load_method(method), ModelPair(target()), Sampling(0.0))
 
 
-@pytest.mark.parametrize(("method", "head"), [
-    ("medusa", "FasterDecoding/medusa-vicuna-7b-v1.3"), ("eagle", "yuhuili/EAGLE-Vicuna-7B-v1.3"),
-    ("eagle2", "yuhuili/EAGLE-Vicuna-7B-v1.3"),
+@pytest.mark.parametrize(("method", "name", "head"), [
+    ("medusa", "lmsys/vicuna-7b-v1.3", "FasterDecoding/medusa-vicuna-7b-v1.3"),
+    ("eagle", "lmsys/vicuna-7b-v1.3", "yuhuili/EAGLE-Vicuna-7B-v1.3"),
+    ("eagle2", "meta-llama/Llama-2-7b-chat-hf", "yuhuili/EAGLE-llama2-chat-7B"),
+    ("eagle3", "Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3"),
 ])  # fmt: skip
 def test_the_published_head_of_a_target_is_found_by_its_name(
-    method: str, head: str, monkeypatch: pytest.MonkeyPatch
+    method: str, name: str, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Asked(Exception):
         pass
@@ -278,7 +314,7 @@ def test_the_published_head_of_a_target_is_found_by_its_name(
     for module in ("medusa", "eagle"):
         monkeypatch.setattr(f"specbench.decoding.drafters.{module}.read_checkpoint", read)
     model = target()
-    model.name = "lmsys/vicuna-7b-v1.3"
+    model.name = name
     with pytest.raises(Asked, match=head):
         compose(load_method(method), ModelPair(model), Sampling(0.0))
 

@@ -54,7 +54,7 @@ def imported_from(scripts: Path) -> Path:
 def test_the_wheel_works_elsewhere(tmp_path: Path) -> None:
     pip("wheel", ".", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "dist"))
     scripts = environment(tmp_path / "empty")
-    wheel = next((tmp_path / "dist").glob("specbench-*.whl"))
+    wheel = next((tmp_path / "dist").glob("specbench_lm-*.whl"))
     boards = {f"specbench/builtin/leaderboards/{file.name}" for file in (CHECKOUT / "leaderboards").glob("*.yaml")}
     with zipfile.ZipFile(wheel) as content:
         held = {name for name in content.namelist() if "/leaderboards/" in name and "builtin" in name}

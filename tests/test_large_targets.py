@@ -92,7 +92,7 @@ def test_what_does_not_go_together_is_refused(
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r"^--quantize nf4: needs bitsandbytes: pip install 'specbench\[quant\]'$"):
+    with pytest.raises(ConfigError, match=r"^--quantize nf4: needs bitsandbytes: pip install 'specbench-lm\[quant\]'$"):
         bitsandbytes("--quantize nf4")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "specbench"
 LAYERS = (
-    {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations"},
+    {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations", "served"},
     {"training"}, {"analysis"}, {"publish"}, {"cli"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}

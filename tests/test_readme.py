@@ -34,8 +34,8 @@ COMMANDS = {
     page: [line for block in BLOCK.findall(text) for line in block.splitlines()]
     for page, text in TEXTS.items() if not page.startswith("docs/measured")
 }  # fmt: skip
-OTHER_PROGRAMS = ("python3", "pip", "pytest", "ruff", "mypy", "mkdocs")
-NEED_A_NETWORK = ("lm-eval", "lm_eval:")
+OTHER_PROGRAMS = ("python3", "pip", "pytest", "ruff", "mypy", "mkdocs", "llama-server", "vllm")
+NEED_A_NETWORK = ("lm-eval", "lm_eval:", "--servers")
 INSTEAD = {"Qwen/Qwen2.5-7B-Instruct": "embedded:target", "Qwen/Qwen2.5-0.5B-Instruct": "embedded:drafter"}
 CHEAP = (
     "specbench list", "specbench show fsd", "specbench validate my-task.yaml my-method.yaml", "specbench schema",

@@ -9,6 +9,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
 from specbench.models.causal_lm import CausalLM
+from specbench.models.kv_cache import DUMMY
 from specbench.models.loading import check_causal
 from specbench.models.recurrent import MAX_REPLAY, NUM_SNAPSHOTS, PROMPT_TAIL, RecurrentStates
 from specbench.models.scoring import Output
@@ -36,6 +37,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_ngroups": 2, "chunk_size": 4, "use_mamba_kernels": False,
     },
 }  # fmt: skip
+if DUMMY is None:  # transformers before 5.23 keeps this model's states elsewhere, and it is refused
+    del KINDS["nemotron_h"]
 NUM_MOVES = 24  # the controls fail with them
 CLOSE = {"atol": 2e-3, "rtol": 1e-3}
 
@@ -253,8 +256,10 @@ def test_two_models_on_one_network() -> None:
 
 @pytest.mark.parametrize("kind", ["recurrent_gemma", "minimax"])
 def test_states_outside_of_the_cache_are_refused(kind: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model 'tiny-{kind}': the recurrent layers .* do not keep their states"):
-        tiny.causal_lm(kind)
+    """When it is loaded, or with some versions of transformers in its first pass."""
+    states, keys = "the recurrent layers .* do not keep their states", "does not keep its keys in the cache"
+    with pytest.raises(ConfigError, match=rf"model 'tiny-{kind}'(: {states}| {keys})"):
+        tiny.causal_lm(kind).score([1, 2], 1)
 
 
 @pytest.mark.parametrize("kind", ["xlstm", "rwkv"])

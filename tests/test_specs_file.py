@@ -6,7 +6,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
-from specbench.running.run_folder import read_specs, write_specs
+from specbench.running.run_folder import read_method_specs, read_methods, read_tasks, write_specs
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import named
@@ -19,8 +19,9 @@ def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
     endless.verification.options["threshold"] = float("inf")
     methods.append(endless)
     write_specs(tmp_path, SimpleNamespace(tasks=tasks, methods=methods))
-    found = read_specs(tmp_path)
-    assert [named(each) for each in (*found.tasks, *found.methods)] == [named(each) for each in (*tasks, *methods)]
+    found = [*read_tasks(tmp_path), *read_method_specs(tmp_path)]
+    assert [named(each) for each in found] == [named(each) for each in (*tasks, *methods)]
+    assert [each.named for each in read_methods(tmp_path).values()] == [named(each) for each in methods]
     assert str(builtin_dir("tasks")) not in (tmp_path / "specs.json").read_text(), "of which machine it is, is not told"
 
 
@@ -28,4 +29,4 @@ def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
 def test_a_broken_file_is_a_user_error(tmp_path, content):
     (tmp_path / "specs.json").write_text(content)
     with pytest.raises(ConfigError, match=r"specs\.json"):
-        read_specs(tmp_path)
+        read_tasks(tmp_path)

@@ -117,7 +117,7 @@ def test_without_ray_one_line_says_what_to_install(
     (tmp_path / "shared.yaml").write_text(yaml.safe_dump(SUITE), encoding="utf-8")
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = specbench("suite", "shared.yaml", "--ray", "local")
-    assert code == 2 and "pip install 'specbench[ray]'" in err
+    assert code == 2 and "pip install 'specbench-lm[ray]'" in err
     for address, problem in {"127.0.0.1:1": "cannot be reached", "auto": "is not a HOST:PORT",
                              "head": "is not a HOST:PORT",
                              "ray://10.0.0.1:10001": "and a ray:// client"}.items():  # fmt: skip

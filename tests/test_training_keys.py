@@ -9,16 +9,15 @@ import pytest
 
 from specbench.cli.train import spec_keys
 from specbench.core import dotted
-from specbench.specs.components import build
-from specbench.training.kinds import DescribedSpec
+from specbench.specs.components import Spec, build
 from specbench.training.spec import CORPUS_MODELS, HEADS, NOT_FOR_HEADS, TrainSpec
 
 KINDS = ("scdf", "distill", "finetune", "medusa", "eagle", "eagle3", *CORPUS_MODELS)
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 
 
-def spec(kind: str, data: dict[str, Any]) -> DescribedSpec:
-    model: type[DescribedSpec] = CORPUS_MODELS.get(kind, TrainSpec)
+def spec(kind: str, data: dict[str, Any]) -> Spec:
+    model: type[Spec] = CORPUS_MODELS.get(kind, TrainSpec)
     return build(model, {**data, "kind": kind})
 
 

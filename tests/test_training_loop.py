@@ -335,7 +335,7 @@ def test_a_log_that_lost_lines_is_said(tmp_path: Path) -> None:
 
 def test_quantised_without_its_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench\[quant\]'"):
+    with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench-lm\[quant\]'"):
         make_optimizer(torch.nn.Linear(1, 1), spec_of(quantize="nf4", lora={"rank": 2}))
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from specbench.decoding.drafters.model_tree import ModelTreeDrafter
+from specbench.decoding.drafters.model_tree import ModelTreeDrafter, draw_siblings
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import (
@@ -75,6 +75,23 @@ def test_the_optimum_by_sorting_is_that_of_all_sets(width: int, draws: str) -> N
         assert found == pytest.approx(smallest_bound(p, list(all_draws(q, width, draws))), abs=1e-9)
         if width == 1:
             assert found == pytest.approx(float(torch.minimum(p, q).sum()))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("support", [1, 2, 3, 4, WIDE])
+def test_the_optimum_where_the_drafter_has_few_tokens(width: int, support: int) -> None:
+    """Where the top tokens have all of the drafter's mass no other is drawn, and a node has fewer children."""
+    p, q = random_probs(support), normalized(random_probs(support + 100) * (torch.arange(WIDE) < support))
+    rows, generator = Distributions(q.log()[None], Sampling(1.0), q[None]), torch.Generator().manual_seed(0)
+    top = q.topk(min(width - 1, support)).indices.tolist()
+    rest = normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
+    drawn = [(float(rest[token]), (*top, token)) for token in range(WIDE) if rest[token] > 0] or [(1.0, tuple(top))]
+    children = draw_siblings(rows, 0, width, "top_and_one", generator)
+    assert tuple(children) in [tokens for _, tokens in drawn]
+    expected = smallest_bound(p, drawn)
+    assert optimal_acceptance(p, q, children, "top_and_one") == pytest.approx(expected)
+    if len(children) < width:  # also where the missing child is given as a token that is never drawn
+        assert optimal_acceptance(p, q, [*top, WIDE - 1], "top_and_one") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])

@@ -213,7 +213,7 @@ def test_a_rule_for_chains_does_not_take_a_drafter_of_trees(monkeypatch: pytest.
     DRAFTERS.names()
     monkeypatch.setattr(DRAFTERS, "_builtin", dict(DRAFTERS._builtin))
 
-    @DRAFTERS.register("bush", provides={"probs"}, tree_depth=lambda: 3)
+    @DRAFTERS.register("bush", provides={"probs"}, tree_shape=lambda: 3)
     def bush(models: object, sampling: Sampling) -> RandomTrees:
         return RandomTrees(4, 5)
 

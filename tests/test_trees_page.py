@@ -46,6 +46,8 @@ def test_the_chances_are_the_published_formulas_and_at_most_the_optimum() -> Non
 @pytest.mark.slow
 def test_the_page_of_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "METHODS", ("sd", "eagle3-chain"))
+    short = {"all": "sd", "150": "20"}
+    monkeypatch.setattr(trees, "AUDIT", [short.get(word, word) for word in trees.AUDIT])
     words = trees.run_words
 
     def shorter(*given: object) -> list[str]:
@@ -57,6 +59,7 @@ def test_the_page_of_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cells = {line.split(" | ")[0][2:]: line.rstrip(" |").split(" | ")[1:] for line in text.splitlines() if "| " in line}
     for method in ("sd", "eagle3-chain"):
         assert re.fullmatch(r"\d\.\d\d · \d+\.\d\d · greedy equal", cells[method][0])
+    assert re.search(r"^\| sd \| (lossless|undecided) \| 2/2 \| \d+ \| \d+ \| ", text, re.MULTILINE)
     ratio = r"\d+\.\d{3} \[\d+\.\d{3}, \d+\.\d{3}\]"
     for name in ("eagle3-chain ÷ sd, mgsm, temperature 0", "sd-block ÷ sd, mgsm, temperature 1"):
         assert re.fullmatch(ratio, cells[name][1]), name

@@ -11,6 +11,7 @@ from specbench.analysis.tune_trees import (
     Shape,
     TreeCosts,
     candidates,
+    chances_by_level,
     chances_by_rank,
     chances_of_nodes,
     costs_of,
@@ -57,12 +58,12 @@ def test_the_best_shape_is_that_of_the_dynamic_programme(chances: list[float]) -
 def test_the_size_and_the_depth_follow_from_the_costs() -> None:
     """Free drafts and verification: as many nodes as there may be. Costly levels: wide trees; costly nodes: few."""
     free = TreeCosts({0.0: 1.0, 64.0: 1.0}, (0.0, 0.0))
-    assert shapes(CHANCES, free, 24)[0].num_nodes == 24
-    deep, flat = (shapes(CHANCES, TreeCosts({0.0: 1.0, 24.0: 1.0}, (0.0, cost)), 24)[0] for cost in (0.01, 0.5))
+    assert shapes([CHANCES] * 16, free, 24)[0].num_nodes == 24
+    deep, flat = (shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 24.0: 1.0}, (0.0, cost)), 24)[0] for cost in (0.01, 0.5))
     assert deep.depth > flat.depth
-    steep = shapes(CHANCES, TreeCosts({0.0: 1.0, 64.0: 65.0}, (0.0, 0.0)), 24)[0]
+    steep = shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 64.0: 65.0}, (0.0, 0.0)), 24)[0]
     assert steep.num_nodes == 1
-    best = shapes(CHANCES, free, 8)[0]
+    best = shapes([CHANCES] * 16, free, 8)[0]
     assert best.tokens == best.speed == pytest.approx(1 + most_tokens(8, 8, CHANCES))
 
 
@@ -94,8 +95,20 @@ def test_costs_are_those_of_the_records() -> None:
 
 def test_chances_are_pooled_and_fall() -> None:
     own = [{"tree_ranks": [[50, 30], [40, 4], [30, 6]]}, {"tree_ranks": [[50, 30], [10, 1], [10, 2], [10, 9]]}, {}]
-    assert chances_by_rank(own) == [0.6, 0.1, 0.1], "the third may not exceed the second; the fourth has too few"
-    assert chances_by_rank([{"tree_ranks": [[90, 0]]}]) == [] == chances_by_rank([{}])
+    assert chances_by_rank([each.get("tree_ranks", []) for each in own]) == [0.6, 0.1, 0.1], (
+        "the third may not exceed the second; the fourth has too few"
+    )
+    assert chances_by_rank([[[90, 0]]]) == [] == chances_by_rank([[]])
+
+
+def test_chances_of_each_level() -> None:
+    own = [{"tree_levels": [[[40, 30], [40, 4]], [[30, 3]], [[3, 3]]]}, {"tree_levels": [[[60, 20]]]}, {}]
+    assert chances_by_level(own) == [[0.5, 0.1], [0.1]], "the third level was judged too rarely"
+    assert chances_by_level([{}]) == []
+    made = with_shape(load_method("medusa"), 4, [[0.5, 0.4], [0.9], [0.1]])
+    assert made.drafter.options["head_chances"] == [[0.5, 0.4], [0.9]] and made.num_draft_tokens == 2
+    best = shapes([[0.5, 0.4], [0.9], [0.1]], TreeCosts({0.0: 1.0, 9.0: 1.0}, (0.0, 0.0)), 4)[0]
+    assert (best.num_nodes, best.depth) == (4, 2) and best.tokens == pytest.approx(1 + 0.5 + 0.4 + 0.45 + 0.36)
 
 
 def test_a_second_run_tries_the_best_and_its_neighbours() -> None:
@@ -107,9 +120,9 @@ def test_a_second_run_tries_the_best_and_its_neighbours() -> None:
 def test_which_methods_have_a_shape() -> None:
     names = ("sd-tree", "token-recycling", "eagle", "eagle2", "medusa", "sd", "lookahead", "routed", "hf-sd", "fsd")
     assert [name for name in names if has_shape(load_method(name))] == [
-        "sd-tree", "token-recycling", "eagle",
+        "sd-tree", "token-recycling", "eagle", "medusa",
     ]  # fmt: skip
-    made = with_shape(load_method("sd-tree"), 3, CHANCES, 9)
+    made = with_shape(load_method("sd-tree"), 3, [CHANCES] * 9)
     assert made.drafter.options["widths"] is None and made.drafter.options["depth"] == made.num_draft_tokens == 3
     assert made.name == "nodes-3-depth-3"
 
@@ -131,7 +144,7 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
     ("options", "problem"),
     [
         ({"method": "sd-tree", "lengths": "2,4"}, "--lengths 2,4: sd-tree drafts trees: give --sizes"),
-        ({"method": "sd", "sizes": "2,4"}, "--sizes 2,4: the drafter of sd has no num_nodes, depth and rank_chances"),
+        ({"method": "sd", "sizes": "2,4"}, "--sizes 2,4: the drafter of sd has no shape to choose"),
         ({"method": "sd-tree", "sizes": "4,x"}, "--sizes x: not a number of draft tokens from 1 to 512"),
         ({"method": "sd-tree", "sizes": "4,0"}, "--sizes 0: not a number of draft tokens"),
         ({"method": "sd-tree", "sizes": "4"}, "--sizes: one size shows no costs by size"),

@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from transformers import DynamicCache
 
-from specbench.decoding.tree_shape import best_shape
+from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.static_passes import PassShape
 from specbench.models.tree_attention import by_layer_type, tree_inputs
 
-CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 DEPTH = 5
 ACCEPTED = 3  # nodes of the accepted path
 NUM_RESAMPLES = 2000
@@ -37,7 +36,7 @@ class Step:
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randint(0, model.vocab_size, (num_cached + num_tokens,), generator=generator).tolist()
         self.ids, self.tree_ids = drawn[: num_cached + 1], drawn[num_cached + 1 :]
-        self.parents = best_shape(CHANCES, num_tokens - 1, DEPTH).parents
+        self.parents = best_shape(USUAL_CHANCES, num_tokens - 1, DEPTH).parents
         self.path = next(
             path for node in reversed(range(num_tokens - 1)) if len(path := self.path_to(node)) == ACCEPTED
         )

@@ -25,6 +25,7 @@ from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
+from specbench.specs.servers import ServerSpec, ServersSpec, SpeculationSpec
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
 from tools.surroundings import EXIT_CODES, VARIABLES
@@ -39,6 +40,10 @@ def pages() -> dict[str, str]:
         "components": components(),
         "suites": keys(
             "Keys of suites and boards", {"Suites and boards": SuiteSpec, "Published tables": PublishedTable}
+        ),
+        "servers": keys(
+            "Keys of a servers file",
+            {"Servers": ServersSpec, "One server": ServerSpec, "Speculation of a server": SpeculationSpec},
         ),
         "training": training(),
         "metrics": metrics(),

@@ -1,6 +1,6 @@
 """Measures the methods that draft trees, and computes the chances of the rules for trees.
 
-With --write it writes docs/measured/trees.md. This takes about five minutes on one core, on which nothing else should
+With --write it writes docs/measured/trees.md. This takes about an hour on one core, on which nothing else should
 run. The same command continues with the runs in runs/trees; delete that folder to measure again.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from specbench.analysis.audit_report import AuditReport, p_value
 from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
 from specbench.decoding.proposal import Draws, TreeProposal
@@ -28,7 +29,8 @@ from specbench.results.comparison_input import of_subsets
 from specbench.results.environment import environment
 from specbench.results.paired import pair_up
 from specbench.results.runs import RecordedRun, finished_run
-from specbench.results.units import NULL, number, with_interval
+from specbench.results.units import NULL, counted, number, with_interval
+from specbench.results.verdict import NUM_TOKENS as NUM_DRAWN
 from tools.bench_trees import WANTED, Step, measure, median_ratio
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "trees.md"
@@ -53,6 +55,22 @@ METHODS_TEXT = """## Methods
 Decoding is greedy, on {device}, with torch {torch}.
 Prompts: {prompts}. Cells: τ · speed-up over AR with its 95 % interval over prompts · verdict.
 There is no interval for fewer than {least} prompts.
+
+```bash
+{command}
+```
+
+"""
+AUDIT = (
+    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "150", "--temperature", "0.6", "--threads",
+    "1",
+)  # fmt: skip
+VERDICTS_TEXT = """
+## Verdicts
+
+What an [audit](../notes/losslessness.md) says of every method: on {prompts} decoded greedily, and on {draws} draws of
+up to {tokens} tokens at temperature {temperature:g}. The control ({control}) was {caught}. A dash stands where nothing
+was compared, counted or drawn.
 
 ```bash
 {command}
@@ -113,6 +131,49 @@ def methods_table(run: RecordedRun) -> str:
     methods, tasks = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     lines = [[method, *(cells[method, task] for task in tasks)] for method in methods if method != "ar"]
     return markdown_table(["method", *tasks], lines)
+
+
+def audited(file: Path) -> AuditReport:
+    """Audits into a file, unless it exists. Returns the report."""
+    words = [*AUDIT, "--output", str(file)]
+    print(command_of(words), flush=True)
+    if not file.exists():
+        done = subprocess.run(
+            [sys.executable, "-m", "specbench", *words], stdout=subprocess.DEVNULL, check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        if not file.exists():  # an audit that finds a lossy method exits with 1 and has a report
+            done.check_returncode()
+    return AuditReport.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def verdicts_part(report: AuditReport) -> str:
+    """Returns the table of verdicts with its text."""
+    assert report.control is not None
+    text = VERDICTS_TEXT.format(
+        prompts=counted(report.noise.num_prompts, "prompt"), draws=report.num_draws, tokens=NUM_DRAWN,
+        temperature=report.temperature, control=report.control.name,
+        caught="caught" if report.control.caught else "NOT caught", command=command_of(AUDIT),
+    )  # fmt: skip
+    lines = []
+    for each in report.verdicts:
+        greedy, draws = each.greedy, each.distribution
+        accepted = [None if part is None else part.num_accepted for part in (greedy, draws)]
+        lines.append([
+            each.method, each.verdict, NULL if greedy is None else f"{greedy.num_equal}/{greedy.num_prompts}",
+            *(NULL if number is None else str(number) for number in accepted),
+            NULL if draws is None else p_value(draws.p_value), each.reason or "",
+        ])  # fmt: skip
+    columns = [
+        "method",
+        "verdict",
+        "greedy = AR",
+        "accepted tokens, greedy",
+        "accepted tokens, draws",
+        "p-value",
+        "reason",
+    ]
+    return text + markdown_table(columns, lines) + "\n"
 
 
 def speed_ratio(run: RecordedRun, method: str, other: str) -> str:
@@ -199,7 +260,8 @@ def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int]
     )
     speeds = SPEEDS_TEXT.format(pairs=num_pairs, tokens=NUM_TOKENS, cached=NUM_CACHED, commands="\n".join(commands))
     table = markdown_table(["ratio", "wanted", "measured"], lines)
-    return f"{HEAD}{text}{methods_table(run)}\n{speeds}{table}\n{rules_part()}\n"
+    verdicts = verdicts_part(audited(work / "audit.json"))
+    return f"{HEAD}{text}{methods_table(run)}\n{verdicts}{speeds}{table}\n{rules_part()}\n"
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec
 
 NUM_DRAW_PROMPTS = 3
+MIN_ACCEPTED = 20  # draft tokens: what follows fewer of them says little of a method
 AR = "ar"
 CONTROL = ""  # no method has this name
 
@@ -116,10 +117,12 @@ class Audit:
         except ConfigError as error:
             subject.refuse("greedy", error)
             return None
-        counts = all(generation.external is None for generation in made)
-        num_judged = sum(step.num_judged for generation in made for step in generation.steps) if counts else None
+        steps = [step for generation in made for step in generation.steps]
+        counts = [sum(step.num_judged for step in steps), sum(step.num_accepted for step in steps)]
+        if any(generation.external is not None for generation in made):
+            counts = []
         outputs = [generation.token_ids for generation in made]
-        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged)
+        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, *counts)
 
     def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
         """Returns the distribution test of every method that draws, and of the control, over one table of exact
@@ -198,8 +201,11 @@ def reasons_for_doubt(
 ) -> list[str]:
     """Returns why parts of the evidence that pass prove nothing."""
     found = []
-    if subject.num_draft_tokens and greedy is not None and greedy.num_judged == 0:
-        found.append("none of its draft tokens was judged in greedy decoding")
+    if subject.num_draft_tokens and greedy is not None:
+        if greedy.num_judged == 0:
+            found.append("none of its draft tokens was judged in greedy decoding")
+        elif greedy.num_accepted is not None and greedy.num_accepted < MIN_ACCEPTED:
+            found.append(f"{too_few(greedy.num_accepted)} in greedy decoding: give more prompts (--limit, --subset)")
     if (draws := judged.get(subject.name)) is not None:
         if control is not None and not control.caught:
             found.append(f"not enough draws: the control ({control.name}) was not caught")
@@ -207,7 +213,13 @@ def reasons_for_doubt(
             found.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and draws.num_drafted == 0:
             found.append("it drafted nothing in the draws")
+        elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
+            found.append(f"{too_few(draws.num_accepted)} in the draws: give more --draws")
     return found
+
+
+def too_few(num_accepted: int) -> str:
+    return f"a verdict needs {MIN_ACCEPTED} accepted draft tokens, and there were {num_accepted}"
 
 
 GREEDY = Sampling(0.0)

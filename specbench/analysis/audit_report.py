@@ -174,7 +174,7 @@ WORDS = (
     "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; the "
     "method cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly tied. diverged: "
     "outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. undecided: no "
-    "difference was found, but this audit could not have found one; the method's line says why."
+    "difference was found, but this audit was too weak to find one; the method's line says why."
 )
 COLUMNS: tuple[Column, ...] = (
     *words("method"), *words("verdict", folds=False),

@@ -24,6 +24,7 @@ from specbench.analysis.fairness_runs import (
 )
 from specbench.analysis.representation import Representation, representation
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.extras import require
 from specbench.core.progress import Say, say_nothing
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
@@ -100,12 +101,15 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
     common = common_records([run for run, _ in methods], request.tasks, request.subsets)
     row = common.runs[0].rows[0]
     set_threads(request.threads, row.target.startswith(EMBEDDED))
+    languages = [group.language for group in common.groups.values() if group.language and known(group.language)]
+    if request.samples and languages:
+        require("lingua", "--samples")
     progress("loading models")
     loader = ModelLoader(request.device, request.dtype)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
     sums = sums_of_entries(request, common, entries, target, progress)
-    texts = represented(request, common, entries, progress)
+    texts = represented(request, languages, entries, progress)
     tasks = tasks_of(list(common.groups.values()))
     comparison = None
     if pair:
@@ -148,11 +152,10 @@ def sums_of_entries(
 
 
 def represented(
-    request: FairnessRequest, common: CommonRecords, entries: Sequence[DrafterEntry], progress: Say
+    request: FairnessRequest, languages: Sequence[str], entries: Sequence[DrafterEntry], progress: Say
 ) -> dict[int, Representation]:
     """Returns by draft model the languages of the texts that it writes on an empty prompt; empty where no group has
-    one."""
-    languages = [row.language for row in common.groups.values() if row.language and known(row.language)]
+    one of the `languages`."""
     models: dict[int, CausalLM] = {id(entry.model): entry.model for entry in entries if entry.model is not None}
     if not request.samples or not languages:
         return {}

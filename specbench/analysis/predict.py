@@ -206,7 +206,7 @@ class RecordedRow:
     @classmethod
     def of(cls, run: RecordedRun, row: Row, machine: Machine) -> "RecordedRow":
         """Raises ConfigError for an external decoder, and where the pass times of the method are not given."""
-        method, records, task = run.method_of(row), run.records_of_row(row), run.task_of(row)
+        method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
         own = [with_own_passes(record["methods"][method.name], method.decodes_with) for record in records]

@@ -13,11 +13,13 @@ from rich.console import Console
 from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import choose_device
 from specbench.results.bootstrap import Metric
 from specbench.results.environment import check_takes, environment
 from specbench.results.execute import measure_into
@@ -85,7 +87,7 @@ class TrialRun:
 
     @property
     def _scoring(self) -> dict[str, ScoringSpec]:
-        return {cell.subset: ScoringSpec.of(cell.task) for cell in self.cells}
+        return {cell.subset: ScoringSpec.of(cell.task, is_installed("lingua")) for cell in self.cells}
 
     def metrics(self, name: str) -> dict[str, Metric]:
         """Returns every metric of one method over all subsets."""
@@ -251,7 +253,7 @@ def check_files(request: Request) -> None:
     options = request.options
     if request.leaderboard is not None and options.device_map == "none":
         set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
-        check_takes(request.leaderboard, options.device)
+        check_takes(request.leaderboard, str(choose_device(options.device)))
 
 
 def finish(

@@ -1,8 +1,8 @@
 """`specbench tune` for draft trees: the shape with the most expected tokens per time, by measured chances and costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile, zip_longest
 from statistics import fmean
 
 import numpy as np
@@ -11,34 +11,56 @@ from specbench.analysis.trials import TrialRun
 from specbench.analysis.tune import TunedPreset, Tuner
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.tree_shape import best_shape
+from specbench.core.trees import depths
+from specbench.decoding.drafters.medusa import CHANCES
+from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.results.units import with_interval
 from specbench.running.records import Generation
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 
+LevelChances = Sequence[Sequence[float]]  # by level of the tree, then by rank
 SIZES = (4, 8, 16, 32, 64)
 MOST = 512  # nodes
-PRIOR = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)  # chances by rank that shape the trees of the first run
 MAX_DEPTH = 16
 MIN_JUDGED = 20  # children of a rank: a chance from fewer is left out
 NUM_CANDIDATES = 3  # shapes that are run
 
 
 def has_shape(method: MethodSpec) -> bool:
-    """Returns whether the trees of a method can get their shape from chances by rank; not those that grow (`top_k`)."""
+    """Returns whether the trees of a method can get their shape from chances by rank, for all levels or for each head;
+    not those that grow (`top_k`)."""
     if method.decoder is not None or method.routes is not None or method.drafter.options.get("top_k") is not None:
         return False
-    return {"num_nodes", "rank_chances", "depth"} <= set(DRAFTERS.options_model(method.drafter.type).model_fields)
+    return has_heads(method) or {"num_nodes", "rank_chances", "depth"} <= known_options(method)
 
 
-def with_shape(method: MethodSpec, num_nodes: int, rank_chances: Sequence[float], depth: int) -> MethodSpec:
-    """Returns the method with trees of the best shape of this size and at most this depth, named after both."""
-    depth = len(best_shape(rank_chances, num_nodes, depth).levels)
+def has_heads(method: MethodSpec) -> bool:
+    """Returns whether the trees of a method get their shape from chances for each head."""
+    return {"num_nodes", "head_chances"} <= known_options(method)
+
+
+def known_options(method: MethodSpec) -> set[str]:
+    return set(DRAFTERS.options_model(method.drafter.type).model_fields)
+
+
+def usual_chances(method: MethodSpec) -> LevelChances:
+    """Returns the chances that shape the trees of the first run."""
+    if not has_heads(method):
+        return [USUAL_CHANCES] * MAX_DEPTH
+    given: LevelChances | None = method.drafter.options["head_chances"]
+    return given or CHANCES
+
+
+def with_shape(method: MethodSpec, num_nodes: int, level_chances: LevelChances) -> MethodSpec:
+    """Returns the method with trees of the best shape of this size, named after size and depth."""
+    depth = best_shape_by_level(level_chances, num_nodes).depth
     data = method.model_dump(exclude={"sweep"})
-    shape = {"widths": None, "num_nodes": num_nodes, "rank_chances": list(rank_chances), "depth": depth}
-    known = DRAFTERS.options_model(method.drafter.type).model_fields
-    data["drafter"] |= {name: value for name, value in shape.items() if name in known}
+    shape = {
+        "widths": None, "num_nodes": num_nodes, "rank_chances": list(level_chances[0]), "depth": depth,
+        "head_chances": [list(chances) for chances in level_chances[:depth]],
+    }  # fmt: skip
+    data["drafter"] |= {name: value for name, value in shape.items() if name in known_options(method)}
     return build(MethodSpec, {**data, "name": f"nodes-{num_nodes}-depth-{depth}", "num_draft_tokens": depth})
 
 
@@ -71,12 +93,18 @@ class TreeCosts:
         return verifying + fixed + per_level * depth
 
 
-def chances_by_rank(generations: Sequence[Generation]) -> list[float]:
+def chances_by_level(generations: Sequence[Generation]) -> list[list[float]]:
+    """Returns the measured chances by rank of each level, up to the first level without any."""
+    levels = zip_longest(*(generation.get("tree_levels", ()) for generation in generations), fillvalue=())
+    return list(takewhile(bool, map(chances_by_rank, levels)))
+
+
+def chances_by_rank(counts: Iterable[Sequence[Sequence[int]]]) -> list[float]:
     """Returns the measured chance of each rank: accepted ÷ judged children, made falling; ranks with too few judged
-    children, and those never accepted, are left out."""
+    children, and those never accepted, are left out. `counts`: [judged, accepted] by rank, of each generation."""
     judged: list[int] = []
     accepted: list[int] = []
-    for ranks in (generation.get("tree_ranks", ()) for generation in generations):
+    for ranks in counts:
         missing = [0] * (len(ranks) - len(judged))
         judged, accepted = [*judged, *missing], [*accepted, *missing]
         for rank, (num_judged, num_accepted) in enumerate(ranks):
@@ -104,7 +132,7 @@ def costs_of(generations: Mapping[str, Sequence[Generation]], baseline: Sequence
     return TreeCosts(verifying, (max(0.0, float(fixed)), max(0.0, float(per_level))))
 
 
-def shapes(rank_chances: Sequence[float], costs: TreeCosts, most: int) -> list[Shape]:
+def shapes(level_chances: LevelChances, costs: TreeCosts, most: int) -> list[Shape]:
     """Returns for every size up to `most` the depth with the most expected tokens per cost, the best size first.
 
     The best tree of a size and depth is that of the dynamic programme of arXiv:2402.12374, §4.1; the depth and the size
@@ -113,10 +141,11 @@ def shapes(rank_chances: Sequence[float], costs: TreeCosts, most: int) -> list[S
     found = []
     for num_nodes in range(1, most + 1):
         tried = []
-        for depth in range(1, min(num_nodes, MAX_DEPTH) + 1):
-            shape = best_shape(rank_chances, num_nodes, depth)
-            tokens = 1.0 + sum(chances_of_nodes(shape.parents, [rank_chances[rank] for rank in shape.ranks]))
-            tried.append(Shape(len(shape.parents), len(shape.levels), tokens, tokens / costs.step(num_nodes, depth)))
+        for depth in range(1, min(num_nodes, len(level_chances)) + 1):
+            shape = best_shape_by_level(level_chances[:depth], num_nodes)
+            places = zip(depths(shape.parents), shape.ranks, strict=True)
+            tokens = 1.0 + sum(chances_of_nodes(shape.parents, [level_chances[d - 1][rank] for d, rank in places]))
+            tried.append(Shape(len(shape.parents), shape.depth, tokens, tokens / costs.step(num_nodes, depth)))
         found.append(max(tried, key=lambda shape: shape.speed))
     return sorted(found, key=lambda shape: shape.speed, reverse=True)
 
@@ -141,18 +170,19 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     """Returns the method with the shape of trees that decodes the most tokens per second. One run measures chances by
     rank and costs by size; they name three shapes, of which a second run takes the fastest."""
     trials = tuner.trials
-    probes = {with_shape(trials.base, size, PRIOR, MAX_DEPTH).name: size for size in sizes}
-    methods = [with_shape(trials.base, size, PRIOR, MAX_DEPTH) for size in probes.values()]
-    run = trials.run("sizes-" + "-".join(map(str, sizes)), methods)
-    chances, costs = measured(run, list(probes))
+    probes = {made.name: made for made in (with_shape(trials.base, n, usual_chances(trials.base)) for n in sizes)}
+    run = trials.run("sizes-" + "-".join(map(str, sizes)), list(probes.values()))
+    chances, costs = measured(run, list(probes), has_heads(trials.base))
     ranked = shapes(chances, costs, max(sizes))
+    lists = [", ".join(f"{chance:g}" for chance in level) for level in chances]
+    by_rank = "; ".join(f"head {n}: {each}" for n, each in enumerate(lists, 1)) if has_heads(trials.base) else lists[0]
     tuner.decide(
-        f"chance of a child to be the accepted one, by rank: {', '.join(f'{chance:g}' for chance in chances)}; cost of "
-        "a step without drafting, in target passes, by draft tokens: "
+        f"chance of a child to be the accepted one, by rank: {by_rank}; cost of a step without drafting, in target "
+        "passes, by draft tokens: "
         + ", ".join(f"{size:.3g}: {cost:.2f}" for size, cost in sorted(costs.verifying.items()))
         + f"; drafting costs {costs.drafting[0]:.3f} and {costs.drafting[1]:.3f} for each level"
     )
-    chosen = [with_shape(trials.base, shape.num_nodes, chances, shape.depth) for shape in candidates(ranked)]
+    chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in candidates(ranked)]
     second = trials.run("shapes-" + "-".join(method.name for method in chosen), chosen)
     found = {method.name: second.metrics(method.name) for method in chosen}
     best = max(chosen, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
@@ -168,11 +198,14 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     return [TunedPreset("", best.model_copy(update={"name": trials.base.name}), found[best.name])]
 
 
-def measured(run: TrialRun, names: Sequence[str]) -> tuple[list[float], TreeCosts]:
-    """Returns the chances by rank and the costs that a run measured. Raises ConfigError where nothing was accepted."""
+def measured(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[LevelChances, TreeCosts]:
+    """Returns the chances by rank, for each level or the same for all, and the costs that a run measured. Raises
+    ConfigError where nothing was accepted."""
     own = {name: [record["methods"][name] for record in run.records] for name in names}
-    chances = chances_by_rank([generation for each in own.values() for generation in each])
-    if not chances:
+    generations = [generation for each in own.values() for generation in each]
+    common = chances_by_rank(generation.get("tree_ranks", ()) for generation in generations)
+    chances = chances_by_level(generations) if by_level else [common] * MAX_DEPTH
+    if not chances or not common:
         raise ConfigError(
             "no draft token of this slice was accepted often enough to shape a tree: give more examples with "
             "--calibration or --limit, or another drafter"

@@ -31,6 +31,7 @@ from specbench.running.blocks import prompt_digest
 from specbench.running.calibration import Loaded
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_file
+from specbench.specs.composition import tree_levels
 from specbench.specs.method import CalibrationSpec, MethodSpec
 
 SEAL = "# As `specbench tune` wrote it, digest of the lines below: "
@@ -80,13 +81,12 @@ def checked_numbers(method: MethodSpec, lengths: Sequence[str] | None, sizes: Se
         return list(SIZES) if sizes is None else checked_sizes(sizes)
     if sizes is not None:
         raise ConfigError(
-            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no num_nodes, depth and rank_chances: give "
+            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no shape to choose: give "
             "--lengths, or leave it out"
         )
     if lengths is not None:
         return checked_lengths(lengths, method)
-    deepest = method.drafter.features.tree_depth
-    longest = max(LENGTHS) if deepest is None else deepest(**method.drafter.options)
+    longest = tree_levels(method.drafter) or max(LENGTHS)
     return checked_lengths([str(length) for length in LENGTHS if length <= longest] or [str(longest)], method)
 
 

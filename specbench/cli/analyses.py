@@ -9,6 +9,7 @@ import typer
 from specbench.cli.arguments import PAIR, SamplePrompt, command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
@@ -115,6 +116,7 @@ def languages(
     """
     from specbench.specs.languages import known
 
+    require("lingua", "specbench languages")
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
         if not 0 < value < float("inf"):
             raise ConfigError(f"{option} {value:g}: must be above 0")

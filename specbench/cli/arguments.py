@@ -40,8 +40,8 @@ def takes_run_options(
     """Returns a decorator that replaces a command's parameter `options` with the options of a run.
 
     The command is called with a RunOptions of their values. `only` and `without` select fields of RunOptions; the
-    others keep their defaults. `defaults`, `helps`: defaults and help texts, by field, that differ from those of
-    `specbench run`.
+    others keep their defaults, as do parameters of the command itself that are in `without`. `defaults`, `helps`:
+    defaults and help texts, by field, that differ from those of `specbench run`.
     """
     names = [name for name in RUN_OPTIONS if name in only and name not in without]
 
@@ -49,8 +49,10 @@ def takes_run_options(
         options = [_parameter(name, helps.get(name), (defaults or {}).get(name)) for name in names]
         signature = inspect.signature(function, eval_str=True)
         parameters = [
-            each for own in signature.parameters.values() for each in (options if own.name == "options" else [own])
-        ]
+            each
+            for own in signature.parameters.values() if own.name not in without
+            for each in (options if own.name == "options" else [own])
+        ]  # fmt: skip
 
         @wraps(function)
         def call(**given: Any) -> Any:

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 def run(
     task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
     method: Annotated[
-        str, typer.Option(help="Names or YAML files of methods, separated by commas; ar is always measured too.")
-    ],
+        str | None, typer.Option(help="Names or YAML files of methods, separated by commas; ar is always measured too.")
+    ] = None,
     *,
+    servers: Annotated[
+        str | None,
+        typer.Option(help="YAML file of running servers: one is ar, each other a method, in place of --method."),
+    ] = None,
     options: RunOptions,
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
@@ -58,13 +62,19 @@ def run(
         from specbench.tasks.judge.judgements import judging_of
 
         judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
+    load_pair = None
+    if servers is not None:
+        from specbench.served.server import load_served
+
+        load_pair = load_served
     request = Request(
-        split(task), split(method), options, command_line(), output=path("--output", output),
+        split(task), split(method or ""), options, command_line(), output=path("--output", output),
+        servers=path("--servers", servers),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
         loggers=split(log or ""),
     )  # fmt: skip
-    outcome = execute(request, stderr)
+    outcome = execute(request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, lambda: run_tables(outcome))
     if not as_json:
@@ -75,6 +85,7 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
     """Yields the tables of a run: those of its rows, then the comparison, the draft trees and the breakdown of each
     task, and an overview of several tasks."""
     from specbench.results.breakdown import breakdown_table
+    from specbench.results.served import served_table
     from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
 
     yield from map(run_table, outcome.tables())
@@ -84,7 +95,7 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
             yield comparison_table(group)
         if any(row.value("tree_nodes") is not None for row in group):
             yield tree_table(group)
-        yield breakdown_table(group)
+        yield breakdown_table(group) if group[0].served is None else served_table(group)
     if len(groups) > 1:
         yield overview_table(groups)
 

@@ -13,9 +13,9 @@ from specbench.cli.help.parameters import Parameter, described
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.specs.components import AnySpec
+from specbench.core.extras import require
+from specbench.specs.components import AnySpec, Spec
 from specbench.specs.run_options import RunOptions
-from specbench.training.kinds import DescribedSpec
 from specbench.training.spec import BLOCKS, CORPUS_MODELS, DEFAULTS, EXAMPLES, HEADS, NOT_FOR_HEADS, TrainSpec
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -35,7 +35,7 @@ Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
     """Yields the keys of a kind of training; keys of nested specs have dotted names."""
-    model: type[DescribedSpec] = TrainSpec if kind in DEFAULTS else CORPUS_MODELS[kind]
+    model: type[Spec] = TrainSpec if kind in DEFAULTS else CORPUS_MODELS[kind]
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
         has_effect = block == kind or block not in (*BLOCKS, *(NOT_FOR_HEADS if kind in HEADS else ()))
@@ -43,7 +43,7 @@ def spec_keys(kind: str) -> Iterator[Parameter]:
             yield parameter
 
 
-def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
+def nested_keys(model: type[Spec], place: str, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
     """Yields the keys of a spec in order; the keys of an optional nested spec follow its own key."""
     parameters = described(model, place, defaults, set())
     for parameter, field in zip(parameters, model.model_fields.values(), strict=True):
@@ -55,10 +55,10 @@ def nested_keys(model: type[DescribedSpec], place: str, defaults: Mapping[str, A
             yield from nested_keys(part, key, {})
 
 
-def nested_spec(annotation: Any) -> type[DescribedSpec] | None:
+def nested_spec(annotation: Any) -> type[Spec] | None:
     """Returns the spec type of a key's value, or None. A mapping, whose keys the user chooses, has none."""
     types = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
-    return next((each for each in types if isinstance(each, type) and issubclass(each, DescribedSpec)), None)
+    return next((each for each in types if isinstance(each, type) and issubclass(each, Spec)), None)
 
 
 def key_lines(parameter: Parameter) -> list[str]:
@@ -91,81 +91,59 @@ ROWS = (
 )
 
 
-@train.command(cls=WithKeys)
-@takes_run_options(only=("target", "target_revision", *DATA), data=ROWS)
-def ngram(
-    corpus: Corpus = None,
-    more: MoreFiles = None,
-    config: Config = None,
-    task: Task = None,
-    *,
-    options: RunOptions,
-    text: Texts = None,
-    column: Column = None,
-    order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")] = None,
-    output: Annotated[
-        str | None, typer.Option(help="Folder of the model; an existing n-gram model is replaced.")
-    ] = None,
-    seed: Seed = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['ngram']}")] = None,
-) -> None:
-    """Count n-grams of texts in the target's tokens; the model drafts for the method ngram."""
-    given = {**corpus_options(corpus, more, column, task, text, options), "order": order, "seed": seed}
-    make_from_corpus("ngram", config, given, output, set_)
-
-
-@train.command(cls=WithKeys)
-@takes_run_options(only=("target", "target_revision", *DATA), data=ROWS)
-def retrieval(
-    corpus: Corpus = None,
-    more: MoreFiles = None,
-    config: Config = None,
-    task: Task = None,
-    *,
-    options: RunOptions,
-    text: Texts = None,
-    column: Column = None,
-    output: Annotated[
-        str | None, typer.Option(help="Folder of the datastore; an existing datastore is replaced.")
-    ] = None,
-    seed: Seed = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES['retrieval']}")] = None,
-) -> None:
-    """Sort the tokens of texts into a datastore; the method rest drafts what follows there."""
-    given = {**corpus_options(corpus, more, column, task, text, options), "seed": seed}
-    make_from_corpus("retrieval", config, given, output, set_)
-
-
-def corpus_options(
-    corpus: list[str] | None, more: list[str] | None, column: str | None, task: str | None, text: list[str] | None,
-    options: RunOptions,
-) -> dict[str, Any]:  # fmt: skip
-    """Returns the options of the target and of the texts by key."""
-    return {
-        "target": options.target, "target_revision": options.target_revision, **data_options(task, text, options),
-        "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column,
-    }  # fmt: skip
-
-
+CORPUS_KINDS = {
+    "ngram": "Count n-grams of texts in the target's tokens; the model drafts for the method ngram.",
+    "retrieval": "Sort the tokens of texts into a datastore; the method rest drafts what follows there.",
+}
+MADE = {"ngram": "n-gram model", "retrieval": "datastore"}
 DRAFTING = {"ngram": "ngram", "retrieval": "rest"}  # the method that drafts with the model
 
 
-def make_from_corpus(
-    kind: str, config: str | None, options: Mapping[str, Any], output: str | None, overrides: list[str] | None
-) -> None:
-    """Makes a model of a corpus and prints a line about it."""
-    from specbench.training.corpus import build_from_corpus
+def corpus_trainer(kind: str) -> Callable[..., None]:
+    """Returns the command of one kind of model that is made of a corpus."""
 
-    path("--output", output)
-    spec = settings(CORPUS_MODELS[kind], kind, config, {**options, "output": output}, overrides)
-    try:
-        record = build_from_corpus(spec, stderr, command_line())
-    except KeyboardInterrupt:
-        stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
-        sys.exit(INTERRUPTED)
-    folder = Path(spec.output)
-    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"draft with it: --method {DRAFTING[kind]} --set drafter.path={folder}", soft_wrap=True)
+    @takes_run_options(
+        only=("target", "target_revision", *DATA),
+        without=() if "order" in CORPUS_MODELS[kind].model_fields else ("order",),
+        data=ROWS,
+    )
+    def command(
+        corpus: Corpus = None,
+        more: MoreFiles = None,
+        config: Config = None,
+        task: Task = None,
+        *,
+        options: RunOptions,
+        text: Texts = None,
+        column: Column = None,
+        order: Annotated[
+            int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")
+        ] = None,
+        output: Annotated[
+            str | None, typer.Option(help=f"Folder of the {MADE[kind]}; an existing {MADE[kind]} is replaced.")
+        ] = None,
+        seed: Seed = None,
+        set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
+    ) -> None:
+        from specbench.training.corpus import build_from_corpus
+
+        path("--output", output)
+        given = {
+            "target": options.target, "target_revision": options.target_revision, **data_options(task, text, options),
+            "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
+            "seed": seed, "output": output,
+        }  # fmt: skip
+        spec = settings(CORPUS_MODELS[kind], kind, config, given, set_)
+        try:
+            record = build_from_corpus(spec, stderr, command_line())
+        except KeyboardInterrupt:
+            stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
+            sys.exit(INTERRUPTED)
+        folder = Path(spec.output)
+        stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
+        stderr.print(f"draft with it: --method {DRAFTING[kind]} --set drafter.path={folder}", soft_wrap=True)
+
+    return command
 
 
 NUM_STEPS = {
@@ -205,8 +183,6 @@ def trainer(kind: str) -> Callable[..., None]:
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.training.command import measurement_command, run_training
-
         path("--output", output)
         given = {
             **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
@@ -214,6 +190,8 @@ def trainer(kind: str) -> Callable[..., None]:
             "dtype": dtype, "device": device,
         }  # fmt: skip
         spec = settings(TrainSpec, kind, config, given, set_)
+        from specbench.training.command import measurement_command, run_training
+
         record = run_training(spec, options.threads, stderr, command_line())
         if record is None:  # another process reports, or the training was already finished
             return
@@ -228,6 +206,7 @@ def settings(
     model: type[AnySpec], kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None
 ) -> AnySpec:
     """Returns the checked settings of --config, the options and --set."""
+    require("accelerate", f"specbench train {kind}")
     from specbench.training.command import read_settings
 
     return read_settings(model, kind, path("--config", config), options, overrides or [])
@@ -275,5 +254,7 @@ KINDS = {
     "eagle": "Train an EAGLE-1 head, which EAGLE-2 uses too, on what the target generates.",
     "eagle3": "Train an EAGLE-3 head on what the target generates.",
 }
+for kind, about_it in CORPUS_KINDS.items():
+    train.command(kind, cls=WithKeys, help=about_it)(corpus_trainer(kind))
 for kind, about_it in KINDS.items():
     train.command(kind, cls=WithKeys, help=about_it + " The same command resumes.")(trainer(kind))

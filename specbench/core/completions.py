@@ -22,6 +22,7 @@ from pydantic.dataclasses import dataclass
 
 from specbench.core.console import say, stderr
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 LEAST_SECRET = 8  # characters
@@ -124,12 +125,13 @@ class RequestFailed(Exception):
 class Completions:
     """A server at `url`, which errors call `setting`. It is thread-safe.
 
-    Raises ConfigError if the environment has no key.
+    Raises ConfigError if the environment has no key, or openai is not installed.
     """
 
     def __init__(
         self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
     ) -> None:
+        require("openai", setting)
         self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
         self._warned = threading.Lock()  # held once the user was warned

@@ -1,5 +1,5 @@
-"""Registries of components: names mapped to factories of drafters, rules, bridges, decoders, readers, scorers and task
-sources, from this package and from plug-ins.
+"""Registries of components: names mapped to factories of drafters, rules, bridges, decoders, readers, scorers, task
+sources and serving engines, from this package and from plug-ins.
 
 The keyword-only parameters of a factory are the options of the component; their annotations and defaults are the
 schema.
@@ -208,10 +208,10 @@ class DrafterFeatures:
         `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, and in
         brackets how to get it.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
-    tree_depth: for a drafter whose proposals may be trees; it maps the drafter's options to the number of levels, and
-        raises ConfigError for options that do not fit. tree_shape: maps them to the largest tree (`parents` of the
-        nodes, and their `ranks`, −1 for tokens that cannot be accepted), or to None if it grows as it is drafted.
-        draws: for trees; maps them to the ways in which the children of a node may be drawn (see `TreeProposal`), of
+    tree_shape: for a drafter whose proposals may be trees; it maps the drafter's options to the largest tree (`parents`
+        and `ranks` of the nodes and `depth`, as in decoding.tree_shape), or to the largest number of levels if trees
+        grow as they are drafted. It raises ConfigError for options that do not fit.
+    draws: for trees; maps the options to the ways in which the children of a node may be drawn (see `TreeProposal`), of
         which the temperature chooses one; None: fixed children.
     """
 
@@ -219,7 +219,6 @@ class DrafterFeatures:
     needs_model: bool = False
     needs: str | None = None
     prescribes: str | None = None
-    tree_depth: Callable[..., int] | None = None
     tree_shape: Callable[..., Any] | None = None
     draws: Callable[..., AbstractSet[str]] | None = None
 
@@ -280,3 +279,4 @@ READERS = Registry("reader", "specbench.readers", ReaderFeatures)
 LOGGERS = Registry("logger", "specbench.loggers", NoFeatures)
 SCORERS = Registry("scorer", "specbench.scorers", ScorerFeatures)
 TASK_SOURCES = Registry("task source", "specbench.task_sources", NoFeatures)
+ENGINES = Registry("engine", "specbench.engines", NoFeatures)

@@ -4,6 +4,8 @@ models."""
 from functools import cache
 from pathlib import Path
 
+from specbench.core.extras import DISTRIBUTION
+
 PACKAGE = Path(__file__).resolve().parents[1]
 EMBEDDED = "embedded:"  # prefix of the names of the models in the package
 
@@ -14,6 +16,6 @@ def builtin_dir(kind: str) -> Path:
     wheel."""
     checkout = PACKAGE.parent
     pyproject = checkout / "pyproject.toml"
-    if pyproject.is_file() and 'name = "specbench"' in pyproject.read_text(encoding="utf-8"):
+    if pyproject.is_file() and f'name = "{DISTRIBUTION}"' in pyproject.read_text(encoding="utf-8"):
         return checkout / kind
     return PACKAGE / "builtin" / kind

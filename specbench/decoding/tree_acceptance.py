@@ -49,7 +49,9 @@ def optimal_acceptance(
     if draws == "top_and_one":
         top = torch.tensor(token_ids[:-1], dtype=torch.long, device=p.device)
         rest = q.index_fill(0, top, 0.0)
-        overlap = torch.minimum(p, rest / rest.sum()).index_fill(0, top, 0.0)
+        if rest.any():  # else the drafter can draw no other token
+            rest /= rest.sum()
+        overlap = torch.minimum(p, rest).index_fill(0, top, 0.0)
         return float(p[top].sum() + overlap.sum())
     drawn = q > 0
     p, q = p[drawn], q[drawn] / q[drawn].sum()

@@ -102,10 +102,12 @@ class Consumption:
     """The energy and the peak memory of one generation, from the creation of the object to `fields`.
 
     The energy is that of the whole machine, so other programs count too. `placement`: the devices of the target, such
-    as "cpu" or "cuda:0+cuda:1".
+    as "cpu" or "cuda:0+cuda:1"; None: it is a server's, of which nothing is known.
     """
 
-    def __init__(self, placement: str) -> None:
+    def __init__(self, placement: str | None) -> None:
+        self._is_here = placement is not None
+        placement = placement or ""
         self._gpus = [torch.device(name) for name in placement.split("+") if name.startswith("cuda")]
         for device in self._gpus:
             torch.cuda.reset_peak_memory_stats(device)
@@ -116,6 +118,8 @@ class Consumption:
     def fields(self) -> dict[str, float | int]:
         """Returns the known ones of cpu_joules, gpu_joules, peak_host_bytes and peak_device_bytes. Call it when the
         devices have finished."""
+        if not self._is_here:
+            return {}
         ends = list(map(gpu_joules, self._gpus))
         used = [b - a for a, b in zip(self._joules, ends, strict=True) if a is not None and b is not None]
         found = {

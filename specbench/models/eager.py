@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
@@ -15,6 +17,8 @@ from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
 from specbench.models.tree_attention import by_layer_type, check_attention, tree_inputs
 
+# Whether a pass can return the hidden states of some layers alone; before, it returns those of all.
+SELECTS_LAYERS = Version(transformers.__version__) >= Version("5.23")
 MAX_ROWS = 64  # suffixes in one batched pass
 Tree = tuple[list[int], tuple[int, ...]]  # tokens and parents
 NO_TREE: Tree = ([], ())
@@ -185,7 +189,7 @@ class EagerSequence:
             positions = torch.arange(num_cached, num_cached + input_ids.shape[1], device=self.device)
             options["position_ids"] = positions.expand(input_ids.shape)
         if hidden_layers:
-            options["output_hidden_states"] = list(hidden_layers)
+            options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
         made = self.model(input_ids=input_ids, use_cache=True, **options)
         self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
         hidden = tuple(made.hidden_states[layer].to(self.device) for layer in hidden_layers)

@@ -12,7 +12,6 @@ from transformers.cache_utils import (
     DYNAMIC_LAYER_TYPE_MAPPING,
     Cache,
     CacheLayerMixin,
-    DummyLayer,
     DynamicCache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -23,6 +22,7 @@ from transformers.cache_utils import (
 
 from specbench.core.errors import ConfigError
 
+DUMMY = DYNAMIC_LAYER_TYPE_MAPPING.get("dummy")  # of layers without a cache; None in versions that have no such class
 INITIAL_CAPACITY = 256
 
 
@@ -159,7 +159,7 @@ def preallocated(layer: Any, name: str) -> Any:
         return PreallocatedLayer(isinstance(layer, DynamicSlidingWindowLayer))
     if type(layer) in (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer):
         return HybridLayer(isinstance(layer, DynamicSlidingWindowLayer), layer.number_of_states)
-    if type(layer) in (LinearAttentionLayer, DummyLayer):
+    if type(layer) in (LinearAttentionLayer, DUMMY):
         return layer
     raise unsupported(name, type(layer).__name__)
 

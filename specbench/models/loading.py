@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
+from specbench.core.extras import missing, require
 from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, one_line, why_not
@@ -163,10 +164,12 @@ def check_quantize(quantize: Quantize, device: str) -> None:
 def bitsandbytes(option: str) -> Any:
     """Returns the library of 4-bit and 8-bit weights and optimizers. Raises ConfigError, which begins with the option,
     if it is missing or does not load."""
+    require("bitsandbytes", option)
     try:
         import bitsandbytes
     except Exception as error:  # its import searches for the driver's libraries
-        raise ConfigError(f"{option}: needs bitsandbytes: pip install 'specbench[quant]'") from error
+        reason = f"the installed bitsandbytes does not load ({error})"
+        raise ConfigError(f"{option}: {reason}: {missing('bitsandbytes')}") from error
     return bitsandbytes
 
 
@@ -175,6 +178,7 @@ def placed_weights(
 ) -> Any:
     """Returns a network that is quantized, or spread over devices, while it is loaded. Warns of a part that is on none
     of the accelerators. Raises ConfigError as `load_weights` does, and where the memory is too small."""
+    require("accelerate", "--device-map auto" if quantize == "none" else f"--quantize {quantize}")
     config = causal_config(source, hub)
     if dtype == "auto":
         dtype = getattr(config, "dtype", None) or torch.bfloat16

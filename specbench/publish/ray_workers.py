@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.core.files import write_bytes
 from specbench.publish.process import MeasuringProcess
 from specbench.publish.workers import (
@@ -150,10 +151,9 @@ def ray_workers(
     Raises ConfigError if ray is not installed, or the cluster cannot be reached or is too small.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("--ray: ray is not installed: pip install 'specbench[ray]'") from error
+    require("ray", "--ray")
+    import ray
+
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
         try:

@@ -56,9 +56,9 @@ def decodes_alone(row: Row) -> bool:
 
 
 def drafter_kind(row: Row) -> str:
-    """Returns the type of the drafter; "its own" for external code."""
+    """Returns the type of the drafter; "its own" for external code; of a server the speculation method."""
     if "decoder" in row.options:
-        return "its own"
+        return str(row.options["decoder"]["options"].get("method", "none")) if row.served else "its own"
     return str(row.options.get("drafter", {}).get("type", "none"))
 
 
@@ -196,6 +196,8 @@ def _code(row: Row) -> list[str]:
     decoder = row.options.get("decoder")
     if decoder is None:
         return []
+    if row.served is not None:
+        return [f"{row.engine}, settings {row.served.settings}; acceptance from: {row.served.acceptance_source}"]
     silent = row.value("ttft_seconds") is None
     clock = "; it reports no first token, so its tok/s include the prompt" if silent else ""
     return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
@@ -206,6 +208,8 @@ def _options(row: Row) -> str:
     if decodes_alone(row):
         return ""
     options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
+    if row.served is not None:  # the method is named as the drafter
+        options = {name: value for name, value in options.items() if name != "method"}
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 

@@ -16,8 +16,8 @@ from specbench.results.row import Row
 from specbench.results.units import short
 
 FIELDS = (
-    "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "engine", "versions",
-    "data_source", "data_revision", "shots", "chat", "seed", "n", "subsets", "repeats",
+    "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "engine", "served",
+    "versions", "data_source", "data_revision", "shots", "chat", "seed", "n", "subsets", "repeats",
     "intervals", "signatures",
 )  # fmt: skip
 VERSIONS = ("torch", "transformers")  # those that decide about speed
@@ -78,6 +78,8 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"signatures.{name}", text) for name, text in value.items()]
     if field == "shots":  # how many there are is part of the task
         return [("shots.digest", value.digest)]
+    if field == "served":  # how acceptance was told is no condition, and the engine is one of its own
+        return [(f"served.{name}", getattr(value, name)) for name in ("concurrency", "memory", "caches") if value]
     if field == "intervals":
         return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
     return [(field, value)]
@@ -207,6 +209,7 @@ def conflicts(rows: Sequence[Sourced]) -> Iterator[str]:
 def facts(row: Row) -> Iterator[Fact]:
     """Yields the values that all rows of a file share, or all its rows of one task, method or target."""
     yield "device", "", row.device
+    yield "where methods run", "", "in servers" if row.served else "in this process"
     for name in VERSIONS:
         yield f"versions.{name}", "", row.versions.get(name)
     yield "intervals", "", row.intervals.model_dump_json()
@@ -221,4 +224,5 @@ def facts(row: Row) -> Iterator[Fact]:
 
 
 def _one(field: str) -> str:
-    return {"device": "device", "intervals": "method of intervals"}.get(field, "set of versions")
+    kinds = {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}
+    return kinds.get(field, "set of versions")

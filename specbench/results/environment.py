@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
+from specbench import __version__
 from specbench.core.digests import WHOLE, bytes_digest, file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
-from specbench.models.loading import choose_device
 from specbench.models.timing import HOST
 from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
-PACKAGES = ("torch", "transformers", "datasets", "specbench")
+PACKAGES = ("torch", "transformers", "datasets")
 MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
 
 
@@ -39,7 +39,11 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "num_threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+            "specbench": __version__,
+        },
         "commit": commit(PACKAGE.parent),
     }
 
@@ -115,12 +119,12 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
 def check_takes(file: Path, device: str) -> None:
     """Raises ConfigError for a file that cannot be written, is broken, or has rows of another machine or version.
 
-    `device`: as --device names it. The name of a machine includes its threads, so they are set before.
+    `device`: as `environment` takes it. The name of a machine includes its threads, so they are set before.
     """
     check_writable(file)
     if not file.exists():
         return
-    here = environment(str(choose_device(device)), "", "")
+    here = environment(device, "", "")
     check_rows(file, here["device"], here["versions"])
 
 

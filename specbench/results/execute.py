@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
+from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
@@ -50,6 +52,7 @@ def measurement_of(
     return Measurement(
         command=command,
         request=dict(settings or {}),
+        identifies_languages=is_installed("lingua"),
         repeats=spec.repeats,
         chat=uses_chat(models.target, spec.chat),
         subsets=tuple(
@@ -90,7 +93,7 @@ def _trained_on(spec: RunSpec, records: Sequence[Record]) -> dict[str, tuple[str
 
 def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record]) -> Iterator[Ties]:
     for cell in cells:
-        if cell.task.generation.temperature != 0:
+        if cell.task.generation.temperature != 0 or spec.servers is not None:  # a server's logits cannot be asked
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
         ids = prompts(cell, models, own, spec.chat)
@@ -155,12 +158,12 @@ def execute(
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
-        check_takes(request.leaderboard, spec.device)
+        device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
+        check_takes(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     cells = make_cells(spec, models, loaded)
-    target = models.target
-    conditions = environment(target.placement, target.precision, target.attention, target.engine)
+    conditions = environment(**models.environment())
     identity = run_identity(spec, cells, models, conditions)
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]

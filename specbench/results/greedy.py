@@ -29,14 +29,16 @@ def compare(
     tolerance: float,
     decode_text: DecodeText,
     num_judged: int | None = None,
+    num_accepted: int | None = None,
 ) -> Greedy:
     """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
-    tokens were judged. Only those that differ are scored again."""
+    tokens were judged and `num_accepted` accepted. Only those that differ are scored again."""
     found = differences(target, answers, outputs, tolerance, decode_text)
     serious = [each for each in found if not each.near_tie]
     return Greedy(
         num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
-        num_judged=num_judged, median_position=median(each.position for each in found) if found else None,
+        num_judged=num_judged, num_accepted=num_accepted,
+        median_position=median(each.position for each in found) if found else None,
         example=next(iter([*serious, *found]), None),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
 from specbench.results.quality import ScoringSpec, quality
+from specbench.results.served import is_served, served_metrics
 from specbench.results.trees import tree_metrics
 from specbench.results.warnings import drift_of
 from specbench.running.records import (
@@ -73,11 +74,14 @@ def target_passes(generation: Generation) -> int | None:
 def tokens_of_passes(generation: Generation) -> tuple[int, int]:
     """Returns the emitted tokens and the target passes that emitted them; (0, 0) where the passes are unknown.
 
-    Where the steps are known, a prefill that emits a token by itself is left out, and so is its token.
+    Where the steps are known, a prefill that emits a token by itself is left out, and so is its token; likewise for
+    servers, whose prefill always does.
     """
     num_passes, num_steps = target_passes(generation), len(generation["steps"])
     if not num_passes:
         return 0, 0
+    if is_served(generation):
+        return new_tokens(generation) - 1, num_passes - 1
     if "external" in generation and (num_steps == 0 or num_passes == num_steps):
         return new_tokens(generation), num_passes
     return step_sum(generation, EMITTED), num_steps
@@ -110,12 +114,15 @@ def length_columns(sides: Sides) -> Columns:
 def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
     """Returns the accepted and the judged tokens of each generation; 0 and 0 for draft trees, whose number of judged
     tokens depends on the order of siblings."""
-    chains = ["tree_nodes" not in g for g in own]
-    accepted, judged = (
-        [step_sum(g, column) if is_chain else 0 for g, is_chain in zip(own, chains, strict=True)]
-        for column in (ACCEPTED, JUDGED)
-    )
-    return accepted, judged
+    counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
+    return [accepted for accepted, _ in counts], [judged for _, judged in counts]
+
+
+def _judged(generation: Generation) -> tuple[int, int]:
+    if generation["steps"]:
+        return step_sum(generation, ACCEPTED), step_sum(generation, JUDGED)
+    _, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
+    return (accepted, judged) if judged else (0, 0)  # a server may tell sums without the judged tokens
 
 
 def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
@@ -173,7 +180,7 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     are left out.
     """
     verified = [g for g in own if not is_drafted_alone(g)]
-    if not verified or any("external" in g for g in verified):
+    if not verified or any("external" in g and not (is_served(g) and g["steps"]) for g in verified):
         return None
     counts = Counter(step[ACCEPTED] for g in verified for step in g["steps"])
     return tuple(counts[length] for length in range(num_draft_tokens + 1))
@@ -257,6 +264,8 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     }  # fmt: skip
     if any("external" in generation for generation in own):
         found |= {name: Metric() for name in PER_PASS}
+    if any(map(is_served, own)):
+        found |= served_metrics(prompts, own)
     return found
 
 

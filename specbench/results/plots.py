@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.results.bootstrap import Metric
 from specbench.results.row import Row
 
@@ -81,10 +82,9 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 
 def pyplot() -> Any:
     """Returns matplotlib.pyplot, which draws into files. Raises ConfigError where it is not installed."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'specbench[plots]'") from error
+    require("matplotlib", "--plot")
+    import matplotlib
+
     matplotlib.use("agg")
     from matplotlib import pyplot as found
 

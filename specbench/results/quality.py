@@ -12,11 +12,10 @@ from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
 from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
-from specbench.specs.languages import known
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
-from specbench.tasks.scoring.contract import Scorer, make_scorer
+from specbench.tasks.scoring.contract import Scorer, identified_language, make_scorer
 from specbench.tasks.scoring.language import language_of
 
 Array = NDArray[np.float64]
@@ -118,14 +117,13 @@ class ScoringSpec:
     language: str | None = None
 
     @classmethod
-    def of(cls, task: TaskSpec) -> Self:
+    def of(cls, task: TaskSpec, identifies_languages: bool) -> Self:
         """Returns the scoring of a task that is merged with its subset."""
-        return cls(make_scorer(task), task.language)
+        return cls(make_scorer(task), task.language if identifies_languages else None)
 
     @property
     def code(self) -> str | None:
-        """The language that can be identified in an answer; None where none is required, or answers are too short."""
-        return known(self.language) if self.language and (self.scorer is None or self.scorer.in_sentences) else None
+        return identified_language(self.language, self.scorer)
 
     @property
     def main(self) -> str | None:

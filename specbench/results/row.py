@@ -5,7 +5,14 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from specbench.core.digests import text_digest
 from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
@@ -129,7 +136,7 @@ STATED = frozenset({"evidence", "fairness", "run"})
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
-        "fairness", "intervals", "created", "command", "request", "run",
+        "fairness", "intervals", "created", "command", "request", "run", "warm_up",
     }
 )  # fmt: skip
 
@@ -176,11 +183,43 @@ class RowShots(FilePart):
     num_checked: int | None = Field(default=None, ge=0)
 
 
+class RowWarmUp(FilePart):
+    """The warm-up of AR and of the method before they were measured, in every process and subset.
+
+    `blocks`: of an unmeasured text, 32 tokens each. `steady`: whether the speed of both was steady each time, within
+    the limits of the warm-up.
+    """
+
+    blocks: NonNegativeInt
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
+    steady: bool
+
+
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
-    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head"]
+    code: Literal[
+        "wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head",
+        # of servers
+        "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
+        "slow_client", "answers_differ",
+    ]  # fmt: skip
     text: str
+
+
+class RowServing(FilePart):
+    """The conditions of a served row.
+
+    `acceptance_source`: what the counts of acceptance rest on: steps, histogram, totals or counters of the server;
+    "none: …" with the reason where they are null. `caches`: whether the servers told that no prompt was cached.
+    `memory`: the rule by which both servers hold memory. `settings`: digest of what the server tells of itself.
+    """
+
+    acceptance_source: str
+    caches: Literal["verified empty", "not told"]
+    memory: str | None
+    concurrency: PositiveInt = 1
+    settings: str
 
 
 class Row(FilePart):
@@ -224,6 +263,8 @@ class Row(FilePart):
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
+    served: RowServing | None = None  # of a method that a server ran
+    warm_up: RowWarmUp | None = None  # null: the records do not have it
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None

@@ -6,6 +6,7 @@ facts of each command.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,8 @@ from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots
+from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
+from specbench.results.served import served_warnings, serving_of
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
@@ -61,6 +63,7 @@ class Ties(FilePart):
 
 class Measurement(FilePart):
     """The measurement of one command. `request`: its settings. `chat`: whether prompts went through the chat template.
+    `identifies_languages`: whether lingua was installed, which the share of answers in their language needs.
 
     `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
     method the digests of the measured prompts that its drafter was trained on.
@@ -68,6 +71,7 @@ class Measurement(FilePart):
 
     command: str
     request: dict[str, Any] = Field(default_factory=dict)
+    identifies_languages: bool = True
     repeats: PositiveInt
     chat: bool
     subsets: tuple[MeasuredSubset, ...]
@@ -165,7 +169,10 @@ class MeasuredRun:
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
         records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
-        scoring = {part.subset: ScoringSpec.of(task.subset(part.subset)) for part in parts}
+        scoring = {
+            part.subset: ScoringSpec.of(task.subset(part.subset), self.measurement.identifies_languages)
+            for part in parts
+        }
         metrics = metrics_of(records, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
             metrics |= {name: Metric() for name in NOT_MULTIPLES}
@@ -173,15 +180,16 @@ class MeasuredRun:
             **self._conditions(method), **_data(parts), **self._method(method, records),
             task=named(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
-            sampling=sampling, created=_measured_at(records),
+            sampling=sampling, created=_measured_at(records), served=serving_of(records, method.name, self.identity),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
             quality=main_metric(scoring, metrics),
             signatures=signatures(scoring, records)
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
-            metrics=metrics,
+            metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
-        return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
+        warnings = warnings_of(row, records, self._num_trained_on(method, records))
+        return row.model_copy(update={"warnings": (*warnings, *served_warnings(row, records, self.identity))})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the models, the machine and the command, as fields of a row."""
@@ -232,6 +240,8 @@ class MeasuredRun:
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        if "servers" in self.identity and num_different:  # whether the target is undecided there is not known
+            return "not audited"
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
@@ -312,6 +322,22 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
         location=", ".join(dict.fromkeys(f"{worked.location}" for worked in used)),
         digest=revision_of({part.subset: part.worked.digest for part in parts}),
         num_checked=sum(part.num_examples for part in parts) if all(worked.checked for worked in used) else None,
+    )
+
+
+def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
+    """Returns the warm-ups of AR and of a method, each of which many records hold; None where a record lacks one."""
+    found = {
+        (record["subset"], record.get("process"), name, *sorted((record["methods"][name].get("warm_up") or {}).items()))
+        for record in records for name in {"ar", method}
+    }  # fmt: skip
+    parts = [dict(items) for _, _, _, *items in found]
+    if not all(parts):
+        return None
+    return RowWarmUp(
+        blocks=sum(part["blocks"] for part in parts),
+        seconds=round(math.fsum(part["seconds"] for part in parts), 3),
+        steady=all(part["steady"] for part in parts),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed
 from specbench.core.files import locked
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.paired import RowWithRecords
@@ -17,15 +18,14 @@ from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.results.units import counted
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
-from specbench.running.run_folder import RecordedMethod, SpecsFile, read_methods, read_specs
+from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
-from specbench.tasks.judge.judgements import ratings, with_scores
 
 HOW = "give the folder of a finished run, as `specbench run` prints it"
-AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
+Found = TypeVar("Found")
 
 
 def split_detail(text: str) -> tuple[Path, str | None]:
@@ -55,8 +55,12 @@ class RecordedRun:
         return [row for row in self.rows if row.method_name == method]
 
     @cached_property
-    def specs(self) -> SpecsFile:
-        return read_specs(self.path)
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return read_tasks(self.path)
+
+    @cached_property
+    def method_specs(self) -> tuple[MethodSpec, ...]:
+        return read_method_specs(self.path)
 
     @cached_property
     def methods(self) -> Mapping[str, RecordedMethod]:
@@ -90,10 +94,10 @@ class RecordedRun:
 
     def row_like(self, row: Row) -> Row:
         """Returns the row that the folder gives in place of a row. Raises ConfigError where it gives none."""
-        task, method = self.task_of(row), self.method_of(row)
+        task, method = self.task_of(row), self.method_spec_of(row)
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
         judge = row.signatures.get(JUDGED)
-        run = MeasuredRun(self.identity, self.specs.tasks, self.specs.methods, measurement, self._rated(judge), judge)
+        run = MeasuredRun(self.identity, self.tasks, self.method_specs, measurement, self._rated(judge), judge)
         try:
             return run.row(task, row.subset, method)
         except ConfigError as error:
@@ -102,13 +106,18 @@ class RecordedRun:
     def with_records(self, row: Row) -> RowWithRecords:
         """Returns a row with its records and their scorers."""
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
-        return RowWithRecords(row, records, method, {name: ScoringSpec.of(task.subset(name)) for name in row.examples})
+        scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
+        return RowWithRecords(row, records, method, scoring)
 
     def task_of(self, row: Row) -> TaskSpec:
-        return self._spec(row.task, self.specs.tasks, "task")
+        return self._of_name(row.task, {named(each): each for each in self.tasks})
 
-    def method_of(self, row: Row) -> MethodSpec:
-        return self._spec(row.method, self.specs.methods, "method")
+    def method_of(self, row: Row) -> RecordedMethod:
+        return self._of_name(row.method, {each.named: each for each in self.methods.values()})
+
+    def method_spec_of(self, row: Row) -> MethodSpec:
+        """Returns the whole specification of a row's method; this imports torch."""
+        return self._of_name(row.method, {named(each): each for each in self.method_specs})
 
     def records_of_row(self, row: Row) -> list[Record]:
         """Returns the records of a row in the order of the run, with the ratings of the row's judge."""
@@ -132,17 +141,17 @@ class RecordedRun:
         if judge is None:
             return self.records
         if judge not in self._judged:
+            from specbench.tasks.judge.judgements import ratings, with_scores  # imports the judge's client
+
             records = list(self.records.values())
             rated = with_scores(records, ratings(self.path, judge))
             self._judged[judge] = {record_key(record): record for record in rated}
         return self._judged[judge]
 
-    def _spec(self, name: str, specs: Sequence[AnySpec], kind: str) -> AnySpec:
-        for spec in specs:
-            if named(spec) == name:
-                return spec
-        known = ", ".join(named(spec) for spec in specs)
-        raise ConfigError(f"{self.path}: has no {kind} {name}, but {known}: name the folder of the row's run")
+    def _of_name(self, name: str, known: Mapping[str, Found]) -> Found:
+        if name not in known:
+            raise ConfigError(f"{self.path}: has no {name}, but {', '.join(known)}: name the folder of the row's run")
+        return known[name]
 
 
 def place_of(row: Row, file: Path) -> Path | None:

@@ -150,6 +150,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ttft_seconds": ("s, median", "from the prompt's tokens to the first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, which is part of ttft_seconds"),
     "tpot_seconds": ("s, median", "decode seconds ÷ (new tokens − 1)"),
+    "e2e_seconds": ("s, median", "of servers: from the request to the last token"),
     "draft_seconds": ("s, total", "forward passes of the drafter while decoding"),
     "verify_seconds": ("s, total", "forward passes of the target while decoding"),
     "overhead_seconds": ("s, total", "decode seconds outside of forward passes: rules, sampling, tokenizer, Python"),
@@ -204,6 +205,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "be drawn: the probability that one is drawn and accepted",
     ),
     "draft_efficiency": ("share", f"accepted ÷ drafted tokens ({ALL_NODES}), {MEAN}"),
+    "accepted_per_drafted": (
+        "share",
+        "of servers: Σ accepted ÷ Σ drafted tokens as the engine counts both, those after the end included",
+    ),
     "tree_acceptance_expected": (
         "share",
         "only draft trees: chance that the rule accepts a child of the root, given the tree; mean over every 8th of "

@@ -31,13 +31,15 @@ class TokenDifference(FilePart):
 class Greedy(FilePart):
     """A method's greedy outputs against AR's. `example` is the first difference that is not a near-tie, else the first.
 
-    `num_judged` counts the draft tokens that the target judged on the way; null for a decoder that does not count.
+    `num_judged` and `num_accepted` count the draft tokens that the target judged and accepted on the way; null for a
+    decoder that does not count.
     """
 
     num_prompts: int
     num_equal: int
     num_near_ties: int
     num_judged: int | None
+    num_accepted: int | None = None
     median_position: float | None  # of the first differences
     example: TokenDifference | None
 

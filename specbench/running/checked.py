@@ -2,23 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed, missing
 from specbench.core.resources import EMBEDDED
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
-from specbench.running.models import parts
+from specbench.running.models import TARGET_OPTIONS, parts
 from specbench.running.plan import without
 from specbench.running.request import Request
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import RunOptions, flag_of
+from specbench.specs.servers import ServersSpec, read_servers
 from specbench.specs.task import TaskSpec
+from specbench.tasks.scoring.contract import identified_language, make_scorer
 
 ALL = "all"
 LM_EVAL = "lm_eval:"
@@ -26,9 +30,10 @@ LM_EVAL = "lm_eval:"
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. AR comes first, even if it was not requested."""
+    servers = None if request.servers is None else served(request, request.servers)
     tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
-    methods = [load_method(name) for name in unique(["ar", *request.methods])]
-    if not request.tasks or not request.methods:
+    methods = list(servers.methods()) if servers else [load_method(name) for name in unique(["ar", *request.methods])]
+    if not request.tasks or not (request.methods or servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
         raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
@@ -44,10 +49,33 @@ def run_spec(request: Request) -> RunSpec:
         else:
             is_local(options.target)
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
-    data = {**given, "tasks": tasks, "methods": methods, "target": options.target or EMBEDDED + "target"}
+    target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
+    data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
     return spec
+
+
+def served(request: Request, path: Path) -> ServersSpec:
+    """Returns the servers of a request. Raises ConfigError for options that only models in this process have."""
+    if request.methods:
+        raise ConfigError("--method: has no effect with --servers, whose servers are the methods: leave it out")
+    for name in (
+        "target",
+        "drafter",
+        "target_revision",
+        "drafter_revision",
+        "dtype",
+        "device",
+        "engine",
+        *TARGET_OPTIONS,
+    ):
+        value = getattr(request.options, name)
+        if value != RunOptions.__dataclass_fields__[name].default:
+            raise ConfigError(
+                f"{flag_of(name)} {value}: has no effect with --servers, which hold the models: leave it out"
+            )
+    return read_servers(path)
 
 
 def runs_programs(task: TaskSpec) -> bool:
@@ -101,15 +129,24 @@ def check_counts(options: RunOptions) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
 
 
+def without_lingua(spec: RunSpec) -> list[str]:
+    """Returns the tasks whose answers have a language that cannot be identified, since lingua is not installed."""
+    merged = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.cells()]
+    return unique([task.name for task in merged if identified_language(task.language, make_scorer(task))])
+
+
 def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
     """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
-    whose bundled sample lacks subsets, for each route that no subset uses, and for a draft model that no method uses.
+    whose bundled sample lacks subsets, for each task whose answers' language cannot be identified, for each route that
+    no subset uses, and for a draft model that no method uses.
     """
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)
-    for task, missing in spec.left_out().items():
-        say(console, f"{without(task, missing, 'bundled sample')}: give --data to measure them")
+    for task, absent in spec.left_out().items():
+        say(console, f"{without(task, absent, 'bundled sample')}: give --data to measure them")
+    for task in without_lingua(spec):
+        say(console, f"{task}: whether answers are in their language is not measured: {missing('lingua')}")
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for part in parts(spec.methods))
     if drafter is not None and not uses_it:

@@ -31,7 +31,7 @@ def run_identity(
     }  # fmt: skip
     engines = {
         method.name: engine for method in spec.methods
-        if (engine := models.engine(method)) != models.target.engine
+        if (engine := models.engine(method)) != models.environment()["engine"]
     }  # fmt: skip
     revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
     return {
@@ -47,6 +47,7 @@ def run_identity(
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
         **({"code_execution": True} if permission.allowed() else {}),  # answers have no scores without it
+        **models.identity(),
         "environment": dict(environment),
     }
 

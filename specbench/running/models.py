@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -32,6 +33,23 @@ class Models:
     def engine(self, method: MethodSpec) -> RowEngine:
         """Returns the engine that runs the passes of a method."""
         return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
+
+    @property
+    def placement(self) -> str | None:
+        """The devices of the target; None where it is not in this process."""
+        return self.target.placement
+
+    def environment(self) -> dict[str, str]:
+        """Returns the device, the dtype, the attention and the engine of the passes."""
+        target = self.target
+        return {
+            "device": target.placement, "dtype": target.precision, "attention": target.attention,
+            "engine": target.engine,
+        }  # fmt: skip
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what else identifies the models of a run, beyond their names and revisions."""
+        return {}
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""

@@ -7,6 +7,7 @@ steps                       [drafted, judged, accepted, emitted] per target pass
 tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
 tree_ranks                  draft trees only, by rank among siblings [judged, accepted]: the nodes on accepted paths
                             with a child of this rank, and those of them in which it was the accepted one
+tree_levels                 draft trees only, the same for each level of the trees
 tree_samples                draft trees only, at sampled steps: the chance that a child of the root is accepted, given
                             the tree, and the optimum over lossless rules (`specbench.decoding.tree_acceptance`)
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
@@ -23,6 +24,7 @@ peak_host_bytes             largest resident memory of the process during the ge
 peak_device_bytes           largest memory of tensors on the target's CUDA devices; absent without one
 scores, problem             all scores, or the reason why there are none
 decoded_by                  the model that decoded alone, if one did
+warm_up                     of the method, before this process measured the subset: blocks, seconds, steady or not
 """
 
 import json
@@ -219,6 +221,14 @@ class ExternalShape(RecordPart):
     num_target_passes: Annotated[int, Field(ge=1)] | None
 
 
+class WarmUpShape(RecordPart):
+    """The warm-up of a method (`specbench.running.warm_up`)."""
+
+    blocks: Count
+    seconds: Seconds
+    steady: bool
+
+
 class GenerationShape(RecordPart):
     """One method's part of a record."""
 
@@ -228,6 +238,7 @@ class GenerationShape(RecordPart):
     steps: list[Step]
     tree_nodes: list[Count] | None = None
     tree_ranks: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
+    tree_levels: list[list[Annotated[list[Count], Field(min_length=2, max_length=2)]]] | None = None
     tree_samples: list[Annotated[tuple[Finite, Finite], Field(strict=False)]] | None = None
     positions: dict[str, Values]
     draw_overlap: list[Finite] | None = None  # only for drafts that do not propose the end token
@@ -239,6 +250,7 @@ class GenerationShape(RecordPart):
     tokenizer_seconds: Seconds | None = None
     external: ExternalShape | None = None
     decoded_by: Literal["target", "drafter"] | None = None  # decodes alone: `passes.target` are its passes
+    warm_up: WarmUpShape | None = None  # absent from records of earlier versions
     route: str | None = None  # the route that drafted, for a method with routes
     truncated_tokens: Count = 0
     cpu_joules: NonNegative | None = None

@@ -24,13 +24,15 @@ class Request:
     leaderboard: Path | None = None
     plot: Path | None = None
     lm_eval_include: Path | None = None
+    servers: Path | None = None
     judging: "Judging | None" = None
     loggers: Sequence[str] = ()
 
     def settings(self) -> dict[str, Any]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two
         command lines with the same meaning have the same settings."""
-        found: dict[str, Any] = {"task": ",".join(self.tasks), "method": ",".join(self.methods)}
+        methods = {"method": ",".join(self.methods)} if self.servers is None else {"servers": str(self.servers)}
+        found: dict[str, Any] = {"task": ",".join(self.tasks), **methods}
         for field in fields(self.options):
             value = getattr(self.options, field.name)
             if value != field.default:

@@ -1,11 +1,11 @@
 """The folder of one run: its identity (run.json), specs (specs.json), records (records.jsonl) and rows."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from specbench.core import bounded
 from specbench.core.digests import json_digest
@@ -15,7 +15,7 @@ from specbench.core.resumable_folder import ResumableFolder, changed_settings, w
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec
+from specbench.specs.run import RunSpec, named_dump
 from specbench.specs.task import TaskSpec
 
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
@@ -91,14 +91,6 @@ FILE = "specs.json"
 REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
 
 
-@dataclass(frozen=True)
-class SpecsFile:
-    """The specs of a run, in the order in which they were requested."""
-
-    tasks: tuple[TaskSpec, ...]
-    methods: tuple[MethodSpec, ...]
-
-
 def write_specs(folder: Path, spec: RunSpec) -> None:
     """Writes the specs of the tasks and methods of a run. Raises ConfigError for a disk error."""
     content = {
@@ -123,43 +115,46 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedMethod(NamedTuple):
-    """The properties of a method that reading records needs. `most_draft_tokens`: the maximum per step over all
-    routes."""
+    """The properties of a method that reading records needs. `named`: name@version:digest. `most_draft_tokens`: the
+    maximum per step over all routes."""
 
     name: str
+    named: str
     decodes_with: str
     most_draft_tokens: int
-
-
-def read_methods(folder: Path) -> dict[str, RecordedMethod]:
-    """Returns the methods of a run by name without validating their specs, which would import torch.
-
-    Raises ConfigError if the file is absent or broken.
-    """
-    path = folder / FILE
-    content = bounded.read_json(path, REMEDY, strict=False)
-    try:
-        return {method["name"]: _recorded_method(method) for method in content["methods"]}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error
 
 
 def _recorded_method(method: dict[str, Any]) -> RecordedMethod:
     routes = (method.get("routes") or {}).values()
     num_draft_tokens = max(int(part.get("num_draft_tokens") or 0) for part in (method, *routes))
-    return RecordedMethod(method["name"], method.get("decodes_with", "target"), num_draft_tokens)
+    return RecordedMethod(method["name"], named_dump(method), method.get("decodes_with", "target"), num_draft_tokens)
 
 
-def read_specs(folder: Path) -> SpecsFile:
-    """Returns the specs of a run. Raises ConfigError if the file is absent or broken."""
+def read_tasks(folder: Path) -> tuple[TaskSpec, ...]:
+    """Returns the specs of a run's tasks. Raises ConfigError if the file is absent or broken."""
+    return _read(folder, "tasks", partial(build, TaskSpec, prefix=f"{folder / FILE}: "))
+
+
+def read_method_specs(folder: Path) -> tuple[MethodSpec, ...]:
+    """Returns the specs of a run's methods; this imports torch. Raises ConfigError if the file is absent or broken."""
+    return _read(folder, "methods", partial(build, MethodSpec, prefix=f"{folder / FILE}: "))
+
+
+def read_methods(folder: Path) -> dict[str, RecordedMethod]:
+    """Returns the methods of a run by name without validating their specs. Raises ConfigError if the file is absent or
+    broken."""
+    return {method.name: method for method in _read(folder, "methods", _recorded_method)}
+
+
+Made = TypeVar("Made")
+
+
+def _read(folder: Path, key: str, make: Callable[[dict[str, Any]], Made]) -> tuple[Made, ...]:
     path = folder / FILE
     content = bounded.read_json(path, REMEDY, strict=False)  # a threshold may be infinite
     try:
-        return SpecsFile(
-            tuple(build(TaskSpec, task, prefix=f"{path}: ") for task in content["tasks"]),
-            tuple(build(MethodSpec, method, prefix=f"{path}: ") for method in content["methods"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return tuple(make(each) for each in content[key])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error
 
 

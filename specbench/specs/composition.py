@@ -1,7 +1,7 @@
 """Checks that the parts of a method are compatible: drafter, rule, bridge, draft length, routes, drafter share."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,7 @@ class RouteSpec(Spec):
     drafter: DrafterSpec | None = None
     """Drafter of the language; null: the drafter of the default route."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
-    """Draft tokens per step; null: the number of the method."""
+    """Draft tokens on the longest path of a step, in a tree its levels; null: the number of the method."""
 
     @model_serializer(mode="wrap")
     def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def _check_features(method: "MethodSpec") -> None:
             f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
             f"'{method.prescribes}' accepts: write verification: {{rule: {method.prescribes}}}"
         )
-    if (tree_depth := method.drafter.features.tree_depth) is not None:
-        _check_trees(method, tree_depth)
+    if (num_levels := tree_levels(method.drafter)) is not None:
+        _check_trees(method, num_levels)
     requires = method.verification.features.requires
     removed = requires & method.bridge.features.removes
     if removed:
@@ -157,7 +157,16 @@ def _check_features(method: "MethodSpec") -> None:
         )
 
 
-def _check_trees(method: "MethodSpec", tree_depth: Callable[..., int]) -> None:
+def tree_levels(drafter: DrafterSpec) -> int | None:
+    """Returns the largest number of levels of a drafter's trees, None if it drafts chains only. Raises ConfigError for
+    options that give no tree."""
+    if (make := drafter.features.tree_shape) is None:
+        return None
+    shape = make(**drafter.options)
+    return shape if isinstance(shape, int) else int(shape.depth)
+
+
+def _check_trees(method: "MethodSpec", num_levels: int) -> None:
     """Raises ConfigError if the rule or the bridge is for chains only, or more levels are requested than trees have."""
     if not method.verification.features.verifies_trees:
         able = [name for name in RULES.names() if RULES.features(name).verifies_trees]
@@ -165,11 +174,10 @@ def _check_trees(method: "MethodSpec", tree_depth: Callable[..., int]) -> None:
             f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
             f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
         )
-    depth = tree_depth(**method.drafter.options)
-    if method.num_draft_tokens > depth:
+    if method.num_draft_tokens > num_levels:
         raise ConfigError(
-            f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {depth} levels: give {depth} or "
-            "less, or make the trees deeper"
+            f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {num_levels} levels: give "
+            f"{num_levels} or less, or make the trees deeper"
         )
     check_draws(method, possible_draws(method))
     if not method.bridges_nothing:
@@ -201,4 +209,4 @@ def check_draws(method: "MethodSpec", draws: AbstractSet[str], place: str = "") 
 
 def proposes_trees(method: "MethodSpec") -> bool:
     """Returns whether a proposal of the method's drafter may be a tree."""
-    return method.decoder is None and method.drafter.features.tree_depth is not None
+    return method.decoder is None and method.drafter.features.tree_shape is not None

@@ -1,8 +1,16 @@
 """Codes of the languages that can be identified from a text."""
 
 import re
-from functools import cache
 
+# The languages that lingua identifies, ISO 639-1:639-3.
+LINGUA = dict(re.findall(
+    r"(\w+):(\w+)",
+    "af:afr ar:ara az:aze be:bel bg:bul bn:ben bs:bos ca:cat cs:ces cy:cym da:dan de:deu el:ell en:eng eo:epo "
+    "es:spa et:est eu:eus fa:fas fi:fin fr:fra ga:gle gu:guj he:heb hi:hin hr:hrv hu:hun hy:hye id:ind is:isl "
+    "it:ita ja:jpn ka:kat kk:kaz ko:kor la:lat lg:lug lt:lit lv:lav mi:mri mk:mkd mn:mon mr:mar ms:msa nb:nob "
+    "nl:nld nn:nno pa:pan pl:pol pt:por ro:ron ru:rus sk:slk sl:slv sn:sna so:som sq:sqi sr:srp st:sot sv:swe "
+    "sw:swa ta:tam te:tel th:tha tl:tgl tn:tsn tr:tur ts:tso uk:ukr ur:urd vi:vie xh:xho yo:yor zh:zho zu:zul"
+))  # fmt: skip
 # Languages that lingua does not support, whose scripts no supported language uses: Amharic, Cherokee, Tamazight
 # (Tifinagh).
 SCRIPTS = {
@@ -10,21 +18,10 @@ SCRIPTS = {
     "chr": re.compile(r"[\u13a0-\u13ff\uab70-\uabbf]"),
     "zgh": re.compile(r"[\u2d30-\u2d7f]"),
 }
+CODES = {code: own for own, other in LINGUA.items() for code in (own, other)} | {code: code for code in SCRIPTS}
+CODES["amh"] = "am"
 
 
 def known(code: str) -> str | None:
     """Returns an identifiable language's code, ISO 639-1 if there is one ("pt-BR": pt, "yor": yo); None for others."""
-    return _codes().get(code.lower().partition("-")[0])
-
-
-@cache
-def _codes() -> dict[str, str]:
-    from lingua import Language
-
-    codes = {language: language.iso_code_639_1.name.lower() for language in Language.all()}
-    return {
-        **{code: code for code in codes.values()},
-        **{language.iso_code_639_3.name.lower(): code for language, code in codes.items()},
-        **{code: code for code in SCRIPTS},
-        "amh": "am",
-    }
+    return CODES.get(code.lower().partition("-")[0])

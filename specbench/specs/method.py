@@ -5,7 +5,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
@@ -35,8 +42,8 @@ EXAMPLE = "{type: external, entry: package.module:function}"
 class DecoderSpec(Spec):
     """A decoding loop outside of specbench."""
 
-    type: Literal["external"]
-    """Always external."""
+    type: Literal["external", "served"]
+    """external: code in Python; served: a server of `specbench run --servers`, which writes this itself."""
     entry: str
     """The code, as package.module:name or file.py:name; the file is relative to the method's file."""
     drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
@@ -60,8 +67,8 @@ class DecoderSpec(Spec):
 
     @field_validator("entry")
     @classmethod
-    def _names_code(cls, entry: str) -> str:
-        if not ENTRY.fullmatch(entry):
+    def _names_code(cls, entry: str, info: ValidationInfo) -> str:
+        if info.data.get("type") != "served" and not ENTRY.fullmatch(entry):
             raise ValueError("write it as package.module:name or path/to/file.py:name")
         return entry
 

@@ -14,7 +14,7 @@ from specbench.specs.task import TaskSpec
 
 FIXED = (
     "name", "version", "title", "paper", "sample", "fewshot.sample", "fewshot.rows", "decodes_with", "drafter.type",
-    "verification.rule", "scorer.type", "sweep", "decoder.type", "decoder.entry", "decoder.drafter",
+    "drafter.head", "verification.rule", "scorer.type", "sweep", "decoder.type", "decoder.entry", "decoder.drafter",
     "decoder.claims_lossless",
 )  # fmt: skip
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)

@@ -1,5 +1,6 @@
 """RunSpec, the configuration of a run, and the digests that identify the meaning of tasks and methods."""
 
+import copy
 import json
 import math
 import weakref
@@ -14,6 +15,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.specs.components import Chat, DeviceMap, Dtype, Engine, Quantize, Spec, Text
 from specbench.specs.method import MethodSpec
+from specbench.specs.servers import ServersSpec
 from specbench.specs.task import TaskSpec
 
 _DIGESTS: dict[int, str] = {}  # by id of a live spec; every row needs those of its task and method
@@ -24,6 +26,7 @@ class RunSpec(Spec):
 
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     methods: Annotated[tuple[MethodSpec, ...], Field(min_length=1)]
+    servers: ServersSpec | None = None  # that run the methods; None: this process does
     target: Text
     drafter: Text | None = None
     target_revision: str | None = None
@@ -168,17 +171,29 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
     """
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
-            meaning: Any = {name: _meaning(spec.subset(name)) for name in spec.subsets}
+            meaning: Any = {name: _meaning(spec.subset(name).model_dump()) for name in spec.subsets}
         else:
-            meaning = _meaning(spec)
-        text = json.dumps(meaning, sort_keys=True, ensure_ascii=False)
+            meaning = _meaning(spec.model_dump())
         weakref.finalize(spec, _DIGESTS.pop, id(spec), None)
-        _DIGESTS[id(spec)] = text_digest(text)
+        _DIGESTS[id(spec)] = _digest_of(meaning)
     return _DIGESTS[id(spec)]
 
 
-def _meaning(spec: TaskSpec | MethodSpec) -> Any:
-    meaning = spec.model_dump(exclude={"title", "paper", "sweep", "version", "sample", "subsets", "calibration"})
+def named_dump(method: Mapping[str, Any]) -> str:
+    """Returns name@version:digest of a method's model_dump, as a run's folder holds it."""
+    return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
+
+
+def _digest_of(meaning: Any) -> str:
+    return text_digest(json.dumps(meaning, sort_keys=True, ensure_ascii=False))
+
+
+WITHOUT_MEANING = ("title", "paper", "sweep", "version", "sample", "subsets", "calibration")
+
+
+def _meaning(dump: Mapping[str, Any]) -> Any:
+    """Returns the parts of a spec's model_dump that decide what is measured. It changes mappings in `dump`."""
+    meaning = {key: value for key, value in dump.items() if key not in WITHOUT_MEANING}
     (meaning.get("fewshot") or {}).pop("sample", None)
     (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
     for holder in (meaning, *(meaning.get("routes") or {}).values()):

@@ -17,9 +17,9 @@ from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
-from specbench.models.heads.eagle_checkpoint import load_eagle
+from specbench.models.heads.eagle_checkpoint import LAYER_IDS, load_eagle
 from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.heads.medusa_checkpoint import load_medusa
+from specbench.models.heads.medusa_checkpoint import load_medusa, with_vllm_names
 from specbench.training.heads import HeadLosses
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec
@@ -84,17 +84,18 @@ class DraftHead:
         return made
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes configuration and weights in the published layout: that of Medusa's version 2, EAGLE or EAGLE-3."""
+        """Writes configuration and weights in a published layout: that of vLLM's Medusa, EAGLE or EAGLE-3."""
         shared = {id(parameter) for parameter in self.target.model.parameters()}
         tensors = {
             name: value.detach().to("cpu", dtype).contiguous()
             for name, value in self.model.named_parameters() if id(value) not in shared
         }  # fmt: skip
-        is_medusa = isinstance(self.model, MedusaHeads)
-        config = medusa_config(self.model, self.target) if is_medusa else eagle_config(self.model, self.target)
-        if not is_medusa:
+        if isinstance(self.model, MedusaHeads):
+            config, tensors = medusa_config(self.model, self.target), with_vllm_names(tensors)
+        else:
+            config = eagle_config(self.model, self.target)
             tensors = eagle_tensors(self.model, tensors, self.target.vocab_size)
-        save_file(tensors, folder / ("medusa_lm_head.safetensors" if is_medusa else "model.safetensors"))
+        save_file(tensors, folder / "model.safetensors")
         config["torch_dtype"] = str(dtype).removeprefix("torch.")
         write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
@@ -153,18 +154,24 @@ def head_losses(spec: TrainSpec, target: CausalLM) -> HeadLosses:
 
 
 def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
-    """Returns the configuration of Medusa's version 2."""
+    """Returns the configuration of vLLM's Medusa, which has no biases unless the configuration names them."""
     return {
-        "architectures": ["MedusaModel"], "model_type": "medusa", "version": "2", "medusa_num_heads": len(heads),
+        "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
         "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
+        "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
         "hidden_size": output_weight(target).shape[1], "vocab_size": heads.vocab_size,
     }  # fmt: skip
 
 
 def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
-    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3."""
+    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is given twice, since
+    transformers before version 5 does not know `rope_parameters`; and so are the layers whose hidden states the head
+    reads: vLLM numbers their inputs, and SGLang the outputs in `eagle_config`."""
     kept = head.config.to_diff_dict()
     kept.pop("transformers_version", None)
+    rope: dict[str, Any] = dict(head.config.rope_parameters or {})
+    kept |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
+    kept |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
     given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if head.layout.generation == 1:
         return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
@@ -172,7 +179,8 @@ def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
     size = layout.draft_vocab_size if head.d2t is None else len(head.d2t)
     return {
         **given, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": size,
-        "target_hidden_size": layout.target_width, "eagle_aux_hidden_state_layer_ids": list(layout.hidden_layers),
+        "target_hidden_size": layout.target_width, LAYER_IDS: list(layout.hidden_layers),
+        "eagle_config": {LAYER_IDS: [layer - 1 for layer in layout.hidden_layers], "use_aux_hidden_state": True},
         "norm_before_residual": layout.norm_before_residual, "norm_output": layout.norm_logits,
     }  # fmt: skip
 

@@ -2,23 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from specbench.core.errors import ConfigError
 from specbench.specs.components import Spec, Temperature, Text
-
-
-class DescribedSpec(Spec):
-    """A spec that takes the description of each key from the string below it."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ScdfSpec(DescribedSpec):
+class ScdfSpec(Spec):
     """Settings of s-CDF (P0 Alg. 1, App. D) and its baselines."""
 
     estimator: Literal["full", "sampled"] = "full"
@@ -60,7 +53,7 @@ class ScdfSpec(DescribedSpec):
         return self
 
 
-class DistillSpec(DescribedSpec):
+class DistillSpec(Spec):
     """Settings of distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
 
     corpus: Literal["task", "general"] = "task"
@@ -73,7 +66,7 @@ class DistillSpec(DescribedSpec):
     """Share of the prompts that is held out for validation."""
 
 
-class ServerSpec(DescribedSpec):
+class ServerSpec(Spec):
     """An OpenAI-compatible server that generates instead of the target. Its key is read from OPENAI_API_KEY."""
 
     base_url: Text | None = None
@@ -82,7 +75,7 @@ class ServerSpec(DescribedSpec):
     """Name of the target on the server; null: the value of target."""
 
 
-class FinetuneSpec(DescribedSpec):
+class FinetuneSpec(Spec):
     """Settings of language modelling (P3 §2.3, App. F)."""
 
     stage: Literal["pretrain", "finetune"] = "finetune"
@@ -98,7 +91,7 @@ class FinetuneSpec(DescribedSpec):
     """Share of the prompts that is held out for validation."""
 
 
-class HeadSpec(DescribedSpec):
+class HeadSpec(Spec):
     """Settings of a draft head, which learns the target's distributions on the target's answers to the prompts."""
 
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0,)
@@ -146,7 +139,7 @@ class Eagle3Spec(HeadSpec):
     """The head drafts only this number of tokens, those most frequent in the training texts; null: all."""
 
 
-class LoraSpec(DescribedSpec):
+class LoraSpec(Spec):
     """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
 
     rank: Positive = 16

@@ -21,9 +21,9 @@ def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
 
     Raises ConfigError if bitsandbytes or torch's Muon is missing.
     """
-    parameters = list(trained_parameters(model).values())
     if spec.optimizer == "muon":
         return MuonWithAdamW(model, spec.weight_decay)
+    parameters = list(trained_parameters(model).values())
     if spec.quantize == "none":
         return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
     made: torch.optim.Optimizer = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit(

@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.components import Text
+from specbench.specs.components import Spec, Text
 from specbench.training.kinds import (
-    DescribedSpec,
     DistillSpec,
     Eagle3Spec,
     EagleSpec,
@@ -24,7 +23,7 @@ from specbench.training.kinds import (
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class ParallelSpec(DescribedSpec):
+class ParallelSpec(Spec):
     """Two text files that are aligned line by line."""
 
     source: Text
@@ -46,7 +45,7 @@ class ParallelSpec(DescribedSpec):
         return prompt
 
 
-class DataSpec(DescribedSpec):
+class DataSpec(Spec):
     """The training data by language: the subset of a task, or the name that is given to a file."""
 
     places: ClassVar[dict[str, str]] = {
@@ -109,13 +108,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-BLOCKS: dict[str, type[DescribedSpec]] = {
+BLOCKS: dict[str, type[Spec]] = {
     "scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec, "medusa": MedusaSpec, "eagle": EagleSpec,
     "eagle3": Eagle3Spec,
 }  # fmt: skip
 
 
-class TrainSpec(DescribedSpec):
+class TrainSpec(Spec):
     """One training. The block of its kind is present and complete; those of the other kinds are None.
 
     A step is one update of the weights, as transformers' Trainer counts them: it uses the mean gradient of
@@ -268,7 +267,7 @@ class CorpusSpec(DataSpec):
     """Text files of any size, as in text; limit applies to all of them together."""
 
 
-class CorpusModelSpec(DescribedSpec):
+class CorpusModelSpec(Spec):
     """A model that is made of the tokens of each text, without the special tokens that the target's tokenizer adds. The
     token that ends the target's texts follows the answer of a row."""
 

@@ -17,6 +17,7 @@ from transformers import AutoConfig
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.core.progress import ProgressBar
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
@@ -132,6 +133,7 @@ def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module
     if spec.lora is None:
         trained: nn.Module = model.requires_grad_(True)
         return trained
+    require("peft", "lora")
     from peft import LoraConfig, TaskType, get_peft_model
 
     torch.manual_seed(stream_seed(spec.seed, "lora"))

@@ -11,7 +11,9 @@ from pydantic_core import core_schema
 from specbench.core import dotted
 from specbench.core.registry import MAX_INT
 from specbench.specs.components import Component
+from specbench.specs.composition import RouteSpec
 from specbench.specs.method import SHARE, MethodSpec
+from specbench.specs.overrides import FIXED
 
 NAMES = {"number": "a number", "integer": "an integer", "string": "a text", "boolean": "true or false",
          "array": "a list", "object": "a mapping", "null": "null"}  # fmt: skip
@@ -54,7 +56,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def parameters(method: MethodSpec) -> list[Parameter]:
     """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
-    settable = set(dotted.flat(method.model_dump(exclude={"sweep"})))
+    settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
     found: list[Parameter] = []
     if method.decoder is not None:
         options = external_options(method.decoder.entry)
@@ -100,7 +102,7 @@ def draft_length(method: MethodSpec) -> Parameter:
 def route_lengths(method: MethodSpec) -> list[Parameter]:
     """Returns the draft lengths of the routes, set or not."""
     common = draft_length(method)
-    kind, meaning = f"{NAMES['integer']} or null", "Draft tokens per step of this route; null: num_draft_tokens."
+    kind, meaning = f"{NAMES['integer']} or null", schema_of(RouteSpec)["properties"]["num_draft_tokens"]["description"]
     return [
         common.model_copy(update={"key": f"routes.{name}.num_draft_tokens", "type": kind, "required": False,
                                   "value": route.num_draft_tokens, "meaning": meaning})

@@ -32,8 +32,9 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
     if not proposes_trees(method):
         return None
     options = method.drafter.options
-    make = method.drafter.features.tree_shape
-    known = make(**options) if make is not None else None
+    assert method.drafter.features.tree_shape is not None
+    found = method.drafter.features.tree_shape(**options)
+    known = found if isinstance(found, TreeShape) else None
     shape = known or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
     depth_of = depths(shape.parents)
     allowed = [

@@ -38,12 +38,12 @@ class Candidates:
         self.num_levels += 1
 
     def frontier(self) -> list[int]:
-        """Returns the candidates whose children come next: the `top_k` best of the last level that are no end tokens.
-        Returns none if their children cannot be among the best candidates."""
+        """Returns the candidates whose children come next: the `top_k` best of the last level, without end tokens. The
+        list is empty if their children cannot be among the best candidates."""
         if not self.num_levels:
             return [-1]
-        going_on = [candidate for candidate in self._last_level if self.tokens[candidate] not in self.ends]
-        best = self._best(going_on, self.top_k)
+        continued = [candidate for candidate in self._last_level if self.tokens[candidate] not in self.ends]
+        best = self._best(continued, self.top_k)
         if not best or len(self.scores) < self.num_nodes:
             return best
         last = self.scores[self._best(range(len(self.scores)), self.num_nodes)[-1]]

@@ -112,10 +112,11 @@ def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemp
     return made
 
 
-def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> int:
-    """Returns the number of levels of the tree that the options give; a growing tree has no limit but its size."""
+def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> TreeShape | int:
+    """Returns the tree that the options give; of a tree that grows as it is drafted its size, which is the only limit
+    of its levels. Raises ConfigError for options that do not fit."""
     if top_k is None:
-        return len(given_shape(num_nodes=num_nodes, **options).levels)
+        return given_shape(num_nodes=num_nodes, **options)
     fixed = ("widths", "rank_chances", "depth", "draws", "temperature")
     others = [name for name in fixed if options.get(name) not in (None, "auto")]
     if num_nodes is None or others:
@@ -126,17 +127,12 @@ def tree_depth(*, top_k: int | None = None, num_nodes: int | None = None, **opti
     return num_nodes
 
 
-def tree_shape(*, top_k: int | None = None, **options: Any) -> TreeShape | None:
-    """Returns the tree that the options give; None for one that grows as it is drafted."""
-    return given_shape(**options) if top_k is None else None
-
-
 def tree_draws(*, top_k: int | None = None, **options: Any) -> set[str]:
     """Returns the ways in which the options let children be drawn; a growing tree has fixed ones."""
     return {"fixed"} if top_k is not None else possible_draws(**options)
 
 
-@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_depth=tree_depth, tree_shape=tree_shape, draws=tree_draws)
+@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_shape=eagle_shape, draws=tree_draws)
 def eagle_tree_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -154,12 +150,16 @@ def eagle_tree_drafter(
 ) -> EagleDrafter:
     """An EAGLE head drafts a tree: one of a fixed shape, as EAGLE-1 does, or one that grows where the head is
     confident, as EAGLE-2 and EAGLE-3 do (`top_k`)."""
-    if top_k is not None:
-        size = tree_depth(
-            top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth, draws=draws,
-            temperature=temperature,
-        )  # fmt: skip
-        return eagle_drafter(models, head, path, revision, lambda model: DynamicTreeDrafter(model, size, top_k))
-    shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
-    drawn = sampling.at(temperature)
-    return eagle_drafter(models, head, path, revision, lambda model: ModelTreeDrafter(model, drawn, shape, draws))
+    shape = eagle_shape(
+        top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth, draws=draws,
+        temperature=temperature,
+    )  # fmt: skip
+    own_sampling = sampling.at(temperature)
+
+    def inner(model: EagleModel) -> Drafter:
+        if isinstance(shape, TreeShape):
+            return ModelTreeDrafter(model, own_sampling, shape, draws)
+        assert top_k is not None
+        return DynamicTreeDrafter(model, shape, top_k)
+
+    return eagle_drafter(models, head, path, revision, inner)

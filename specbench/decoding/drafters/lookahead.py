@@ -1,6 +1,6 @@
 """Lookahead decoding: the target guesses n-grams in a window beside its own pass (arXiv:2402.02057)."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -94,11 +94,6 @@ class Lookahead(Drafter):
         self._levels = [*self._levels[1:], newest]
 
 
-def longest_guess(*, ngram: int = 5, **others: Any) -> int:
-    """Returns the number of draft tokens of a guess: all of its n-gram but the first."""
-    return ngram - 1
-
-
 def largest_tree(*, window: int = 7, ngram: int = 5, guesses: int = 7) -> TreeShape:
     """Returns the tree of guesses with different first tokens, and the window with rank −1."""
     parents: list[int] = []
@@ -112,7 +107,7 @@ def largest_tree(*, window: int = 7, ngram: int = 5, guesses: int = 7) -> TreeSh
     return TreeShape(tuple(parents), (*ranks, *[-1] * (len(parents) - num_guessed)))
 
 
-@DRAFTERS.register("lookahead", tree_depth=longest_guess, tree_shape=largest_tree)
+@DRAFTERS.register("lookahead", tree_shape=largest_tree)
 def lookahead_drafter(
     models: ModelPair,
     sampling: Sampling,

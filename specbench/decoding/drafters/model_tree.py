@@ -172,11 +172,6 @@ def given_shape(
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-def shape_depth(**options: Any) -> int:
-    """Returns the number of levels of the tree that the options give."""
-    return len(given_shape(**options).levels)
-
-
 def possible_draws(*, draws: str = "auto", temperature: float | None = None, **others: Any) -> set[str]:
     """Returns the ways in which the options let children be drawn; two if the temperature of the run decides."""
     if draws != "auto":
@@ -185,7 +180,7 @@ def possible_draws(*, draws: str = "auto", temperature: float | None = None, **o
     return by_temperature.get(temperature, {"without_replacement"})
 
 
-@DRAFTERS.register("model_tree", needs_model=True, tree_depth=shape_depth, tree_shape=given_shape, draws=possible_draws)
+@DRAFTERS.register("model_tree", needs_model=True, tree_shape=given_shape, draws=possible_draws)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

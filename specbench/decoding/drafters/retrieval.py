@@ -70,7 +70,7 @@ MIN_MATCH = "The number of last tokens that must occur in the corpus; without th
 OCCURRENCES = "The number of occurrences whose continuations are counted; of more, every second, third, ... is."
 
 
-@DRAFTERS.register("retrieval", needs=NEEDS, tree_depth=most_levels)
+@DRAFTERS.register("retrieval", needs=NEEDS, tree_shape=most_levels)
 def retrieval_drafter(
     models: ModelPair,
     sampling: Sampling,

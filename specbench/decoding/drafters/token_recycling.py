@@ -14,6 +14,7 @@ from specbench.decoding.tree_shape import (
     DEPTH,
     NUM_NODES,
     RANK_CHANCES,
+    USUAL_CHANCES,
     Chance,
     TreeShape,
     best_shape,
@@ -77,29 +78,23 @@ MEMORY = (
     "task's subset) and forgotten before the next, so that a prompt's speed depends on the prompts before it; a "
     "resumed run begins with an empty memory. The published code keeps them over all prompts."
 )
-CHANCES = (0.5, 0.16, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
-
-
-def shape_depth(**options: Any) -> int:
-    """Returns the number of levels of the tree that the options give."""
-    return len(recycling_shape(**options).levels)
 
 
 def recycling_shape(
-    *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = CHANCES, **others: Any
+    *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = USUAL_CHANCES, **others: Any
 ) -> TreeShape:
     """Returns the tree that the options give."""
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-@DRAFTERS.register("token_recycling", tree_depth=shape_depth, tree_shape=recycling_shape)
+@DRAFTERS.register("token_recycling", tree_shape=recycling_shape)
 def token_recycling_drafter(
     models: ModelPair,
     sampling: Sampling,
     *,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 80,
     depth: Annotated[int, Field(ge=1, le=16, description=DEPTH)] = 6,
-    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = list(CHANCES),  # noqa: B006
+    rank_chances: Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] = USUAL_CHANCES,
     memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
 ) -> TokenRecycling:
     """A tree of the tokens that the target thought most probable when it last read each token. Needs no model and no

@@ -9,6 +9,7 @@ from specbench.models.heads.checkpoints import HeadCheckpoint, assign, check_voc
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.heads.weight_files import Tensors
 
+AUTHORS_BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
 VLLM_BLOCK = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
 VLLM_OUTPUT = re.compile(r"lm_heads\.(\d+)\.weight")
 
@@ -41,6 +42,12 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     assign(heads, checkpoint, tensors)
     place(heads, target)
     return heads
+
+
+def with_vllm_names(tensors: Tensors) -> Tensors:
+    """Returns tensors under the names of vLLM, given those of Medusa's authors (see `with_author_names`)."""
+    blocks = {name: AUTHORS_BLOCK.sub(r"blocks.\1.layers.\2.\3", name) for name in tensors if ".linear." in name}
+    return {blocks.get(name, f"lm_heads.{name.partition('.')[0]}.weight"): tensor for name, tensor in tensors.items()}
 
 
 def with_author_names(checkpoint: HeadCheckpoint) -> Tensors:

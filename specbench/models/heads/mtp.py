@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from specbench.core.errors import ConfigError
+from specbench.core.extras import require
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line
 from specbench.models.heads.checkpoints import cached
@@ -71,6 +72,7 @@ def load_mtp(target: CausalLM) -> MtpHead:
             f"drafter.type = 'mtp': target '{target.name}' has {num_layers or 'no'} layers for multi-token prediction "
             "that transformers loads, expected 1; use another method"
         )
+    require("accelerate", "drafter.type = 'mtp'")  # transformers loads the layer with it
     source, known = model_source(target.name), config.name_or_path
     try:
         from transformers.modeling_layers import MtpModel  # absent from the oldest versions that are supported

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specbench.core.errors import ConfigError
+from specbench.specs.languages import known
 from specbench.specs.task import TaskSpec
 
 Reference = str | list[str] | dict[str, str]
@@ -94,6 +95,12 @@ def alternatives(reference: Reference, scorer: str) -> list[str]:
         names = ", ".join(reference)
         raise ConfigError(f"scorer {scorer}: the reference is a mapping ({names}): make it one text or a list of texts")
     return reference_texts(reference)
+
+
+def identified_language(language: str | None, scorer: Scorer | None) -> str | None:
+    """Returns the code of the language to identify in answers; None where none is required, or answers are too
+    short."""
+    return known(language) if language and (scorer is None or scorer.in_sentences) else None
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:

@@ -5,6 +5,7 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
+from specbench.core.extras import require
 from specbench.specs.languages import SCRIPTS, known
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _uncommon(asked: tuple[str, ...]) -> frozenset[str]:
 def _detector(extra: frozenset[str], preloaded: bool = False) -> "LanguageDetector":
     """Returns a detector with low accuracy, which uses only trigrams: a tenth of the memory. Unless `preloaded`, it
     loads its models at the first text."""
+    require("lingua", "the language of answers")
     from lingua import IsoCode639_1, LanguageDetectorBuilder
 
     codes = [getattr(IsoCode639_1, code.upper()) for code in (*COMMON, *sorted(extra))]

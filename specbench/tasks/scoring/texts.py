@@ -12,6 +12,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.extras import require
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, alternatives, is_missing, unscored
 from specbench.tasks.scoring.language import is_unspaced, words
@@ -168,14 +169,19 @@ class TranslationScorer(Scorer):
     def __init__(self, tokenizer: str) -> None:
         self._tokenizer = tokenizer
 
+    def _bleu(self, **options: Any) -> BLEU:
+        if self._tokenizer == "ja-mecab":
+            require("MeCab", "scorer.tokenizer = 'ja-mecab'")
+        return BLEU(tokenize=self._tokenizer, **options)
+
     @cached_property
     def _metrics(self) -> dict[str, BLEU | CHRF]:
         # force: sacrebleu logs a warning about answers that end in " .", and scores them the same
-        return {"bleu": BLEU(tokenize=self._tokenizer, force=True), "chrf": CHRF(word_order=2)}
+        return {"bleu": self._bleu(force=True), "chrf": CHRF(word_order=2)}
 
     @cached_property
     def _sentence(self) -> BLEU:
-        return BLEU(tokenize=self._tokenizer, effective_order=True, force=True)
+        return self._bleu(effective_order=True, force=True)
 
     def __call__(self, text: str, reference: Reference) -> Score:
         if is_missing(reference):
@@ -196,7 +202,7 @@ class TranslationScorer(Scorer):
     @property
     def signature(self) -> Mapping[str, str]:
         """Returns sacrebleu's signatures, for one reference per answer."""
-        made = {"bleu": BLEU(tokenize=self._tokenizer), "chrf": CHRF(word_order=2)}
+        made = {"bleu": self._bleu(), "chrf": CHRF(word_order=2)}
         for metric in made.values():
             metric.num_refs = 1
         return {name: str(metric.get_signature()) for name, metric in made.items()}

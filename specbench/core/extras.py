@@ -1,0 +1,36 @@
+"""The name of the distribution on package indexes, and the extra that installs each optional package."""
+
+from importlib.util import find_spec
+
+from specbench.core.errors import ConfigError
+
+DISTRIBUTION = "specbench-lm"  # on PyPI, "specbench" is another project
+EXTRAS = {  # by the name that is imported
+    "accelerate": "train",
+    "peft": "train",
+    "openai": "judge",
+    "lm_eval": "lm-eval",
+    "lingua": "language",
+    "MeCab": "ja",
+    "matplotlib": "plots",
+    "ray": "ray",
+    "bitsandbytes": "quant",
+    "xllamacpp": "llama-cpp",
+    "gguf": "llama-cpp",
+}
+
+
+def is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def require(package: str, user: str) -> None:
+    """Raises ConfigError with the command that installs an optional package if it is not installed. `user`: the
+    option, key or command that needs it."""
+    if not is_installed(package):
+        raise ConfigError(f"{user}: {missing(package)}")
+
+
+def missing(package: str) -> str:
+    """Returns what to do where an optional package is missing."""
+    return f"needs {package}: pip install '{DISTRIBUTION}[{EXTRAS[package]}]'"

@@ -1,0 +1,78 @@
+"""What a server tells about the acceptance of one answer → counts in this project's definitions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specbench.decoding.proposal import Step
+
+Source = Literal["steps", "histogram", "totals", "counters"]
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The counts of one answer as its server tells them, with those that were accepted after its end.
+
+    `num_passes`: target passes after the prefill. `num_judged`: Σ min(drafted, accepted + 1); None where only sums are
+    known. `passes`: (drafted, accepted) of each pass; None where these are not known.
+    """
+
+    source: Source
+    num_passes: int | None
+    num_drafted: int
+    num_accepted: int
+    num_judged: int | None = None
+    passes: tuple[tuple[int, int], ...] | None = None
+
+
+def from_passes(passes: Sequence[tuple[int, int]]) -> Acceptance:
+    """Returns the acceptance of passes, each with its drafted and accepted tokens."""
+    return Acceptance(
+        "steps", len(passes), sum(drafted for drafted, _ in passes), sum(accepted for _, accepted in passes),
+        sum(min(drafted, accepted + 1) for drafted, accepted in passes), tuple(passes),
+    )  # fmt: skip
+
+
+def from_histogram(counts: Sequence[int], num_drafted: int) -> Acceptance:
+    """Returns the acceptance of a histogram, whose element a is the number of passes that accepted a draft tokens.
+
+    The judged tokens follow only if every pass drafted the same number of tokens.
+    """
+    num_passes = sum(counts)
+    length, rest = divmod(num_drafted, num_passes) if num_passes else (0, 0)
+    judged = sum(number * min(length, accepted + 1) for accepted, number in enumerate(counts))
+    num_accepted = sum(number * accepted for accepted, number in enumerate(counts))
+    return Acceptance("histogram", num_passes, num_drafted, num_accepted, None if rest else judged)
+
+
+def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> str | None:
+    """Returns why the counts cannot be those of an answer of `num_tokens` tokens; None if they can."""
+    if not 0 <= found.num_accepted <= found.num_drafted:
+        return f"{found.num_accepted} of {found.num_drafted} draft tokens accepted"
+    if found.passes is not None:
+        wrong = [pair for pair in found.passes if not 0 <= pair[1] <= pair[0] <= num_draft_tokens]
+        if wrong:
+            return f"a step with {wrong[0][0]} drafted (of at most {num_draft_tokens}) and {wrong[0][1]} accepted"
+    if found.num_passes is None:
+        return None
+    num_emitted = found.num_passes + found.num_accepted
+    if not num_tokens - 1 <= num_emitted <= num_tokens - 1 + num_draft_tokens:
+        return (
+            f"{found.num_passes} steps with {found.num_accepted} accepted tokens for an answer of {num_tokens} tokens"
+        )
+    return None
+
+
+def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int) -> list[Step]:
+    """Returns the steps of an answer of `num_tokens` tokens, the first of which the prefill emitted. Tokens after its
+    end count neither as accepted nor as judged."""
+    left, steps = num_tokens - 1, []
+    for drafted, accepted in passes:
+        if left <= 0:
+            break
+        emitted = min(accepted + 1, left)
+        is_rejected = accepted < drafted and emitted > accepted
+        kept = min(accepted, emitted)
+        steps.append(Step(drafted, kept + is_rejected, kept, emitted))
+        left -= emitted
+    return steps

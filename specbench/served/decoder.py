@@ -1,0 +1,235 @@
+"""A decoder that asks a server: it sends the ids of a prompt, and reads the answer event by event."""
+
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DECODERS
+from specbench.decoding.decoder import Decoder
+from specbench.decoding.generation_state import GenerationState, StopRules
+from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import ModelPair
+from specbench.served.acceptance import Acceptance, contradiction, from_passes, steps_of
+from specbench.served.engine import Counters, Event, Piece, counted_between
+from specbench.served.held import MAX_HELD, held_ids
+from specbench.served.server import ServedPair, Server
+from specbench.specs.method import MethodSpec
+from specbench.specs.servers import BASELINE
+
+FAILED = ("abort", "error")  # reasons with which an engine ends an answer that it gives up
+UNKNOWN = "none"  # begins the acceptance_source of an answer whose acceptance is not known
+
+
+@dataclass(frozen=True)
+class ServedCounts(ExternalCounts):
+    """The counts of a served answer, as records keep them.
+
+    `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
+    accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
+    request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`: the server's own time.
+    """
+
+    acceptance_source: str
+    totals: tuple[int, int | None, int] | None
+    events: list[tuple[float, int]]
+    cached_tokens: int | None
+    server_seconds: float | None
+
+
+@dataclass
+class Answer:
+    """An answer that is read: its state, the time of each read with its number of tokens, and what the server told."""
+
+    state: GenerationState
+    reads: list[tuple[float, int]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    text: str = ""
+    seconds: float = 0.0  # of the last event
+    told: Piece = field(default_factory=Piece)
+
+    def add(self, seconds: float, piece: Piece) -> None:
+        """Adds an event. Tokens of one read have one time; those after the end of the answer count nowhere."""
+        self.seconds, before = seconds, self.state.num_new_tokens
+        for token in piece.token_ids or ():
+            if not self.state.finished:
+                self.state.start(token)
+        num_new = self.state.num_new_tokens - before
+        self.text += piece.text
+        if num_new or (piece.token_ids is None and piece.text and not self.state.finished):
+            self.reads.append((seconds, num_new))
+        known = {name: value for name, value in vars(piece).items() if value is not None and name != "text"}
+        self.told = Piece(**{**vars(self.told), **known})
+
+
+@dataclass(frozen=True)
+class ServedDecoder(Decoder):
+    """The decoder of one server; `others`: those that must be idle meanwhile."""
+
+    server: Server
+    others: tuple[Server, ...]
+    sampling: Sampling
+
+    @property
+    def code_revision(self) -> str:
+        """The digest of what the server tells of its configuration."""
+        return self.server.digest
+
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+        """Decodes one prompt. Raises ConfigError that names the server for an answer that cannot be measured."""
+        for other in self.others:
+            other.wait_until_idle()
+        before = self.server.wait_until_idle()
+        answer = self._read(prompt_ids, stop, seed)
+        self._finish(answer, stop)
+        self._check(answer, prompt_ids)
+        found, source = self._acceptance(answer, before)
+        num_tokens = answer.state.num_new_tokens
+        steps = steps_of(found.passes, num_tokens) if found and found.passes is not None else []
+        num_passes = len(steps) if steps else found.num_passes if found else None
+        first, last = answer.reads[0], answer.reads[-1]
+        assert answer.state.finish is not None
+        return Generation(
+            token_ids=answer.state.new_ids, finish=answer.state.finish, steps=steps,
+            positions=dict.fromkeys(POSITION_COLUMNS), target_passes=[], draft_passes=[], ttft_seconds=first[0],
+            draft_prefill_seconds=None, decode_seconds=last[0] - first[0],
+            external=ServedCounts(
+                num_first_tokens=first[1], num_target_passes=None if num_passes is None else num_passes + 1,
+                acceptance_source=source,
+                totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
+                events=[(round(seconds, 6), number) for seconds, number in answer.reads],
+                cached_tokens=answer.told.num_cached, server_seconds=answer.told.seconds,
+            ),
+        )  # fmt: skip
+
+    def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
+        """Reads the answer. The stream of an engine that tells its counts with every event is left where it ends."""
+        engine, state = self.server.engine, GenerationState(list(prompt_ids), stop)
+        answer = Answer(state)
+        body = engine.request(
+            list(prompt_ids), self.sampling, state.num_remaining, seed, list(stop.stop_strings), self.server.model
+        )
+        num_read = 0
+        with closing(self.server.client.stream(engine.path, body)) as stream:
+            for seconds, event in stream:
+                with self.server.client.reading():
+                    piece = self._whole(engine.read(event, num_read))
+                num_read += len(piece.token_ids or ())
+                answer.events.append(event)
+                answer.add(seconds, piece)
+                if state.finished and not engine.tells_at_end:
+                    return answer
+        if answer.told.finish is None:
+            raise self.server.client.error(
+                f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
+            )
+        num_new = answer.told.num_new_tokens
+        is_cut = answer.told.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
+        if num_new not in (None, num_read) and answer.told.token_ids is not None and not is_cut:
+            raise self.server.client.error(
+                f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot "
+                "be used; report it to the engine"
+            )
+        return answer
+
+    def _whole(self, piece: Piece) -> Piece:
+        """Returns what an event tells, with the ids that the engine held back. Raises ConfigError for a token that the
+        target does not have."""
+        wrong = [token for token in piece.token_ids or () if not 0 <= token < self.model.vocab_size]
+        if wrong:
+            raise self.server.client.error(
+                f"sent token {wrong[0]}, but the target has tokens 0 to {self.model.vocab_size - 1}: it serves another "
+                "model"
+            )
+        if piece.num_held <= 0 or not piece.token_ids:
+            return piece
+        try:
+            held = held_ids(piece.text, piece.token_ids[-1], piece.num_held, self.model.text_vocabulary)
+        except ConfigError as error:
+            raise self.server.client.error(str(error)) from error
+        return replace(piece, token_ids=(*held, *piece.token_ids))
+
+    def _finish(self, answer: Answer, stop: StopRules) -> None:
+        """Ends the state of an answer: an engine that sends text only is tokenized here, and the end token, which some
+        do not send, is added to the last read."""
+        state, finish = answer.state, str(answer.told.finish)
+        if finish in FAILED:
+            raise self.server.client.error("gave the request up: see the server's log")
+        if answer.told.token_ids is None:
+            self._tokenize(answer)
+        elif not state.finished and finish == "length" and state.num_remaining > MAX_HELD:
+            raise self.server.client.error(
+                f"ended an answer after {state.num_new_tokens} tokens at its own limit: start it with a longer context"
+            )
+        if not state.finished and stop.eos_token_ids and finish != "length":
+            state.start(min(stop.eos_token_ids))
+            seconds, number = answer.reads.pop() if answer.reads else (answer.seconds, 0)
+            answer.reads.append((seconds, number + 1))
+        if not state.finished:  # a text of fewer tokens here, a last character that is cut, or a warm-up without end
+            state.finish = "length" if finish == "length" else "eos"
+        if not answer.reads:
+            answer.reads.append((answer.seconds, 0))
+
+    def _tokenize(self, answer: Answer) -> None:
+        """Cuts the text of an answer into tokens: its first read has those of its own text, its last read the others,
+        since nothing tells more."""
+        texts = [text for event in answer.events if (text := self.server.engine.read(event, 0).text)]
+        if not texts:
+            return
+        whole, first = (
+            self.model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer.text, texts[0])
+        )
+        times = [seconds for seconds, _ in answer.reads]
+        answer.add(times[-1], Piece(token_ids=tuple(whole)))
+        total = answer.state.num_new_tokens
+        num_first = min(len(first), total) if len(times) > 1 else total
+        answer.reads[:] = [(times[0], num_first), *([(times[-1], total - num_first)] if len(times) > 1 else [])]
+
+    def _check(self, answer: Answer, prompt_ids: list[int]) -> None:
+        """Raises ConfigError for a prompt that was cut, and for one that was cached."""
+        client, told = self.server.client, answer.told
+        if told.num_prompt_tokens not in (None, len(prompt_ids)):
+            raise client.error(
+                f"read {told.num_prompt_tokens} tokens of a prompt of {len(prompt_ids)}: it cuts or changes prompts: "
+                "start it with a longer context"
+            )
+        if told.num_cached:
+            raise client.error(
+                f"had {told.num_cached} of {len(prompt_ids)} prompt tokens in its cache, so its times are not those of "
+                "a new prompt: start it without a prefix cache"
+            )
+
+    def _acceptance(self, answer: Answer, before: Counters) -> tuple[Acceptance | None, str]:
+        """Returns the acceptance of an answer and its source; None with the reason if it is not known.
+
+        Raises ConfigError for a baseline that drafts.
+        """
+        engine, method = self.server.engine, self.method
+        with self.server.client.reading():
+            found, problem = engine.acceptance(answer.events, method.num_draft_tokens), engine.remedy
+        if found is None:
+            found = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
+            if found is None and before.num_drafted is not None:
+                problem = "the counters of the server fell: it was started again"
+        if method.name == BASELINE:
+            if found is not None and found.num_drafted:
+                raise self.server.client.error(
+                    f"drafts: {found.num_drafted} draft tokens for one answer, but all others are compared with it: "
+                    "start it without speculation"
+                )
+            if found is None and self.server.speculates is None:
+                return None, f"{UNKNOWN}: {problem}"
+            plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
+            return plain, found.source if found else plain.source
+        wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
+        if found is None or wrong is not None:
+            return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"
+        return found, found.source
+
+
+@DECODERS.register("served")
+def served_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ServedDecoder:
+    """Returns the decoder of a server that `specbench run --servers` found."""
+    if not isinstance(models, ServedPair) or models.server is None:
+        raise ConfigError(f"method '{method.name}': decoder.type = 'served': is written by --servers only")
+    return ServedDecoder(method, models.target, models.server, models.others, sampling)

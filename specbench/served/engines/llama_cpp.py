@@ -1,0 +1,108 @@
+"""llama.cpp: its own path /completion, whose every event has ids and the counts so far."""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from specbench.core.registry import ENGINES
+from specbench.decoding.sampling import Sampling
+from specbench.served.acceptance import Acceptance, from_passes
+from specbench.served.engine import Engine, Event, Page, Piece, json_page
+from specbench.served.held import MAX_HELD
+
+FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
+
+
+@ENGINES.register("llama.cpp")
+class LlamaCpp(Engine):
+    """A server of llama.cpp, which sends one event per token."""
+
+    name = "llama.cpp"
+    path = "/completion"
+    tokenize_path = "/tokenize"
+    counter_names: ClassVar = {
+        "num_drafts": ("llamacpp:spec_decode_num_drafts_total",),
+        "num_drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "num_accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+        "per_position": ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total",),
+        "num_running": ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+    }  # fmt: skip
+    remembers = frozenset({"ngram-mod", "ngram-cache"})
+    tells_at_end = False
+
+    def version(self, page: Page) -> str | None:
+        found = json_page(page, "/props")
+        return str(found["build_info"]) if isinstance(found, dict) and "build_info" in found else None
+
+    def settings(self, page: Page) -> dict[str, Any]:
+        """Returns the model's file, type and context. /props says nothing of the speculation."""
+        found = json_page(page, "/props")
+        return {
+            "model": PurePath(found.get("model_path", "")).name, "type": found.get("model_ftype"),
+            "slots": found.get("total_slots"), "context": found.get("default_generation_settings", {}).get("n_ctx"),
+        }  # fmt: skip
+
+    def speculates(self, page: Page) -> bool | None:
+        slots = json_page(page, "/slots")
+        told = [slot.get("speculative") for slot in slots] if isinstance(slots, list) else []
+        return None if not told or None in told else any(told)
+
+    def request(
+        self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
+    ) -> dict[str, Any]:
+        """Returns the body, with the samplers that a model card never asks for switched off. It has no stop strings:
+        the server would hold tokens back. The last character may need more tokens than the answer may have."""
+        return {
+            "prompt": prompt_ids, "n_predict": max_new_tokens + MAX_HELD, "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0, "min_p": 0.0, "seed": seed % 2**31,
+            "cache_prompt": False, "return_tokens": True, "timings_per_token": True, "stream": True,
+        }  # fmt: skip
+
+    def read(self, event: Event, num_before: int) -> Piece:
+        times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
+        has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
+        milliseconds = times.get("prompt_ms", 0.0) + times.get("predicted_ms", 0.0)
+        return Piece(
+            token_ids=ids, text=event.get("content") or "",
+            finish=FINISH.get(str(event.get("stop_type")), "stop") if has_ended else None,
+            num_prompt_tokens=event.get("tokens_evaluated"), num_new_tokens=num_new if has_ended else None,
+            num_cached=times.get("cache_n"), seconds=milliseconds / 1000 if times else None,
+            num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
+        )  # fmt: skip
+
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
+        """Returns the passes: each change of the sums is one, and so is each token that no change announced."""
+        passes: list[tuple[int, int]] = []
+        drafted = accepted = left = 0
+        num_tokens = 1  # the prefill emits the first one
+        for event in (event for event in events if event.get("tokens")):
+            times = event.get("timings")
+            if times is None or "tokens_predicted" not in event:
+                return None
+            fresh = int(event["tokens_predicted"]) - num_tokens
+            num_tokens += fresh
+            from_before = min(left, fresh)
+            fresh, left = fresh - from_before, left - from_before
+            now = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
+            if fresh:
+                passes += passes_between(fresh, now[0] - drafted, now[1] - accepted, num_draft_tokens)
+                left = sum(number + 1 for _, number in passes) + 1 - num_tokens
+                drafted, accepted = now
+        return from_passes(passes)
+
+
+def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_tokens: int) -> list[tuple[int, int]]:
+    """Returns the passes of `num_tokens` new tokens in one event, by the growth of the sums.
+
+    An event has several tokens where a character has, and these may be of several passes. How the accepted tokens are
+    distributed over them is then not told: they are counted in the last pass, which the event has not ended.
+    """
+    lengths = [num_draft_tokens or drafted] * (drafted // (num_draft_tokens or drafted)) if drafted else []
+    if rest := drafted - sum(lengths):
+        lengths.append(rest)
+    found: list[tuple[int, int]] = []
+    for length in reversed(lengths):
+        found.insert(0, (length, min(length, accepted)))
+        accepted -= found[0][1]
+    num_plain = num_tokens - sum(number + 1 for _, number in found)
+    return [*[(0, 0)] * num_plain, *found]

@@ -1,0 +1,81 @@
+"""SGLang: its own path /generate, whose events have ids and a histogram of accepted draft tokens."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from specbench.core.registry import ENGINES
+from specbench.decoding.sampling import Sampling
+from specbench.served.acceptance import Acceptance, from_histogram
+from specbench.served.engine import Engine, Event, Page, Piece, json_page
+
+
+@ENGINES.register("sglang")
+class SGLang(Engine):
+    """A server of SGLang."""
+
+    name = "sglang"
+    path = "/generate"
+    counter_names: ClassVar = {"num_running": ("sglang:num_running_reqs", "sglang:num_queue_reqs")}
+    remembers = frozenset({"NGRAM", "ngram"})
+    remedy = "this version does not tell spec_verify_ct"
+
+    def version(self, page: Page) -> str | None:
+        found = self._info(page)
+        return str(found["version"]) if "version" in found and "internal_states" in found else None
+
+    def settings(self, page: Page) -> dict[str, Any]:
+        """Returns the settings that change what a server can hold or how it schedules."""
+        names = (
+            "model_path", "dtype", "kv_cache_dtype", "context_length", "max_running_requests", "max_total_num_tokens",
+            "mem_fraction_static", "disable_radix_cache", "disable_overlap_schedule", "attention_backend", "tp_size",
+            "speculative_accept_threshold_single", "speculative_accept_threshold_acc",
+        )  # fmt: skip
+        found = self._info(page)
+        return {name: found[name] for name in names if name in found}
+
+    def speculates(self, page: Page) -> bool | None:
+        found = self._info(page)
+        return found["speculative_algorithm"] is not None if "speculative_algorithm" in found else None
+
+    def _info(self, page: Page) -> dict[str, Any]:
+        found = json_page(page, "/server_info") or json_page(page, "/get_server_info")
+        return found if isinstance(found, dict) else {}
+
+    def request(
+        self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
+    ) -> dict[str, Any]:
+        drawn = {"top_k": sampling.top_k or -1, "top_p": sampling.top_p or 1.0, "sampling_seed": seed % 2**31}
+        parameters = {
+            "temperature": sampling.temperature, "max_new_tokens": max_new_tokens, "no_stop_trim": True, **drawn,
+            "repetition_penalty": 1.0,  # else that of the model's own generation config
+            **({"stop": list(stop)} if stop else {}),
+        }  # fmt: skip
+        return {"input_ids": prompt_ids, "sampling_params": parameters, "stream": True}
+
+    def read(self, event: Event, num_before: int) -> Piece:
+        """Returns the new ids: `output_ids` holds all so far, or those of the event with incremental streaming."""
+        told = event.get("meta_info") or {}
+        ids = event.get("output_ids") or []
+        num_new = told.get("completion_tokens")
+        fresh = ids[num_before:] if len(ids) == num_new else ids
+        reason = told.get("finish_reason")
+        return Piece(
+            token_ids=tuple(fresh), text=event.get("text") or "",
+            finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
+            num_prompt_tokens=told.get("prompt_tokens"), num_new_tokens=num_new if reason else None,
+            num_cached=told.get("cached_tokens"),
+        )  # fmt: skip
+
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
+        """Returns the histogram; else the sums, which have no steps."""
+        told: Event = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
+        num_passes, counts = told.get("spec_verify_ct"), told.get("spec_correct_drafts_histogram")
+        if not num_passes:
+            return None
+        drafted, accepted = told.get("spec_num_proposed_drafts"), told.get("spec_num_correct_drafts")
+        if drafted is None or accepted is None:
+            return None
+        if counts and sum(counts) == num_passes:
+            found = from_histogram(counts, drafted)
+            return found if found.num_accepted == accepted else None
+        return Acceptance("totals", num_passes, drafted, accepted)

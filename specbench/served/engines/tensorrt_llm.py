@@ -1,0 +1,53 @@
+"""TensorRT-LLM: `trtllm-serve`, which tells the counts of an answer beside its last choice."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from specbench.core.registry import ENGINES
+from specbench.decoding.sampling import Sampling
+from specbench.served.acceptance import Acceptance, from_histogram
+from specbench.served.engine import Engine, Event, Page, json_page
+
+
+@ENGINES.register("tensorrt-llm")
+class TensorRtLlm(Engine):
+    """A server of TensorRT-LLM. /metrics is emptied when it is read, so its counters are those of Prometheus."""
+
+    name = "tensorrt-llm"
+    metrics_path = "/prometheus/metrics"
+    counter_names: ClassVar = {
+        "num_drafted": ("trtllm_spec_decode_num_draft_tokens_total",),
+        "num_accepted": ("trtllm_spec_decode_num_accepted_tokens_total",),
+        "per_position": ("trtllm_spec_decode_accepted_tokens_total",),
+    }  # fmt: skip
+    remedy = "start it with return_perf_metrics: true"
+
+    def version(self, page: Page) -> str | None:
+        found = json_page(page, "/version")
+        models = json_page(page, "/v1/models")
+        is_own = isinstance(models, dict) and any(
+            "tensorrt" in str(each.get("owned_by")).lower() for each in models.get("data", ())
+        )
+        return str(found["version"]) if is_own and isinstance(found, dict) and "version" in found else None
+
+    def request(
+        self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
+    ) -> dict[str, Any]:
+        body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
+        own = {"detokenize": False, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
+        return {**body, **own}  # without detokenization the choices have ids
+
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
+        """Returns the histogram, or the sums."""
+        choices = [choice for event in events for choice in event.get("choices") or ()]
+        found = next(
+            (each["speculative_decoding"] for each in reversed(choices) if each.get("speculative_decoding")), None
+        )
+        if found is None:
+            return None
+        drafted, accepted = found["total_draft_tokens"], found["total_accepted_draft_tokens"]
+        counts = found.get("acceptance_histogram")
+        if counts and sum(counts) == found["num_spec_steps"]:
+            made = from_histogram(counts, drafted)
+            return made if made.num_accepted == accepted else None
+        return Acceptance("totals", found["num_spec_steps"], drafted, accepted)

@@ -1,0 +1,63 @@
+"""vLLM: events with the ids of a pass; the counts of an answer come with its last event."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from specbench.core.registry import ENGINES
+from specbench.decoding.sampling import Sampling
+from specbench.served.acceptance import Acceptance, from_histogram, from_passes
+from specbench.served.engine import Engine, Event, Page, json_page
+
+
+@ENGINES.register("vllm")
+class Vllm(Engine):
+    """A server of vLLM."""
+
+    name = "vllm"
+    tokenize_path = "/tokenize"
+    counter_names: ClassVar = {
+        "num_drafts": ("vllm:spec_decode_num_drafts_total",),
+        "num_drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+        "num_accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+        "per_position": ("vllm:spec_decode_num_accepted_tokens_per_pos_total",),
+        "num_running": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    }  # fmt: skip
+    remembers = frozenset({"suffix"})
+    remedy = "start it with --per-request-spec-decode-metrics detailed"
+
+    def version(self, page: Page) -> str | None:
+        models = json_page(page, "/v1/models")
+        is_own = isinstance(models, dict) and any(each.get("owned_by") == "vllm" for each in models.get("data", ()))
+        found = json_page(page, "/version") if is_own else None
+        return str(found["version"]) if isinstance(found, dict) and "version" in found else None
+
+    def settings(self, page: Page) -> dict[str, Any]:
+        """Returns the model and its context. /v1/models tells no more; /server_info is of development mode only."""
+        models = json_page(page, "/v1/models")
+        model: dict[str, Any] = next(iter(models.get("data") or ()), {})
+        return {"model": model.get("root") or model.get("id"), "context": model.get("max_model_len")}
+
+    def request(
+        self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
+    ) -> dict[str, Any]:
+        """Returns the body; vLLM takes the penalty of the model's own generation config where none is named."""
+        body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
+        own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
+        return {**body, **own, "repetition_penalty": 1.0}
+
+    def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
+        """Returns the steps with `detailed`, else the histogram; None where sums and parts contradict each other."""
+        told: Event = next((event["metrics"] for event in reversed(events) if event.get("metrics")), {})
+        found = told.get("speculative_decoding")
+        if not found:
+            return None
+        if found.get("per_step_accepted") is not None and found.get("per_step_drafted") is not None:
+            drafted, accepted = found["per_step_drafted"], found["per_step_accepted"]
+            if len(drafted) != len(accepted):
+                return None
+            acceptance = from_passes(list(zip(drafted, accepted, strict=True)))
+        else:
+            acceptance = from_histogram(found["acceptance_histogram"], found["num_draft_tokens"])
+        sums = acceptance.num_drafted, acceptance.num_accepted
+        is_sound = sums == (found["num_draft_tokens"], found["num_accepted_draft_tokens"])
+        return acceptance if is_sound else None

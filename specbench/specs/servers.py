@@ -1,0 +1,118 @@
+"""ServersSpec: the keys of a servers file, which names the servers of `specbench run --servers`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import ENGINES
+from specbench.specs.components import Name, Spec, Text, build
+from specbench.specs.method import DecoderSpec, MethodSpec
+from specbench.specs.yaml_files import read
+
+BASELINE = "ar"
+
+
+class SpeculationSpec(Spec):
+    """The speculation that a server was started with. The run checks the draft length."""
+
+    method: Text
+    """Name of the method in the engine, such as draft_model, ngram or eagle3."""
+    num_draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    """Maximum number of draft tokens of a step."""
+    model: Text | None = None
+    """Draft model or head."""
+
+
+class ServerSpec(Spec):
+    """One server that is running already."""
+
+    url: Text
+    """Address, such as http://127.0.0.1:8001."""
+    speculation: Literal["none"] | SpeculationSpec
+    """none, or {method: draft_model, num_draft_tokens: 5}."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ValueError("write an address such as http://127.0.0.1:8001")
+        return url.rstrip("/")
+
+
+class ServersSpec(Spec):
+    """Servers of one engine that serve one target: `ar` without speculation, and one for each method."""
+
+    tokenizer: Text
+    """The target's folder or hub id; its tokenizer makes the token ids of the prompts."""
+    engine: Text = "auto"
+    """auto, or the name of the engine."""
+    model: Text | None = None
+    """Name of the model in requests; the first model of the server when absent."""
+    hardware: Text | None = None
+    """The machine of the servers, which rows name as their device."""
+    memory: Literal["same KV", "same GPU"] | None = None
+    """same KV: all servers hold as many tokens; same GPU: each has the same share of a GPU, drafter included."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    """Time limit of one request."""
+    servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
+    """Servers by name; the name of a server is that of its method."""
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, engine: str) -> str:
+        if engine != "auto":
+            ENGINES.get(engine)
+        return engine
+
+    @model_validator(mode="after")
+    def _one_baseline(self) -> "ServersSpec":
+        baseline = self.servers.get(BASELINE)
+        if baseline is None:
+            raise ConfigError(
+                f"servers: there is no server '{BASELINE}': name the one without speculation '{BASELINE}', since all "
+                "others are compared with it"
+            )
+        if baseline.speculation != "none":
+            raise ConfigError(f"servers.{BASELINE}.speculation: write none: all others are compared with this server")
+        for name, server in self.servers.items():
+            same = [other for other, each in self.servers.items() if each.url == server.url and other != name]
+            if same:
+                raise ConfigError(f"servers.{name}.url = '{server.url}': is that of '{same[0]}' too: start two servers")
+            if name != BASELINE and server.speculation == "none":
+                raise ConfigError(
+                    f"servers.{name}.speculation = 'none': only '{BASELINE}' decodes without speculation: write "
+                    "{method: …, num_draft_tokens: …}"
+                )
+        return self
+
+    @property
+    def device(self) -> str:
+        """The machine of the servers, as rows name their device."""
+        return self.hardware or "servers on a machine that is not named"
+
+    def methods(self) -> tuple[MethodSpec, ...]:
+        """Returns a method for each server, the baseline first."""
+        names = sorted(self.servers, key=lambda name: name != BASELINE)
+        return tuple(_method(name, self.servers[name]) for name in names)
+
+
+def _method(name: str, server: ServerSpec) -> MethodSpec:
+    speculation = server.speculation
+    options: dict[str, Any] = (
+        {} if speculation == "none" else speculation.model_dump(include={"method", "model"}, exclude_none=True)
+    )
+    data = {
+        "name": name, "version": 1, "title": f"served, {options.get('method', 'without speculation')}",
+        "decoder": DecoderSpec(type="served", entry="server", options=options),
+        "num_draft_tokens": 0 if speculation == "none" else speculation.num_draft_tokens,
+    }  # fmt: skip
+    return build(MethodSpec, data)
+
+
+def read_servers(path: Path) -> ServersSpec:
+    """Returns the spec of a servers file. Raises ConfigError that names the file, the key and the problem."""
+    return build(ServersSpec, read(path), prefix=f"{path}: ")

@@ -1,0 +1,312 @@
+"""A server that answers as a script says, in the shapes of several engines, and lies where a test wants it to."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from specbench.models.loading import load_tokenizer
+
+TOKENIZER = load_tokenizer("embedded:target")
+EOS = 0
+ANSWER = (*TOKENIZER(" We add 2 and 3. 2 + 3 = 5. The answer is 5.")["input_ids"], EOS)
+AR: tuple[tuple[int, int], ...] = ()  # the passes of a server without speculation
+VERSION = "1.2.3"
+
+
+def passes_for(num_tokens: int, accepted: Sequence[int], num_draft_tokens: int) -> tuple[tuple[int, int], ...]:
+    """Returns passes that emit all tokens but the first, whose accepted tokens repeat a pattern."""
+    found: list[tuple[int, int]] = []
+    while (left := num_tokens - 1 - sum(number + 1 for _, number in found)) > 0:
+        found.append((num_draft_tokens, min(accepted[len(found) % len(accepted)], left - 1)))
+    return tuple(found)
+
+
+SD = passes_for(len(ANSWER), (3, 1, 0, 2), 3)
+
+
+@dataclass
+class Script:
+    """The engine whose shapes are sent, the passes of an answer, and the lies.
+
+    `tells`: whether requests tell acceptance. `counts`: whether the page of metrics does. `cut_after`, `fail_after`:
+    the number of events after which the connection or the answer ends. `extra_usage`: added to the number of new tokens
+    of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only.
+    """
+
+    engine: str
+    passes: tuple[tuple[int, int], ...] = AR
+    answer: tuple[int, ...] = ANSWER
+    tells: bool = True
+    counts: bool = True
+    summary: bool = False
+    merges: int = 1
+    delay_seconds: float = 0.0
+    cut_after: int | None = None
+    fail_after: int | None = None
+    status: int = 200
+    extra_usage: int = 0
+    read_prompt: int = 0  # added to the number of prompt tokens
+    num_cached: int | None = 0
+    falls: bool = False
+    wrong_tokenizer: bool = False
+    overstated: int = 0  # added to the sums, and to no part
+    num_running: int = 0
+    form: Any = None  # the second event, whatever it is; a text is sent as it is
+    settings: dict[str, Any] = field(default_factory=dict)
+    num_answers: int = 0
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    def parts(self) -> list[tuple[int, ...]]:
+        """Returns the tokens of the events: one event per pass, several passes merged into one by a slow reader."""
+        ids, found = list(self.answer), [1, *(accepted + 1 for _, accepted in self.passes)]
+        if not self.passes:
+            found = [1] * len(ids)
+        found = [sum(found[at : at + self.merges]) for at in range(0, len(found), self.merges)]
+        starts = [sum(found[:number]) for number in range(len(found) + 1)]
+        return [tuple(ids[first:last]) for first, last in pairwise(starts) if ids[first:last]]
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """The drafted and the accepted tokens of an answer."""
+        return sum(d for d, _ in self.passes) + self.overstated, sum(a for _, a in self.passes)
+
+    @property
+    def histogram(self) -> list[int]:
+        """Element a: the passes that accepted a draft tokens."""
+        most = max((d for d, _ in self.passes), default=0)
+        return [sum(a == number for _, a in self.passes) for number in range(most + 1)]
+
+
+def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields events of /v1/completions; the usage comes in an event of its own."""
+    parts = script.parts()
+    with_ids = {"vllm": request.get("return_token_ids"), "tensorrt-llm": request.get("detokenize") is False}
+    for number, ids in enumerate(parts):
+        is_last = number == len(parts) - 1
+        choice: dict[str, Any] = {
+            "index": 0, "text": TOKENIZER.decode(ids, skip_special_tokens=True),
+            "finish_reason": "stop" if is_last else None,
+        }  # fmt: skip
+        if with_ids.get(script.engine):
+            choice["token_ids"] = list(ids)
+        if is_last and script.engine == "tensorrt-llm" and script.tells and script.passes:
+            drafted, accepted = script.sums
+            choice["speculative_decoding"] = {
+                "acceptance_histogram": script.histogram, "num_spec_steps": len(script.passes),
+                "total_draft_tokens": drafted, "total_accepted_draft_tokens": accepted,
+            }  # fmt: skip
+        yield {"choices": [choice]}
+    prompt, cached = request["prompt"], script.num_cached
+    usage: dict[str, Any] = {
+        "prompt_tokens": len(prompt) + script.read_prompt, "completion_tokens": len(script.answer) + script.extra_usage,
+    }  # fmt: skip
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    last: dict[str, Any] = {"choices": [], "usage": usage}
+    if script.engine == "vllm" and script.tells and script.passes:
+        last["metrics"] = {"speculative_decoding": vllm_metrics(script)}
+    yield last
+
+
+def vllm_metrics(script: Script) -> dict[str, Any]:
+    drafted, accepted = script.sums
+    steps = {"per_step_drafted": [d for d, _ in script.passes], "per_step_accepted": [a for _, a in script.passes]}
+    return {
+        "mean_acceptance_length": 1 + accepted / len(script.passes), "draft_acceptance_rate": accepted / drafted,
+        "acceptance_histogram": script.histogram, "num_spec_steps": len(script.passes),
+        "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted, "num_spec_tokens": 3,
+        **({} if script.summary else steps),
+    }  # fmt: skip
+
+
+def generate_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields events of /generate: SGLang sends all ids so far, LMDeploy the new ones."""
+    parts, sent = script.parts(), 0
+    for number, ids in enumerate(parts):
+        is_last = number == len(parts) - 1
+        sent += len(ids)
+        told: dict[str, Any] = {
+            "finish_reason": {"type": "stop"} if is_last else None,
+            "prompt_tokens": len(request["input_ids"]) + script.read_prompt,
+            "completion_tokens": sent + (script.extra_usage if is_last else 0),
+        }  # fmt: skip
+        whole = list(script.answer[:sent])
+        if script.engine == "sglang":
+            told["cached_tokens"] = script.num_cached
+            if script.tells and script.passes and is_last:
+                drafted, accepted = script.sums
+                told |= {
+                    "spec_verify_ct": len(script.passes), "spec_num_proposed_drafts": drafted,
+                    "spec_num_correct_drafts": accepted, "spec_correct_drafts_histogram": script.histogram,
+                }  # fmt: skip
+        yield {"text": "", "output_ids": whole if script.engine == "sglang" else list(ids), "meta_info": told}
+
+
+def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields one event per token, with the sums so far, and a last one without a token."""
+    prompt = request["prompt"]
+    known = {"tokens_evaluated": len(prompt) + script.read_prompt}
+    sums = [(0, 0)]
+    for drafted, accepted in script.passes or ((0, 0),) * (len(script.answer) - 1):
+        before = sums[-1]
+        sums += [(before[0] + drafted, before[1] + accepted)] * (accepted + 1)
+    for number, (token, (drafted, accepted)) in enumerate(zip(script.answer, sums, strict=False)):
+        times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": 0.001}
+        if drafted:
+            times |= {"draft_n": drafted, "draft_n_accepted": accepted}
+        yield {"content": TOKENIZER.decode([token]), "tokens": [token], "stop": False, "timings": times, **known,
+               "tokens_predicted": number + 1}  # fmt: skip
+    yield {"content": "", "tokens": [], "stop": True, "stop_type": "eos", **known,
+           "tokens_predicted": len(script.answer) + script.extra_usage}  # fmt: skip
+
+
+PREFIXES = {"vllm": "vllm:spec_decode_num", "lmdeploy": "lmdeploy:spec_decode_num",
+            "llama.cpp": "llamacpp:spec_decode_num", "tensorrt-llm": "trtllm_spec_decode_num"}  # fmt: skip
+RUNNING = {"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs",
+           "lmdeploy": "lmdeploy:num_requests_running", "llama.cpp": "llamacpp:requests_processing"}  # fmt: skip
+
+
+def metrics_page(script: Script) -> str:
+    """Returns the counters in Prometheus' format; with `falls`, as if the server had been started again."""
+    times = 100 - script.num_answers if script.falls else script.num_answers
+    drafted, accepted = (total * times for total in script.sums)
+    prefix, lines = PREFIXES.get(script.engine), ["# HELP text", "# TYPE text counter"]
+    if script.engine in RUNNING:
+        lines.append(f'{RUNNING[script.engine]}{{model="m"}} {script.num_running}.0')
+    if prefix is not None and script.passes:
+        lines += [
+            f'{prefix}_drafts_total{{engine="0"}} {len(script.passes) * times}.0',
+            f'{prefix}_drafts_created{{engine="0"}} 1.7e9',
+            f'{prefix}_draft_tokens_total{{engine="0"}} {drafted}.0',
+            f'{prefix}_accepted_tokens_total{{engine="0"}} {accepted}.0',
+        ]
+        reached = [sum(a > place for _, a in script.passes) * times for place in range(3)]
+        lines += [
+            f'{prefix}_accepted_tokens_per_pos_total{{position="{place}"}} {number}.0'
+            for place, number in enumerate(reached)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def pages(script: Script) -> dict[str, Any]:
+    """Returns what a server tells of itself, by path."""
+    owner = {"vllm": "vllm", "tensorrt-llm": "tensorrt_llm", "lmdeploy": "lmdeploy"}.get(script.engine, "someone")
+    model = {"id": "target", "root": "target", "owned_by": owner, "max_model_len": 2048, **script.settings}
+    found: dict[str, Any] = {"/v1/models": {"data": [model]}}
+    if script.engine in ("vllm", "tensorrt-llm"):
+        found["/version"] = {"version": VERSION}
+    if script.engine == "sglang":
+        algorithm = {"speculative_algorithm": "EAGLE3" if script.passes else None}
+        told = {"version": VERSION, "internal_states": [{}], "model_path": "t"}
+        found["/server_info"] = {**told, **algorithm, **script.settings}
+    if script.engine == "llama.cpp":
+        found["/props"] = {"build_info": "b1-x", "model_path": "/m/t.gguf", "total_slots": 1, **script.settings}
+    return found
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: "Server"
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        script = self.server.script
+        if self.path in ("/metrics", "/prometheus/metrics") and script.counts and script.engine != "openai":
+            return self.page(metrics_page(script))
+        found = pages(script).get(self.path)
+        return self.page(json.dumps(found)) if found is not None else self.page("{}", 404)
+
+    def do_POST(self) -> None:
+        script = self.server.script
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize":
+            text = request.get("content") or request.get("prompt")
+            ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+            return self.page(json.dumps({"tokens": [id + 1 for id in ids] if script.wrong_tokenizer else ids}))
+        makers = {"/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events}
+        script.requests.append(request)
+        if script.status != 200:
+            return self.page(json.dumps({"error": "the engine is gone"}), script.status)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number, event in enumerate(makers[self.path](script, request)):
+            if number == script.cut_after:
+                self.close_connection = True
+                return None
+            time.sleep(script.delay_seconds)
+            if number == script.fail_after:
+                event = {"error": {"message": "CUDA error", "code": 500}}
+            if number == 1 and script.form is not None:
+                event = script.form
+            self.chunk(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
+        if self.path == "/v1/completions":
+            self.chunk(b"data: [DONE]\n\n")
+        script.num_answers += 1
+        self.chunk(b"")
+        return None
+
+    def chunk(self, content: bytes) -> None:
+        self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+        self.wfile.flush()
+
+    def page(self, text: str, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script = script
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that no longer reads is part of these tests."""
+
+
+@contextmanager
+def scripted(script: Script) -> Iterator[str]:
+    """Yields the address of a server that follows a script."""
+    server = Server(script)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server.url
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def servers_file(folder: Path, scripts: Mapping[str, Script], **keys: Any) -> Iterator[Path]:
+    """Yields a servers file of scripted servers; the name of a method with its draft length is draft_model 3."""
+    with ExitStack() as stack:
+        servers = {
+            name: {
+                "url": stack.enter_context(scripted(script)),
+                "speculation": "none" if name == "ar" else {"method": "draft_model", "num_draft_tokens": 3},
+            }
+            for name, script in scripts.items()
+        }
+        content = {"tokenizer": "embedded:target", "memory": "same KV", "timeout_seconds": 5.0, "servers": servers}
+        path = folder / "servers.yaml"
+        path.write_text(json.dumps(content | keys))
+        yield path

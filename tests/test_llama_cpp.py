@@ -1,0 +1,168 @@
+"""A real engine: llama.cpp serves the embedded pair, and its answers and steps are those of this process."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scipy.optimize import brentq
+
+from specbench.core.errors import ConfigError
+from specbench.models.loading import load_model
+from specbench.results.execute import RunOutcome, execute
+from specbench.results.metrics import expected_speedup
+from specbench.running.checked import run_spec
+from specbench.running.plan import load_data
+from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
+from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
+
+pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench[llama-cpp]'")
+pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench[llama-cpp]'")
+
+from specbench.served.server import load_served
+from tests.llama_cpp import llama_cpp_server
+
+QUIET = Console(file=io.StringIO())
+SUBSETS = ("en", "sw", "th")
+NUM_DRAFT_TOKENS = 5
+FORCED_LENGTH = 3.5  # tokens of a pass
+NEAR_TIE = 0.01  # between logits: libraries round differently
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, str]]:
+    """The addresses of a server without speculation and of three with it."""
+    with ExitStack() as stack:
+        yield {
+            "ar": stack.enter_context(llama_cpp_server()),
+            "draft": stack.enter_context(llama_cpp_server("drafter")),
+            "copies": stack.enter_context(llama_cpp_server("ngram")),
+            "forced": stack.enter_context(llama_cpp_server("drafter", synthetic_length=FORCED_LENGTH)),
+        }
+
+
+def write_file(folder: Path, servers: Mapping[str, str], names: tuple[str, ...]) -> Path:
+    speculation = {"ar": "none", "copies": {"method": "ngram-simple", "num_draft_tokens": NUM_DRAFT_TOKENS}}
+    drafting = {"method": "draft_model", "num_draft_tokens": NUM_DRAFT_TOKENS, "model": "drafter"}
+    content = {
+        "tokenizer": "embedded:target", "hardware": "this machine", "memory": "same KV",
+        "servers": {name: {"url": servers[name], "speculation": speculation.get(name, drafting)} for name in names},
+    }  # fmt: skip
+    path = folder / "servers.yaml"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def serve(folder: Path, servers: Mapping[str, str], names: tuple[str, ...], **options: Any) -> RunOutcome:
+    request = Request(
+        ["mgsm"], [], RunOptions(**options), "", output=folder / "served", servers=write_file(folder, servers, names)
+    )
+    return execute(request, QUIET, load_served)
+
+
+def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return {(r["subset"], r["example"]): r["methods"] for r in map(json.loads, lines)}
+
+
+def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunOutcome) -> None:
+    """Asserts that answers and steps are those of `sd` in this process, and that rows say so."""
+    request = Request(["mgsm"], ["sd"], RunOptions(subsets=subsets, limit=limit), "", output=folder / "in-process")
+    own = execute(request, QUIET)
+    ours, theirs = records(folder / "in-process"), records(folder / "served")
+    assert list(ours) == list(theirs) and len(ours) == limit * len(subsets)
+    undecided = [key for key in ours if not same_passes(key, ours[key], theirs[key])]
+    for subset in subsets:
+        row, other = (
+            next(row for row in outcome.rows if (row.subset, row.method_name) == (subset, name))
+            for outcome, name in ((own, "sd"), (served, "draft"))
+        )
+        assert other.verdict == "greedy equal" and other.served is not None
+        assert other.served.acceptance_source == "steps" and other.served.caches == "verified empty"
+        if subset not in {key[0] for key in undecided}:
+            assert other.value("mean_acceptance_length") == row.value("mean_acceptance_length")
+        steps = [step for key in theirs if key[0] == subset for step in theirs[key]["draft"]["steps"]]
+        accepted, judged = (sum(step[column] for step in steps) for column in (ACCEPTED, JUDGED))
+        assert other.value("acceptance_rate_pooled") == accepted / judged
+    assert len(undecided) <= len(ours) // 12
+
+
+def same_passes(key: tuple[str, int], ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Asserts that answers are equal, and that passes accept as many tokens; returns False where the drafter is
+    undecided between two tokens, so that the passes after it differ.
+
+    Where the drafter of this process ends its draft at its end token, llama.cpp drafts on; it counts an end token as
+    the target's own.
+    """
+    for name in ("ar", "draft"):
+        assert theirs[name]["token_ids"] == ours["sd"]["token_ids"] and theirs[name]["text"] == ours["sd"]["text"], key
+    position = 1
+    for own, other in zip(ours["sd"]["steps"], theirs["draft"]["steps"], strict=False):
+        if own[DRAFTED] == other[DRAFTED] and own != other:
+            first = position + min(own[ACCEPTED], other[ACCEPTED])
+            assert drafter_gap(key, ours["sd"]["token_ids"][:first]) < NEAR_TIE, (key, own, other)
+            return False
+        if own != other:
+            assert own[DRAFTED] < other[DRAFTED] and own[ACCEPTED] in (other[ACCEPTED], other[ACCEPTED] + 1), (key, own)
+        position += own[EMITTED]
+    assert len(ours["sd"]["steps"]) == len(theirs["draft"]["steps"]), key
+    return True
+
+
+def drafter_gap(key: tuple[str, int], answer: list[int]) -> float:
+    """Returns the distance between the two highest logits of the drafter after the beginning of an answer."""
+    subset, number = key
+    spec = run_spec(Request(["mgsm"], ["sd"], RunOptions(subsets=(subset,)), ""))
+    ((_, _, data),) = load_data(spec, use_sample=True)
+    drafter = load_model("embedded:drafter")
+    ids = drafter.encode_prompt(data.examples[number].prompt, chat=False)
+    highest, second = drafter.score([*ids, *answer], 1).logits[-1].topk(2).values.tolist()
+    return float(highest - second)
+
+
+def test_a_server_answers_and_accepts_as_this_process_does(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "draft", "copies"), subsets=("en",), limit=3)
+    check_equal(tmp_path, ("en",), 3, served)
+    copies = next(row for row in served.rows if row.method_name == "copies")
+    assert copies.verdict == "greedy equal" and (copies.value("mean_acceptance_length") or 0) >= 1
+
+
+@pytest.mark.slow
+def test_36_answers_in_three_languages(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "draft"), subsets=SUBSETS, limit=12)
+    check_equal(tmp_path, SUBSETS, 12, served)
+
+
+def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers) -> None:
+    row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=8).rows[-1]
+    rate = brentq(lambda rate: expected_speedup(rate, NUM_DRAFT_TOKENS, cost_ratio=0.0) - FORCED_LENGTH, 0.0, 1.0)
+    num_passes = sum(row.accepted_tokens_per_step or ())
+    assert num_passes > 60  # three standard errors are then below 0.1 of a rate, and 0.8 of a length
+    assert row.value("acceptance_rate_pooled") == pytest.approx(rate, abs=0.1)
+    assert row.value("mean_acceptance_length") == pytest.approx(FORCED_LENGTH, abs=0.8)
+    assert row.verdict == "not audited" and "answers_differ" in {warning.code for warning in row.warnings}
+
+
+def test_an_answer_cut_in_a_character_has_all_its_tokens(tmp_path, servers) -> None:
+    cut = ("generation.max_new_tokens=17",)
+    serve(tmp_path, servers, ("ar", "draft"), subsets=("th",), limit=1, overrides=cut)
+    ((_, methods),) = records(tmp_path / "served").items()
+    assert methods["ar"]["token_ids"] == methods["draft"]["token_ids"] and methods["ar"]["finish"] == "length"
+    assert len(methods["ar"]["token_ids"]) == 17 and methods["ar"]["text"].endswith("\ufffd")
+
+
+def test_control_a_baseline_that_drafts_is_refused(tmp_path, servers) -> None:
+    with pytest.raises(ConfigError, match=r"server 'ar' .* was started with speculation"):
+        serve(tmp_path, {**servers, "ar": servers["forced"]}, ("ar", "draft"), subsets=("en",), limit=1)
+
+
+def test_the_command_measures_servers(tmp_path, servers, specbench) -> None:
+    file = write_file(tmp_path, servers, ("ar", "draft"))
+    code, shown, problem = specbench("run", "--task", "mgsm", "--servers", file, "--subset", "en", "--limit", "1")
+    assert code == 0, problem
+    assert "answers of servers" in shown and "acceptance from: steps" in shown and "ITL" not in shown

@@ -1,0 +1,318 @@
+"""Methods that servers run: what each engine tells, and what becomes of servers that fail or lie."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import ENGINES
+from specbench.models.vocabulary import Vocabulary
+from specbench.results.conditions import check_together, conditions_that_differ
+from specbench.results.execute import RunOutcome, execute
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.running.request import Request
+from specbench.served.acceptance import from_histogram, from_passes, steps_of
+from specbench.served.client import Client
+from specbench.served.engine import Page
+from specbench.served.engines.llama_cpp import LlamaCpp, passes_between
+from specbench.served.events import EventReader
+from specbench.served.held import held_ids
+from specbench.served.server import load_served
+from specbench.specs.run_options import RunOptions
+from specbench.specs.servers import read_servers
+from tests.scripted_server import AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
+
+NUM_EXAMPLES = 2
+
+
+def run(folder: Path, scripts: Mapping[str, Script], num_examples: int = NUM_EXAMPLES, **keys: Any) -> RunOutcome:
+    with servers_file(folder, scripts, **keys) as file:
+        request = Request(
+            ["mgsm"], [], RunOptions(subsets=("en",), limit=num_examples), "specbench run", output=folder / "run",
+            servers=file,
+        )  # fmt: skip
+        return execute(request, Console(file=io.StringIO()), load_served)
+
+
+def pair(engine: str, **sd: Any) -> dict[str, Script]:
+    return {"ar": Script(engine), "draft": Script(engine, **{"passes": SD, **sd})}
+
+
+def row_of(outcome: RunOutcome, method: str = "draft") -> Row:
+    (row,) = (row for row in outcome.rows if row.method_name == method)
+    return row
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "run/records.jsonl").read_text().splitlines()]
+
+
+STEPS = steps_of(SD, sum(accepted + 1 for _, accepted in SD) + 1)
+NUM_ACCEPTED, NUM_JUDGED = sum(s.num_accepted for s in STEPS), sum(s.num_judged for s in STEPS)
+ALPHA, TAU = NUM_ACCEPTED / NUM_JUDGED, sum(s.num_emitted for s in STEPS) / len(STEPS)
+OF_ENGINE = sum(a for _, a in SD) / sum(d for d, _ in SD)
+
+
+@pytest.mark.parametrize(
+    ("engine", "source", "options"),
+    [
+        ("llama.cpp", "steps", {}), ("vllm", "steps", {}), ("vllm", "histogram", {"summary": True}),
+        ("sglang", "histogram", {}), ("tensorrt-llm", "histogram", {}), ("lmdeploy", "counters", {}),
+        ("vllm", "counters", {"tells": False}), ("vllm", "steps", {"merges": 2}),
+    ],
+)  # fmt: skip
+def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, engine, source, options) -> None:
+    row = row_of(run(tmp_path, pair(engine, **options)))
+    assert row.served is not None and row.served.acceptance_source == source
+    assert row.value("acceptance_rate_pooled") == pytest.approx(ALPHA)
+    assert row.value("mean_acceptance_length") == pytest.approx(TAU)
+    assert row.value("accepted_per_drafted") == pytest.approx(OF_ENGINE)
+    assert row.verdict == "greedy equal"
+    assert row.engine.startswith(f"served {engine}") and (engine in ("llama.cpp", "lmdeploy") or VERSION in row.engine)
+    assert (row.accepted_tokens_per_step is not None) == (source == "steps")
+    assert {"ttft_seconds", "tpot_seconds", "e2e_seconds", "speedup"} <= {n for n, m in row.metrics.items() if m.value}
+
+
+def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("openai")))
+    assert row.served is not None and row.served.acceptance_source == "none: this engine does not tell it"
+    names = ("acceptance_rate", "acceptance_rate_pooled", "mean_acceptance_length", "accepted_per_drafted")
+    assert [row.value(name) for name in names] == [None] * 4
+    assert row.value("speedup") and row.value("accuracy") is not None
+    (warning,) = (w.text for w in row.warnings if w.code == "baseline_unchecked")
+    assert "whether the server 'ar' drafts is not known" in warning
+
+
+def test_the_flag_that_makes_acceptance_known_is_named(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm", tells=False, counts=False)))
+    assert row.served is not None
+    assert row.served.acceptance_source == "none: start it with --per-request-spec-decode-metrics detailed"
+
+
+def test_rows_of_servers_are_recomputed_from_the_folder(tmp_path) -> None:
+    outcome = run(tmp_path, pair("llama.cpp"))
+    found = RecordedRun(outcome.records.parent)
+    assert [found.row_like(row) for row in outcome.rows] == list(outcome.rows)
+
+
+def test_rows_of_servers_share_no_file_with_others(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm")))
+    other = row.model_copy(update={"served": None, "engine": "eager"})
+    with pytest.raises(ConfigError, match=r"where methods run = in this process, but .* has in servers: a file holds"):
+        check_together([("board.json: rows.0", row), ("board.json: rows.1", other)])
+    assert {each.field for each in conditions_that_differ(row, other)} >= {"engine"}
+
+
+LIES = {
+    "AR that drafts": ("ar", {"passes": SD}, r"server 'ar' .* drafts: \d+ draft tokens .*: start it without"),
+    "cut stream": ("draft", {"cut_after": 2}, r"server 'draft' .* (closed the connection|was cut)"),
+    "500 in mid-stream": ("draft", {"fail_after": 2}, "server 'draft' .* reports an error in mid-answer: .*CUDA error"),
+    "500": ("draft", {"status": 500}, "server 'draft' .* refuses the request to .* with status 500: .*engine is gone"),
+    "slow": ("draft", {"delay_seconds": 0.2}, "server 'draft' .* has not answered /v1/completions in full within 1 s"),
+    "false usage": ("draft", {"extra_usage": 7}, r"server 'draft' .* counts \d+ new tokens in its usage, but sent"),
+    "shortened prompt": ("draft", {"read_prompt": -3}, r"server 'draft' .* read \d+ tokens of a prompt of"),
+    "cached prompt": ("draft", {"num_cached": 16}, r"server 'draft' .* had 16 of \d+ prompt tokens in its cache"),
+    "another tokenizer": ("draft", {"wrong_tokenizer": True}, "server 'draft' .* serves another model"),
+    "another form": ("draft", {"form": {"choices": "text"}}, "server 'draft' .* sent an answer of another form than"),
+    "nested answer": ("draft", {"form": "[" * 5000}, "server 'draft' .* sent an answer of another form than"),
+    "another model": ("draft", {"answer": (5000, 0), "passes": ((3, 0),)}, "server 'draft' .* sent token 5000, but"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_one_line_and_what_was_measured_is_resumed(tmp_path, name) -> None:
+    server, lie, message = LIES[name]
+    honest = pair("vllm")
+    run(tmp_path, honest, num_examples=1)
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(tmp_path, {**honest, server: replace(honest[server], **lie)}, timeout_seconds=1.0)
+    assert "\n" not in str(caught.value)
+    assert len(records(tmp_path)) == 1
+    first = records(tmp_path)[0]
+    outcome = run(tmp_path, honest)
+    assert records(tmp_path)[0] == first and len(records(tmp_path)) == NUM_EXAMPLES
+    assert row_of(outcome).n == NUM_EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("name", "passes", "problem"),
+    [("ar", SD, "was started with speculation"), ("draft", AR, "was started without speculation")],
+)
+def test_a_server_that_says_how_it_was_started_is_believed(tmp_path, name, passes, problem) -> None:
+    with pytest.raises(ConfigError, match=f"server '{name}' .* {problem}"):
+        run(tmp_path, {**pair("sglang"), name: Script("sglang", passes=passes)})
+    assert "baseline_unchecked" not in {w.code for w in row_of(run(tmp_path, pair("sglang"))).warnings}
+
+
+def test_counters_that_fall_are_no_acceptance(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("lmdeploy", falls=True)))
+    assert row.served is not None
+    assert row.served.acceptance_source == "none: the counters of the server fell: it was started again"
+    assert row.value("acceptance_rate") is None and row.value("speedup") is not None
+
+
+def test_sums_that_contradict_their_parts_are_no_acceptance(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm", overstated=2, counts=False)))
+    assert row.served is not None and row.served.acceptance_source.startswith("none: ")
+    assert row.value("acceptance_rate") is None
+
+
+def test_more_drafted_than_declared_is_no_acceptance(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm", passes=tuple((5, a) for _, a in SD))))
+    assert row.served is not None
+    assert "a step with 5 drafted (of at most 3)" in row.served.acceptance_source
+
+
+def test_a_method_that_drafts_nothing_is_marked(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("llama.cpp", passes=AR)))
+    assert "its server drafted nothing in 2 answers" in dict((w.code, w.text) for w in row.warnings)["drafts_nothing"]
+
+
+def test_other_conditions_are_marked(tmp_path) -> None:
+    other = {"settings": {"max_model_len": 4096}, "answer": (*Script("vllm").answer[:-2], 5, 0), "num_cached": None}
+    row = row_of(run(tmp_path, pair("vllm", **other), memory=None))
+    found = {warning.code: warning.text for warning in row.warnings}
+    assert "context 2048 ≠ 4096" in found["settings_differ"]
+    assert "2 of 2 answers are not those of the server 'ar'" in found["answers_differ"]
+    assert {"caches_unknown", "memory_not_stated"} <= set(found)
+    assert row.verdict == "not audited"
+
+
+def test_a_drafter_that_learns_across_requests_is_named_and_not_repeated(tmp_path) -> None:
+    scripts = pair("llama.cpp")
+    keys = {"speculation": {"method": "ngram-mod", "num_draft_tokens": 3}}
+    with servers_file(tmp_path, scripts) as file:
+        content = json.loads(file.read_text())
+        content["servers"]["draft"] |= keys
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=1)
+        request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
+        row = row_of(execute(request, Console(file=io.StringIO()), load_served))
+        assert "learns" in {warning.code for warning in row.warnings}
+        with pytest.raises(ConfigError, match="--repeats 2: the drafter of server 'draft' learns across requests"):
+            execute(replace(request, options=replace(options, repeats=2)), Console(file=io.StringIO()), load_served)
+
+
+def test_a_folder_refuses_another_server(tmp_path) -> None:
+    run(tmp_path, pair("vllm"), num_examples=1)
+    with pytest.raises(ConfigError, match=r"another|changed|differ") as caught:
+        run(tmp_path, pair("vllm", settings={"max_model_len": 4096}))
+    assert "4096" in str(caught.value) and len(records(tmp_path)) == 1
+
+
+def test_a_busy_server_is_not_measured(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
+    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 3 requests that are not of this run"):
+        run(tmp_path, {**pair("vllm"), "ar": Script("vllm", num_running=3)})
+
+
+def test_servers_of_two_engines_are_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"servers of several engines \(ar vllm, draft sglang\)"):
+        run(tmp_path, {"ar": Script("vllm"), "draft": Script("sglang", passes=SD)})
+
+
+def test_a_server_that_does_not_listen_is_named(tmp_path) -> None:
+    with scripted(Script("vllm")) as gone:
+        pass
+    with pytest.raises(ConfigError, match=f"server 'ar' \\({gone}\\) does not listen: start it, or correct its url"):
+        Client("ar", gone, 1.0).get("/v1/models")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"tokeniser": "x"}, r"servers.yaml: .*unknown key 'tokeniser': did you mean 'tokenizer'\?"),
+        ({"engine": "vlm"}, r"servers.yaml: .*unknown engine 'vlm': did you mean 'vllm'\?"),
+        ({"timeout_seconds": 0}, "servers.yaml: timeout_seconds = 0: .*greater than 0"),
+        ({"servers": {"sd": {"url": "http://a:1", "speculation": "none"}}}, "servers: there is no .*'ar'"),
+        ({"servers": {"ar": {"url": "a:1", "speculation": "none"}}}, "servers.yaml: servers.ar.url = 'a:1': write an"),
+        (
+            {"servers": {n: {"url": "http://a:1", "speculation": "none"} for n in ("ar", "b")}},
+            "servers.ar.url = 'http://a:1': is that of 'b' too",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line_with_key_and_value(tmp_path, keys, message) -> None:
+    content = {"tokenizer": "embedded:target", "servers": {"ar": {"url": "http://a:1", "speculation": "none"}}}
+    path = tmp_path / "servers.yaml"
+    path.write_text(json.dumps(content | keys))
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_servers(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_models_in_this_process_are_refused(tmp_path) -> None:
+    with servers_file(tmp_path, pair("vllm")) as file:
+        for methods, options, message in (
+            (["sd"], RunOptions(), "--method: has no effect with --servers"),
+            ([], RunOptions(dtype="float16"), "--dtype float16: has no effect with --servers"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                execute(Request(["mgsm"], methods, options, "", servers=file), Console(file=io.StringIO()), load_served)
+
+
+def test_steps_end_where_the_answer_does() -> None:
+    found = steps_of([(3, 3), (3, 1), (3, 2)], 8)  # 1 + 4 + 2 tokens, and one of the last pass
+    assert [tuple(step)[:4] if isinstance(step, tuple) else
+            (step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted) for step in found] == [
+        (3, 3, 3, 4), (3, 2, 1, 2), (3, 1, 1, 1)]  # fmt: skip
+
+
+def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:
+    passes = [(3, 0), (3, 3), (2, 2)]
+    assert from_histogram([1, 0, 1, 1], 9).num_judged == 1 + 3 + 3
+    assert from_histogram([1, 0, 1, 1], 8).num_judged is None
+    assert from_passes(passes).num_judged == 1 + 3 + 2
+
+
+def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
+    vocabulary, found = Vocabulary(TOKENIZER), 0
+    for character in "กขคงจฉชซญดตถทธนบปผพภมยรลวศสหอ":
+        ids = vocabulary.encode(character)
+        if len(ids) > 1:
+            found += 1
+            assert held_ids(character, ids[-1], len(ids) - 1, vocabulary) == tuple(ids[:-1])
+    assert found > 3
+    with pytest.raises(ConfigError, match="held back the ids of 2 tokens, and its text 'a' does not tell them"):
+        held_ids("a", vocabulary.encode("b")[0], 2, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "drafted", "accepted", "passes"),
+    [
+        (1, 5, 3, [(5, 3)]), (1, 0, 0, [(0, 0)]), (3, 0, 0, [(0, 0)] * 3), (2, 10, 4, [(5, 0), (5, 4)]),
+        (3, 10, 7, [(5, 2), (5, 5)]), (2, 2, 0, [(0, 0), (2, 0)]), (3, 12, 1, [(5, 0), (5, 0), (2, 1)]),
+    ],
+)  # fmt: skip
+def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted, passes) -> None:
+    assert passes_between(num_tokens, drafted, accepted, 5) == passes
+
+
+def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:
+    class Mine(LlamaCpp):
+        name = "mine"
+
+        def version(self, page: Page) -> str | None:
+            return "7" if page("/props") else None
+
+    point = SimpleNamespace(name="mine", value="mine:Mine", load=lambda: Mine)
+    monkeypatch.setitem(ENGINES._plugins, "mine", point)
+    row = row_of(run(tmp_path, pair("llama.cpp"), engine="mine"))
+    assert row.engine == "served mine 7" and row.served is not None and row.served.acceptance_source == "steps"
+
+
+def test_events_are_whole_however_they_are_cut() -> None:
+    stream = b': comment\r\ndata: {"a": 1}\r\n\r\ndata: {"b":\ndata:  2}\n\nevent: x\n\ndata: [DONE]\n\n'
+    for size in range(1, len(stream)):
+        reader, found = EventReader(), []
+        for start in range(0, len(stream), size):
+            found += reader.feed(stream[start : start + size])
+        assert [json.loads(text) for text in found] == [{"a": 1}, {"b": 2}] and reader.is_done

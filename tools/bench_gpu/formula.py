@@ -1,0 +1,73 @@
+"""Speed-ups at prescribed acceptance rates, compared with the formula's."""
+
+import argparse
+import time
+from functools import partial
+from statistics import median
+from typing import Any
+
+from tools.bench_gpu.models import (
+    CONTEXT,
+    NUM_DRAFT_TOKENS,
+    NUM_TOKENS,
+    PAIRS,
+    VOCABULARY,
+    decode_ids,
+    ids_of,
+    own_engines,
+    random_model,
+    say,
+    with_engine,
+)  # fmt: skip
+
+RATES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+
+
+def formula(args: argparse.Namespace) -> None:
+    """Measured speed-ups of prescribed acceptance beside the expected ones, in a loop that alternates with AR."""
+    from specbench.decoding.drafters.none import NoDrafter
+    from specbench.decoding.drafters.synthetic import SyntheticDrafter
+    from specbench.decoding.sampling import Sampling
+    from specbench.decoding.verification import rejection
+
+    target, drafter = (random_model(shape, VOCABULARY[args.shapes], args.device) for shape in PAIRS[args.shapes])
+    for engine in own_engines(args):
+        models = [with_engine(model, engine) for model in (target, drafter)]
+        start = time.perf_counter()
+        for model, lengths in zip(models, ((1, NUM_DRAFT_TOKENS + 1), (1, 2)), strict=True):
+            if model.static is not None:  # buffers as in the part `passes`, so that torch's cache on disk is read
+                model.static.reserve(CONTEXT + NUM_TOKENS, lengths)
+        models[1].reserve_draft(NUM_DRAFT_TOKENS, Sampling(0.0))
+        say(f"{engine}: both models are ready in {time.perf_counter() - start:.1f} s")
+        prompts = [ids_of(target, 96, seed) for seed in range(4)]
+        for alpha in RATES:
+            synthetic = SyntheticDrafter(models[0], models[1], alpha, Sampling(0.0))
+            pairs = []
+            for number, ids in enumerate(prompts):
+                made: dict[str, Any] = {}
+                for name in ("ar", "sd") if number % 2 else ("sd", "ar"):
+                    if name == "ar":
+                        made[name] = decode_ids(models[0], NoDrafter(), ids, 96, 0, rejection)
+                        continue
+                    speculate = partial(decode_ids, models[0], synthetic, ids, 96, NUM_DRAFT_TOKENS, rejection)
+                    synthetic.rehearse(speculate)
+                    made[name] = speculate()
+                pairs.append(made)
+            say(f"{engine}: " + formula_line(alpha, pairs[1:]))
+
+
+def formula_line(alpha: float, pairs: list[dict[str, Any]]) -> str:
+    steps = [step for pair in pairs for step in pair["sd"].steps]
+    found_alpha = sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps)
+    single = median(seconds for pair in pairs for _, seconds in pair["ar"].target_passes)
+    full = [s for pair in pairs for length, s in pair["sd"].target_passes if length == NUM_DRAFT_TOKENS + 1]
+    cost = median(seconds for pair in pairs for _, seconds in pair["sd"].draft_passes) / single
+    verifying = median(full) / single
+    speed_up = sum(pair["ar"].decode_seconds for pair in pairs) / sum(pair["sd"].decode_seconds for pair in pairs)
+    tokens = (1 - alpha ** (NUM_DRAFT_TOKENS + 1)) / (1 - alpha)
+    plain = tokens / (NUM_DRAFT_TOKENS * cost + 1)
+    with_v = tokens / (NUM_DRAFT_TOKENS * cost + verifying)
+    return (
+        f"α {alpha} (found {found_alpha:.3f}): speed-up {speed_up:.3f}, ÷ f {speed_up / plain:.3f}, ÷ f with v "
+        f"{speed_up / with_v:.3f}; c {cost:.3f}, v {verifying:.3f}"
+    )

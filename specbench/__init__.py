@@ -33,14 +33,20 @@ BUILT_IN = {
         "specbench.decoding.bridges.retokenize",
         "specbench.decoding.bridges.string",
     ),
+    "specbench.readers": (
+        "specbench.tasks.readers.questions",
+        "specbench.tasks.readers.documents",
+        "specbench.tasks.readers.programs",
+    ),
     "specbench.decoders": ("specbench.integrations.entry", "specbench.served.decoder"),
-    "specbench.readers": ("specbench.tasks.readers.questions", "specbench.tasks.readers.documents"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.choices",
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
+        "specbench.tasks.scoring.boxed",
     ),
+    "specbench.loggers": ("specbench.results.loggers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": (
         "specbench.served.engines.llama_cpp",

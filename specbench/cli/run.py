@@ -40,6 +40,10 @@ def run(
     plot: Annotated[
         str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="Trackers that get the numbers, separated by commas: wandb, mlflow, tensorboard, plug-ins."),
+    ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
@@ -63,6 +67,7 @@ def run(
         servers=path("--servers", servers),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
+        loggers=split(log or ""),
     )  # fmt: skip
     outcome = execute(request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]

@@ -18,6 +18,7 @@ from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
+from specbench.results.loggers import Loggers, logged, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
@@ -171,6 +172,7 @@ def execute(
     spec = run_spec(request)
     print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
+    loggers = Loggers(make_loggers(request.loggers), console)
     set_threads(request.options.threads, embedded)
     if request.plot is not None:
         check_plot(request.plot)
@@ -187,9 +189,15 @@ def execute(
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
-    records, rows = measure_into(
-        folder, spec, cells, models, request.command, console, request.judging, make_progress, request.settings()
-    )
+    loggers.start(path.name, request.settings(), str(path))
+    try:
+        records, rows = measure_into(
+            folder, spec, cells, models, request.command, console, request.judging, logged(make_progress, loggers),
+            request.settings(),
+        )  # fmt: skip
+        loggers.rows(rows)
+    finally:
+        loggers.finish()
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:

@@ -35,6 +35,11 @@ class Models:
         """Returns the engine that runs the passes of a method."""
         return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
 
+    @property
+    def placement(self) -> str | None:
+        """The devices of the target; None where it is not in this process."""
+        return self.target.placement
+
     def environment(self) -> dict[str, str]:
         """Returns the device, the dtype, the attention and the engine of the passes."""
         target = self.target

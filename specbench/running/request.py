@@ -29,6 +29,7 @@ class Request:
     servers: Path | None = None
     judging: "Judging | None" = None
     own_methods: Sequence[MethodSpec] = ()
+    loggers: Sequence[str] = ()
 
     def settings(self) -> dict[str, Any]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two

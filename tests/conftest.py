@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,6 +16,7 @@ from specbench.models.loading import load_model
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from tests import tiny
+from tests.processes import shorten_warm_ups
 
 torch.set_num_threads(1)
 gc.disable()  # until all tests are collected, which takes a fifth longer with it
@@ -52,14 +53,20 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 Outcome = tuple[int, str, str]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_warm_ups() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_warm_ups(patch)
+        yield
+
+
 @pytest.fixture
 def specbench(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Outcome]:
-    """Runs the console script in this process, in an empty folder, with short warm-ups: (exit code, stdout, stderr)."""
+    """Runs the console script in this process, in an empty folder: (exit code, stdout, stderr)."""
     from specbench.cli import main
 
-    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> Outcome:

@@ -7,8 +7,9 @@ import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from specbench.cli import main
-from specbench.running import blocks as warm_up
 
 IMPORTED = ["specbench.cli", "specbench.results.execute", "transformers.models.llama.modeling_llama"]
 
@@ -23,11 +24,17 @@ def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.de
     return process
 
 
+def shorten_warm_ups(patch: pytest.MonkeyPatch) -> None:
+    """Makes every warm-up one block of 4 tokens: how many it takes until it is steady depends on the machine's load."""
+    patch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
+    patch.setattr("specbench.running.warm_up.is_steady", lambda times: True)
+
+
 def _main_with(argv: list[str], cwd: Path | None, stderr: str) -> None:
     if cwd is not None:
         os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background of a shell ignores
-    warm_up.NUM_NEW_TOKENS = 4
+    shorten_warm_ups(pytest.MonkeyPatch())
     sys.argv = argv
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = open(stderr, "a", encoding="utf-8", buffering=1)  # noqa: SIM115

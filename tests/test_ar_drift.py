@@ -9,6 +9,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.metrics import ar_drift
 from specbench.results.warnings import MIN_PROMPTS, drift_of, has_drifted
 from tools.drift import shares, simulated
+from tools.warmup import H100
 
 RUNS = 400
 
@@ -29,6 +30,25 @@ def test_a_drift_of_20_percent_is_found(size: int, noise: float, num_subsets: in
     """Of 400 runs; faster in the end as well as slower."""
     for drift in (1.2, 1 / 1.2):
         assert shares(drift, size, noise, RUNS, num_subsets)[0] * RUNS >= least
+
+
+def test_what_an_h100_did_is_found_in_sixteen_answers() -> None:
+    """AR sped up fivefold; answers of like length. Steady ones of as many prompts are not said to drift."""
+    tokens, context = np.full(16, 64.0), np.full(16, 100.0)
+    found = drift_of(np.array(H100), tokens, context, np.arange(16))
+    assert has_drifted(found) and found.value == pytest.approx(1.97, abs=0.01)
+    rng = np.random.default_rng(0)
+    for lengths in (tokens, rng.integers(50, 80, 16).astype(float)):
+        assert has_drifted(drift_of(np.array(H100) * lengths / 64, lengths, context, np.arange(16)))
+    even = 0.7 * np.exp(rng.normal(0, 0.1, (200, 16)))
+    assert sum(has_drifted(drift_of(seconds, tokens, context, np.arange(16))) for seconds in even) <= 4
+
+
+@pytest.mark.parametrize("num_subsets", [1, 3])
+@pytest.mark.parametrize("size", [15, 16, 24])
+def test_a_steady_run_of_few_prompts_is_hardly_ever_said_to_drift(size: int, num_subsets: int) -> None:
+    told, held = shares(1.0, size, 0.1, RUNS, num_subsets)
+    assert told * RUNS <= 12 and 0.9 <= held <= 0.995
 
 
 def test_less_than_is_tolerated_is_no_drift() -> None:

@@ -509,7 +509,7 @@ def test_a_decoder_that_claims_nothing_is_judged_by_what_it_writes(
 
 def test_an_exception_in_a_run_keeps_the_records(folder: list[str], specbench: Any, tmp_path: Path) -> None:
     with (tmp_path / "decoders.py").open("a") as file:
-        file.write("calls = []\ndef failing(prompt_ids, **given):\n    calls.append(1)\n    if len(calls) > 3:\n"
+        file.write("calls = []\ndef failing(prompt_ids, **given):\n    calls.append(1)\n    if len(calls) > 4:\n"
                    "        raise KeyError('x')\n    return plain(prompt_ids, target=given['target'], "
                    "max_new_tokens=given['max_new_tokens'], on_token=given['on_token'])\n")  # fmt: skip
     (tmp_path / "mine.yaml").write_text(YAML.replace(":plain", ":failing"))
@@ -518,4 +518,4 @@ def test_an_exception_in_a_run_keeps_the_records(folder: list[str], specbench: A
     last = err.strip().splitlines()[-1]
     assert last.startswith("error: method 'mine': decoder.entry = ") and "raised KeyError: 'x' (decoders.py" in last
     assert "Traceback" not in err
-    assert len((tmp_path / "out" / "records.jsonl").read_text().splitlines()) == 2  # one call warms up
+    assert len((tmp_path / "out" / "records.jsonl").read_text().splitlines()) == 2  # two calls warm up

@@ -49,9 +49,7 @@ def run_into(
                            data=None if target is None else "sample",
                            overrides=("generation.max_new_tokens=12",)),
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
-        return execute(request, Console(quiet=True))
+    return execute(request, Console(quiet=True))
 
 
 @pytest.fixture(scope="module")

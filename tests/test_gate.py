@@ -71,7 +71,6 @@ class SimulatedClock:
 @pytest.fixture(scope="module")
 def patch():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
         yield patch
 
 

@@ -22,8 +22,8 @@ from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
-from specbench.running.blocks import TEXT
 from specbench.running.compose import compose
+from specbench.running.warm_up import TEXT
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import load_examples
 from tests.toys import TableModel
@@ -35,9 +35,7 @@ Specbench = Callable[..., tuple[int, str, str]]
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("run")
     words = ["run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en,te", "--output", str(folder)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)  # of the warm-up
-        result = CliRunner().invoke(make_app(), words)
+    result = CliRunner().invoke(make_app(), words)
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]
 
@@ -106,7 +104,7 @@ def test_the_warm_up_text_is_no_prompt(monkeypatch: pytest.MonkeyPatch, specbenc
     *warm_ups, first, second = decoded
     assert first == second
     start = len(TEXT) // 8
-    assert len(warm_ups) == 2 and all(first[:start] != ids[:start] for ids in warm_ups)
+    assert len(warm_ups) == 4 and all(first[:start] != ids[:start] for ids in warm_ups)
 
 
 def test_all_passes_lie_inside_the_clock(records: list[dict[str, Any]]) -> None:

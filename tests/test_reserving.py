@@ -74,7 +74,7 @@ def test_a_warm_up_text_of_more_drafter_tokens_than_the_prompts_has_room(
     subset: str, num_new: int, specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     made: list[str], capacities: list[tuple[str, int]],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 16)
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 16)
     asked = ("run", *MGSM, "--subset", subset, "--set", f"generation.max_new_tokens={num_new}", "--output", "here")
     code, _, said = specbench(*asked)
     assert code == 0, said

@@ -228,7 +228,6 @@ def call(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("specbench.results.environment.commit", lambda checkout: None)  # of a checkout at work
     monkeypatch.setattr("sys.argv", ["specbench", "sweep"])
-    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
     rows = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(6)]
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
 

@@ -1,18 +1,41 @@
-"""Warming up: a subset at a time, just before it is measured, and nothing twice."""
+"""Warming up: a subset at a time, just before it is measured, and until the speed is steady.
 
-from collections.abc import Callable
+How long a block takes is scripted: no test reads a real clock.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from specbench.decoding.decoder import DraftingDecoder
+from specbench.decoding.loop import ExternalCounts
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.blocks import TEXT, warm_up
+from specbench.results.leaderboard import load
+from specbench.results.validation import validate
+from specbench.running import warm_up as module
 from specbench.running.compose import compose
+from specbench.running.warm_up import (
+    MAX_BLOCKS,
+    MAX_BLOCKS_CPU,
+    MIN_BLOCKS,
+    NUM_NEW_TOKENS,
+    TEXT,
+    WarmUp,
+    is_steady,
+    warm_up,
+    warm_up_cell,
+)
 from specbench.specs.catalogue import load_method
+from specbench.specs.overrides import with_overrides
+from specbench.tasks.examples import Example
 from tests import tiny
+from tools.warmup import H100, blocks_until_steady, series, simulated
 
 Run = Callable[..., list[tuple[str, str]]]
 LENGTHS = {"en": 1, "de": 30, "fr": 5}  # of the prompts: de needs a longer warm-up than en, fr a shorter one
@@ -33,7 +56,7 @@ def decoded(
     def spy(self: DraftingDecoder, prompt_ids: list[int], *given: Any, **named: Any) -> Any:
         text = self.model.decode_text(prompt_ids)
         seen.append((self.method.name, next((s for s in LENGTHS if f"{s}: why" in text), "warm-up")))
-        assert (TEXT[:10] in text) == (seen[-1][1] == "warm-up")
+        assert (text[:4] == TEXT[:4]) == (seen[-1][1] == "warm-up")
         return generate(self, prompt_ids, *given, **named)
 
     monkeypatch.setattr(DraftingDecoder, "generate", spy)
@@ -52,23 +75,205 @@ def decoded(
 
 def test_a_subset_is_warmed_up_just_before_it_is_measured(decoded: Run) -> None:
     places = [place for _, place in decoded("en,de,fr")]
-    assert places == ["warm-up"] * 2 + ["en"] * 4 + ["warm-up"] * 2 + ["de"] * 4 + ["fr"] * 4
+    long_and_block, block = ["warm-up"] * 4, ["warm-up"] * 2  # of both methods
+    assert places == [*long_and_block, *["en"] * 4, *long_and_block, *["de"] * 4, *block, *["fr"] * 4]
 
 
 def test_what_is_measured_already_is_not_warmed_up(decoded: Run) -> None:
     decoded("en,de")
     assert decoded("en,de") == []
-    assert [place for _, place in decoded("en,de,fr")] == ["warm-up"] * 2 + ["fr"] * 4
+    assert [place for _, place in decoded("en,de,fr")] == ["warm-up"] * 4 + ["fr"] * 4
 
 
-def test_the_same_decoder_is_warmed_up_again_on_more_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths: list[int] = []
-    monkeypatch.setattr(DraftingDecoder, "generate", lambda self, ids, *given, **named: lengths.append(len(ids)))
+Scripted = Callable[[Sequence[float]], list[int]]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """Takes the seconds per token of all generations to come, the last one for ever; returns a list that grows by the
+    length of each one's prompt. Nothing is decoded, and time passes in generations alone."""
+    monkeypatch.setattr(module, "is_steady", is_steady)
+    monkeypatch.setattr(module, "NUM_NEW_TOKENS", NUM_NEW_TOKENS)
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def script(times: Sequence[float]) -> list[int]:
+        lengths: list[int] = []
+
+        def generate(self: DraftingDecoder, ids: list[int], *given: Any, **named: Any) -> Any:
+            seconds = times[min(len(lengths), len(times) - 1)] * 31
+            lengths.append(len(ids))
+            now[0] += seconds
+            return SimpleNamespace(token_ids=[0] * 32, decode_seconds=seconds, external=None)
+
+        monkeypatch.setattr(DraftingDecoder, "generate", generate)
+        return lengths
+
+    return script
+
+
+def decoder(name: str = "ar", sampling: Sampling | None = None, pair: ModelPair | None = None) -> Any:
+    return compose(load_method(name), pair or ModelPair(tiny.causal_lm()), sampling or Sampling())
+
+
+def test_a_steady_decoder_takes_the_fewest_blocks(scripted: Scripted) -> None:
+    lengths = scripted([0.5, 0.01])
+    own = decoder()
+    assert warm_up([own], 100, 1024) == WarmUp(MIN_BLOCKS, pytest.approx(MIN_BLOCKS * 0.31), True)
+    assert lengths == [100 - NUM_NEW_TOKENS] + [NUM_NEW_TOKENS] * MIN_BLOCKS
+
+
+def test_what_was_steady_takes_one_block_and_a_longer_text_if_need_be(scripted: Scripted) -> None:
+    lengths = scripted([0.01])
     pair = ModelPair(tiny.causal_lm())
-    decoder, other = (compose(load_method("ar"), pair, sampling) for sampling in (Sampling(), Sampling(1.0)))
-    for num_tokens in (50, 40, 50, 60):
-        warm_up([decoder], num_tokens, 1024)
-    warm_up([decoder], 900, 60)
-    assert lengths == [34, 44]
-    warm_up([other], 40, 1024)
-    assert lengths == [34, 44, 24]
+    own, sampled = decoder(pair=pair), decoder(pair=pair, sampling=Sampling(1.0))
+    warm_up([own], 100, 1024)
+    del lengths[:]
+    for num_tokens in (90, 100, 110):
+        assert warm_up([own], num_tokens, 1024).blocks == 1
+    assert warm_up([own], 900, 60).blocks == 1
+    assert lengths == [32, 32, 78, 32, 28]
+    assert warm_up([sampled], 100, 1024) == WarmUp(1, pytest.approx(0.31), True), "the same method and model"
+    assert lengths[5:] == [68, 32]
+    assert warm_up([decoder()], 100, 1024).blocks == MIN_BLOCKS, "another model"
+
+
+def test_a_speed_that_fell_since_is_found_by_the_one_block(scripted: Scripted) -> None:
+    scripted([0.01] * (1 + MIN_BLOCKS) + [0.02])
+    own = decoder()
+    assert warm_up([own], 100, 1024).blocks == MIN_BLOCKS
+    again = warm_up([own], 100, 1024)
+    assert again.steady and again.blocks >= MIN_BLOCKS - 1
+
+
+def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = [1e-4 * 1.3**n for n in range(200)]
+    scripted(wild)
+    own = decoder()
+    found = warm_up([own], 100, 1024)
+    assert (found.blocks, found.steady) == (MAX_BLOCKS_CPU, False) or found.seconds >= module.MAX_SECONDS
+    assert warm_up([own], 100, 1024).blocks == 1, "each cell afterwards"
+    monkeypatch.setattr(module, "MAX_SECONDS", 1e9)
+    for device, most in (("cpu", MAX_BLOCKS_CPU), ("cuda", MAX_BLOCKS)):
+        other = decoder()
+        monkeypatch.setattr(other.model, "device", torch.device(device))
+        scripted([1.1**n for n in range(200)])
+        assert warm_up([other], 100, 1024) == WarmUp(
+            most, pytest.approx(31 * sum(1.1**n for n in range(1, most + 1))), False
+        )
+
+
+def test_the_seconds_end_it_too_but_not_before_the_rule_can_tell(scripted: Scripted) -> None:
+    scripted([0.5, *(0.5 * 1.2**n for n in range(200))])
+    found = warm_up([decoder()], 100, 1024)
+    assert (found.blocks, found.steady) == (MIN_BLOCKS, False) and found.seconds > module.MAX_SECONDS
+    scripted([5.0])
+    assert warm_up([decoder()], 100, 1024) == WarmUp(MIN_BLOCKS, 31 * 5.0 * MIN_BLOCKS, True)
+
+
+def test_the_rule_on_what_a_gpu_did() -> None:
+    """Answers one after the other: not steady in any of the sixteen, and steady after as many that are."""
+    assert not any(is_steady(H100[:num]) for num in range(len(H100) + 1))
+    found = blocks_until_steady(series()["H100, 2 blocks"], MAX_BLOCKS)
+    assert found is not None and 2 * 16 < found <= 48
+    assert blocks_until_steady(series()["H100, 2 blocks"], MAX_BLOCKS_CPU) is None
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+def test_the_rule_in_simulations(noise: float) -> None:
+    """Even series end soon, and a settling one is hardly ever said to be steady on its way."""
+    for name, most, is_even in (("even", 10, True), ("settles 4, 2", 20, False), ("step at 4", 16, False)):
+        num, wrong, never = simulated(series()[name], noise, MAX_BLOCKS_CPU, 100)
+        assert num <= most and wrong <= 0.02 and never <= 0.05
+        assert is_even or num > MIN_BLOCKS
+    _, wrong, _ = simulated(series()["settles 4, 10"], noise, MAX_BLOCKS, 100)
+    assert wrong <= 0.15
+
+
+def test_an_external_decoder_is_warmed_by_the_same_rule() -> None:
+    """Its clock may start with the prompt, or after several tokens."""
+    plain = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=None)
+    assert module.seconds_per_token(plain) == 0.2  # type: ignore[arg-type]
+    for num_first, expected in ((0, 2 / 11), (6, 0.4), (11, 2.0)):
+        external = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=ExternalCounts(num_first, None))
+        assert module.seconds_per_token(external) == expected  # type: ignore[arg-type]
+
+
+def test_a_drafter_that_learns_does_equal_blocks_and_forgets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_steady", lambda times: len(times) >= 3)
+    _, (method,) = with_overrides([], [load_method("token-recycling")], ["drafter.memory=cell"])
+    own = compose(method, ModelPair(tiny.causal_lm()), Sampling())
+    assert own.drafter.learns_over_prompts  # type: ignore[attr-defined]
+    begun, steps = [0], []
+    forget, generate = own.drafter.begin_cell, DraftingDecoder.generate  # type: ignore[attr-defined]
+
+    def begin_cell() -> None:
+        begun[0] += 1
+        forget()
+
+    def spy(self: DraftingDecoder, *given: Any, **named: Any) -> Any:
+        generation = generate(self, *given, **named)
+        steps.append((begun[0], [step.num_accepted for step in generation.steps]))
+        return generation
+
+    monkeypatch.setattr(own.drafter, "begin_cell", begin_cell)  # type: ignore[attr-defined]
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
+    task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=40))
+    data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
+    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=(own,), context_limit=80), "auto")  # type: ignore[arg-type]
+    blocks = steps[1:]
+    assert len(blocks) == 3 and all(accepted == blocks[0][1] for _, accepted in blocks)
+    assert [number for number, _ in steps] == [1, 2, 3, 4] and begun == [5], "and once when all is done"
+
+
+@pytest.fixture
+def steady_until(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """The answers of the rule, one for each block; the budget is one block."""
+    answers: list[bool] = []
+    monkeypatch.setattr(module, "is_steady", lambda times: answers.pop(0))
+    monkeypatch.setattr(module, "MAX_BLOCKS_CPU", 1)
+    monkeypatch.setattr(module, "MIN_BLOCKS", 1)
+    return answers
+
+
+def test_a_row_has_the_warm_ups_of_its_records(
+    steady_until: list[bool], decoded: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of AR and the method, in both subsets and in both processes of a run that was resumed."""
+    steady_until += [True] * 4
+    decoded("en,de")
+    path = tmp_path / "out"
+    rows = {(row.method_name, row.subset): row for row in load(path / "leaderboard.json")}
+    assert {key: row.warm_up.blocks for key, row in rows.items() if row.warm_up} == {
+        ("ar", "en"): 1, ("ar", "de"): 1, ("ar", "all"): 2, ("sd", "en"): 2, ("sd", "de"): 2, ("sd", "all"): 4,
+    }  # fmt: skip
+    assert all(row.warm_up and row.warm_up.steady for row in rows.values())
+    lines = (path / "records.jsonl").read_text().splitlines()
+    own = [json.loads(line)["methods"]["sd"]["warm_up"] for line in lines]
+    assert rows["sd", "en"].warm_up.seconds > own[0]["seconds"] and own[0] == own[1]  # type: ignore[union-attr]
+    (path / "records.jsonl").write_text("\n".join(lines[:3]) + "\n")
+    monkeypatch.setattr("specbench.running.runner.PROCESS", "another")
+    steady_until += [True, False]
+    decoded("en,de")
+    assert not steady_until, "a resumed run warms up again"
+    rows = {(row.method_name, row.subset): row for row in load(path / "leaderboard.json")}
+    found = {key: (row.warm_up.blocks, row.warm_up.steady) for key, row in rows.items() if row.warm_up}
+    assert found["sd", "en"] == (2, True) and found["ar", "de"] == (2, True)
+    assert found["sd", "de"] == (4, False) and found["sd", "all"] == (6, False)
+    warned = {key for key, row in rows.items() if "not_steady" in [each.code for each in row.warnings]}
+    assert warned == {("sd", "de"), ("sd", "all")}
+    text = next(each.text for each in rows["sd", "de"].warnings if each.code == "not_steady")
+    assert text.startswith("the speed was not steady after the warm-up (4 blocks, ") and "measure again" in text
+    assert not validate(path / "leaderboard.json", with_records=True).problems
+
+
+def test_records_of_before_have_rows_without_it(decoded: Run, tmp_path: Path) -> None:
+    decoded("en")
+    path = tmp_path / "out" / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        for generation in record["methods"].values():
+            del generation["warm_up"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    decoded("en")
+    assert [row.warm_up for row in load(tmp_path / "out" / "leaderboard.json")] == [None, None]

@@ -16,7 +16,7 @@ import numpy as np
 from specbench.results.bootstrap import Metric
 from specbench.results.warnings import drift_of, has_drifted
 
-NOISES, SIZES, DRIFTS = (0.05, 0.1, 0.2), (30, 60, 100, 250), (1.0, 1.05, 1.1, 1.2, 1.3)
+NOISES, SIZES, DRIFTS = (0.05, 0.1, 0.2), (16, 24, 30, 60, 100, 250), (1.0, 1.05, 1.1, 1.2, 1.3)
 
 
 def simulated(drift: float, size: int, noise: float, rng: np.random.Generator, num_subsets: int = 1) -> Metric:

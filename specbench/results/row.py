@@ -129,7 +129,7 @@ STATED = frozenset({"evidence", "fairness", "run"})
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
-        "fairness", "intervals", "created", "command", "request", "run",
+        "fairness", "intervals", "created", "command", "request", "run", "warm_up",
     }
 )  # fmt: skip
 
@@ -176,10 +176,22 @@ class RowShots(FilePart):
     num_checked: int | None = Field(default=None, ge=0)
 
 
+class RowWarmUp(FilePart):
+    """The warm-up of AR and of the method before they were measured, in every process and subset.
+
+    `blocks`: of an unmeasured text, 32 tokens each. `steady`: whether the speed of both was steady each time, within
+    the limits of the warm-up.
+    """
+
+    blocks: NonNegativeInt
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
+    steady: bool
+
+
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
-    code: Literal["wide_interval", "few_prompts", "ar_drift", "trained_on_test", "misread_head"]
+    code: Literal["wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head"]
     text: str
 
 
@@ -224,6 +236,7 @@ class Row(FilePart):
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
+    warm_up: RowWarmUp | None = None  # null: the records do not have it
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None

@@ -6,6 +6,7 @@ facts of each command.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots
+from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
@@ -179,7 +180,7 @@ class MeasuredRun:
             signatures=signatures(scoring, records)
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
-            metrics=metrics,
+            metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
         return row.model_copy(update={"warnings": warnings_of(row, records, self._num_trained_on(method, records))})
 
@@ -312,6 +313,22 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
         location=", ".join(dict.fromkeys(f"{worked.location}" for worked in used)),
         digest=revision_of({part.subset: part.worked.digest for part in parts}),
         num_checked=sum(part.num_examples for part in parts) if all(worked.checked for worked in used) else None,
+    )
+
+
+def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
+    """Returns the warm-ups of AR and of a method, each of which many records hold; None where a record lacks one."""
+    found = {
+        (record["subset"], record.get("process"), name, *sorted((record["methods"][name].get("warm_up") or {}).items()))
+        for record in records for name in {"ar", method}
+    }  # fmt: skip
+    parts = [dict(items) for _, _, _, *items in found]
+    if not all(parts):
+        return None
+    return RowWarmUp(
+        blocks=sum(part["blocks"] for part in parts),
+        seconds=round(math.fsum(part["seconds"] for part in parts), 3),
+        steady=all(part["steady"] for part in parts),
     )
 
 

@@ -7,32 +7,36 @@ import numpy as np
 from scipy import special
 
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
-from specbench.results.captions import num_timed, rests_on_few
+from specbench.results.captions import is_baseline, num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.row import Row, RowWarning
 from specbench.results.units import with_interval
 from specbench.running.records import ACCEPTED, DRAFTED, Record
 
-MIN_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, one slow prompt is a drift
+MIN_PROMPTS = 5  # in each third: of fewer, one slow prompt is a drift
+MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, the jackknife's errors are too uncertain
 TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less moves no speed-up that anyone would tell
 
 
 def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
     """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval; null
-    where a third has fewer than MIN_PROMPTS prompts. All arrays [num_answers], in the order in which they were
-    measured; prompts: numbers from 0."""
+    where a third has fewer than MIN_PROMPTS prompts, or fewer than MANY_PROMPTS and several answers to a prompt. All
+    arrays [num_answers], in the order in which they were measured; prompts: numbers from 0."""
     size = len(seconds) // 3
-    thirds = (prompts[:size], prompts[len(seconds) - size :])
-    num_prompts = sum(len(set(third.tolist())) for third in thirds)
-    if any(len(set(third.tolist())) < MIN_PROMPTS for third in thirds) or not (seconds > 0).all():
+    nums = [len(set(third.tolist())) for third in (prompts[:size], prompts[len(seconds) - size :])]
+    has_many, is_repeated = min(nums) >= MANY_PROMPTS, len(set(prompts.tolist())) < len(prompts)
+    if min(nums) < MIN_PROMPTS or (is_repeated and not has_many) or not (seconds > 0).all():
         return Metric()
     place = np.arange(len(seconds))
     last = place >= len(seconds) - size
     columns = [prompt_tokens + tokens / 2, 1 / tokens, (place >= size) & ~last, last]
     design = np.column_stack([np.ones(len(seconds)), *(_scaled(np.asarray(c, dtype=np.float64)) for c in columns)])
-    drift, error = _last_coefficient(design, np.log(seconds / tokens), prompts)
+    speeds = np.log(seconds / tokens)
+    drift, error, num_free = (
+        (*_last_coefficient(design, speeds, prompts), sum(nums) - 2) if has_many else _least_squares(design, speeds)
+    )
     # the last column is of ones where the third is the last, and was scaled to a width of 1: its coefficient is the log
-    half = special.stdtrit(num_prompts - 2, TAILS[1]) * error
+    half = special.stdtrit(num_free, TAILS[1]) * error
     ends = [float(np.exp(-drift + sign * half)) for sign in (-1, 1)]
     return Metric(value=float(np.exp(-drift)), low=ends[0], high=ends[1]) if np.isfinite(ends).all() else Metric()
 
@@ -64,6 +68,16 @@ def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tupl
     return coefficient, float(np.sqrt((num_prompts - 1) / num_prompts * np.square(deviations).sum()))
 
 
+def _least_squares(design: Array, values: Array) -> tuple[float, float, int]:
+    """Returns the least squares coefficient of the last column, its standard error if all errors are independent and of
+    one size, and their degrees of freedom."""
+    inverse = np.linalg.pinv(design.T @ design, hermitian=True)
+    coefficients = inverse @ design.T @ values
+    num_free = len(values) - int(np.linalg.matrix_rank(design))
+    errors = values - design @ coefficients
+    return float(coefficients[-1]), float(np.sqrt(errors @ errors / num_free * inverse[-1, -1])), num_free
+
+
 WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
 
 
@@ -72,8 +86,8 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
     trained on."""
     num_processes = len({record.get("process") for record in records})
     found = (
-        wide_interval(row), few_prompts(row), drift(row, num_processes), trained_on_test(row, num_trained_on),
-        misread_head(row, records),
+        wide_interval(row), few_prompts(row), drift(row, num_processes), unsteady_start(row),
+        trained_on_test(row, num_trained_on), misread_head(row, records),
     )  # fmt: skip
     return tuple(each for each in found if each is not None)
 
@@ -121,6 +135,21 @@ def drift(row: Row, num_processes: int) -> RowWarning | None:
         "else running"
     )
     return RowWarning(code="ar_drift", text=text)
+
+
+def unsteady_start(row: Row) -> RowWarning | None:
+    """Warns of a method or a baseline whose speed was not steady when it was measured first."""
+    if is_baseline(row) or row.warm_up is None or row.warm_up.steady:
+        return None
+    return RowWarning(code="not_steady", text=not_steady(row.warm_up.blocks, row.warm_up.seconds))
+
+
+def not_steady(blocks: int, seconds: float) -> str:
+    """Returns the warning of a warm-up that ended before the speed was steady."""
+    return (
+        f"the speed was not steady after the warm-up ({blocks} blocks, {seconds:.0f} s): measure again, into another "
+        "folder, with nothing else running"
+    )
 
 
 def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:

@@ -1,18 +1,16 @@
 """The blocks of a run, each measured and recorded as a whole."""
 
-import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from specbench.core.digests import text_digest
-from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
-from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell
-from specbench.running.prompts import Texts, conversation, encode, shortened
+from specbench.running.prompts import Texts, conversation, shortened
 from specbench.running.records import Key
 from specbench.tasks.examples import Example
 from specbench.tasks.scoring.contract import Reference, Scorer, unscored
@@ -134,54 +132,3 @@ def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, 
         **({"problem": score.problem} if score.problem else {}),
         **({"outcome": dict(score.outcome)} if score.outcome else {}),
     }
-
-
-TEXT = "This is a text about nothing in particular, read once before anything is measured. "
-NUM_NEW_TOKENS = 16
-_WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
-
-
-def warm_up_cell(cell: Cell, chat: str) -> None:
-    """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Drafters that learn
-    from prompt to prompt forget what they learnt before."""
-    for decoder in cell.decoders:
-        warm_up([decoder], longest_conversation(cell, decoder.model, chat), cell.context_limit)
-    for drafting in drafting_decoders(cell.decoders):
-        drafting.drafter.begin_cell()
-
-
-def longest_conversation(cell: Cell, model: TextModel, chat: str) -> int:
-    """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
-    num_new = cell.task.generation.max_new_tokens
-    most = max(len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered(cell))
-    return min(most, cell.context_limit or most)
-
-
-def unanswered(cell: Cell) -> Iterator[Texts]:
-    """Yields the conversations of a cell, with empty answers."""
-    for example in cell.data.examples:
-        last = len(example.turns) - 1
-        yield conversation(example, last, [""] * last)
-
-
-def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None) -> None:
-    """Warms up every decoder and its parts on `num_tokens` tokens in all, or as many as the context holds. No measured
-    pass is then the first of its kind, and no cache grows during a measurement. Decoders that were already warmed up on
-    as many tokens are skipped."""
-    if context_limit is not None:
-        num_tokens = min(num_tokens, context_limit)
-    for decoder in (part for each in decoders for part in each.parts):
-        if _WARM.get(id(decoder), 0) >= num_tokens:
-            continue
-        ids = text_ids(decoder.model, num_tokens)
-        decoder.generate(ids, StopRules(NUM_NEW_TOKENS, context_limit=context_limit), seed=0)
-        if id(decoder) not in _WARM:
-            weakref.finalize(decoder, _WARM.pop, id(decoder), None)
-        _WARM[id(decoder)] = num_tokens
-
-
-def text_ids(model: TextModel, num_tokens: int) -> list[int]:
-    """Returns the prompt of a warm-up on `num_tokens` tokens, which include the generated ones."""
-    length = max(1, num_tokens - NUM_NEW_TOKENS)
-    ids = model.encode_prompt(TEXT, chat=False)
-    return (ids * (length // len(ids) + 1))[:length]

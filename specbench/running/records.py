@@ -19,6 +19,7 @@ rule_seconds                part of decode_seconds: verification rules and sampl
 tokenizer_seconds           part of decode_seconds: retokenization and the search for stop strings
 scores, problem             all scores, or the reason why there are none
 decoded_by                  the model that decoded alone, if one did
+warm_up                     of the method, before this process measured the subset: blocks, seconds, steady or not
 """
 
 import json
@@ -214,6 +215,14 @@ class ExternalShape(RecordPart):
     num_target_passes: Annotated[int, Field(ge=1)] | None
 
 
+class WarmUpShape(RecordPart):
+    """The warm-up of a method (`specbench.running.warm_up`)."""
+
+    blocks: Count
+    seconds: Seconds
+    steady: bool
+
+
 class GenerationShape(RecordPart):
     """One method's part of a record."""
 
@@ -234,6 +243,7 @@ class GenerationShape(RecordPart):
     tokenizer_seconds: Seconds | None = None
     external: ExternalShape | None = None
     decoded_by: Literal["target", "drafter"] | None = None  # decodes alone: `passes.target` are its passes
+    warm_up: WarmUpShape | None = None  # absent from records of earlier versions
     route: str | None = None  # the route that drafted, for a method with routes
     truncated_tokens: Count = 0
     score: Finite | None

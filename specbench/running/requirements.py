@@ -18,11 +18,12 @@ from specbench.models.compiling import VERBS
 from specbench.models.recording import num_recordings
 from specbench.models.static_passes import PassShape
 from specbench.models.static_sequence import PACKED
-from specbench.running.blocks import Block, longest_conversation, text_ids, unanswered
+from specbench.running.blocks import Block
 from specbench.running.models import Models, bridged, parts
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, encode
 from specbench.running.records import Record
+from specbench.running.warm_up import longest_conversation, text_ids, unanswered
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 

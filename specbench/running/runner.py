@@ -4,16 +4,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.running.blocks import Block, as_json, warm_up_cell
+from specbench.running.blocks import Block, as_json
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
 from specbench.running.requirements import check_nothing_compiled, note, num_compilations, reserve, reserve_for_block
 from specbench.running.run_folder import RunFolder
+from specbench.running.warm_up import WarmUp, warm_up_cell
 from specbench.specs.run import RunSpec
 
 PROCESS = uuid.uuid4().hex[:12]
@@ -43,6 +45,7 @@ def run(
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one warmed up
+    warm_ups: Mapping[str, WarmUp] = {}
     for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
@@ -52,11 +55,11 @@ def run(
                 cell = block.cell
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
-                warm_up_cell(cell, spec.chat)
+                warm_ups = warm_up_cell(cell, spec.chat)
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()
-        record = old or measure(block, spec, earlier, partial(wait, number))
+        record = old or measure(block, spec, earlier, warm_ups, partial(wait, number))
         if old is None:
             if cell is not None and cell.models.target.static is not None:
                 check_nothing_compiled(num_compiled, block)
@@ -80,10 +83,11 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
 
 
 def measure(
-    block: Block, spec: RunSpec, earlier: Sequence[Record] = (), wait: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Returns the record of one block; `earlier`: the records of the earlier turns. `wait`: is called before each
-    generation."""
+    block: Block, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
+    wait: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the record of one block; `earlier`: the records of the earlier turns; `warm_ups`: by method; `wait`: is
+    called before each generation."""
     cell, example = block.cell, block.example
     results: dict[str, Any] = {}
     num_prompt_tokens, num_truncated = 0, example.truncated_tokens
@@ -101,6 +105,8 @@ def measure(
         results[name] = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected)
         if block.turn:
             results[name]["truncated_tokens"] = num_cut
+        if name in warm_ups:
+            results[name]["warm_up"] = warm_ups[name].as_json()
         if decoder is cell.decoders[0]:
             num_prompt_tokens = len(ids)
             num_truncated = num_cut if block.turn else num_truncated

@@ -22,9 +22,11 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.execute import has_other_vocabulary
 from specbench.results.metrics import acceptance, speeds, with_own_passes
 from specbench.results.rows import NOT_MULTIPLES
-from specbench.running.blocks import recorded, warm_up
+from specbench.results.warnings import not_steady
+from specbench.running.blocks import recorded
 from specbench.running.compose import compose, sampling_of, unique
 from specbench.running.models import Models, load_models
+from specbench.running.warm_up import NOTHING, WarmUp, warm_up
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -109,15 +111,17 @@ class LmEvalEngine:
             num_cut += num_tokens > len(self.prompt_ids(self.models.target, query))
         return num_cut
 
-    def warm_up(self, queries: Sequence[LmEvalRequest]) -> None:
-        """Runs every decoder once on an unmeasured text of the maximum length of the queries."""
+    def warm_up(self, queries: Sequence[LmEvalRequest]) -> WarmUp:
+        """Runs every decoder on an unmeasured text of the queries' maximum length, and until its speed is steady."""
         longest: dict[Any, int] = {}
         for query in queries:
             num_tokens = len(self.prompt_ids(self.models.target, query)) + query.generation.max_new_tokens
             sampling = sampling_of(query.generation)
             longest[sampling] = max(num_tokens, longest.get(sampling, 0))
+        whole = NOTHING
         for sampling, num_tokens in longest.items():
-            warm_up(self._decoders[sampling], num_tokens, self.context_limit)
+            whole += warm_up(self._decoders[sampling], num_tokens, self.context_limit)
+        return whole
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
         """Decodes one request, with AR too if it is the baseline; their order alternates with `number`."""
@@ -310,7 +314,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 "%d of %d prompts leave no room for the answer in %s tokens of context: they lose their beginning",
                 num_cut, len(queries), self.max_length,
             )  # fmt: skip
-        self.engine.warm_up(queries)
+        if not (warmed := self.engine.warm_up(queries)).steady:
+            log.warning("%s", not_steady(warmed.blocks, warmed.seconds))
         pairs = zip(requests, queries, strict=True)
         bar = tqdm(pairs, total=len(queries), disable=disable_tqdm, desc=f"Running {self.method.name}")
         for number, (request, query) in enumerate(bar):

@@ -26,7 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                       "data_revision", "shots"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit"),
-    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "format"),
+    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "format"),
     "Stated: nothing in the run's folder shows whether it is true": tuple(sorted(STATED)),
 }  # fmt: skip
 

@@ -1,0 +1,148 @@
+"""The warm-up before a cell is measured: every decoder decodes blocks of an unmeasured text until its speed is
+steady."""
+
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import Generation
+from specbench.models.causal_lm import CausalLM
+from specbench.models.text_model import TextModel
+from specbench.running.plan import Cell
+from specbench.running.prompts import Texts, conversation, encode
+from specbench.specs.run import named
+
+TEXT = "This is a text about nothing in particular, read once before anything is measured. "
+NUM_NEW_TOKENS = 32  # of a block
+NUM_PARTS = 4
+MIN_BLOCKS = 8
+BAND = 1.1  # slowest ÷ fastest part of steady blocks
+MAX_BLOCKS, MAX_BLOCKS_CPU, MAX_SECONDS = 64, 32, 60.0  # of a decoder in a process
+_WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
+_TIMES: dict[int, dict[str, list[tuple[float, float]]]] = {}  # of the blocks: by the id of a model and by method
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What was decoded before a cell was measured. `blocks`, `seconds`: without the first pass of a decoder over a
+    whole context. `steady`: whether the speed was steady in the end."""
+
+    blocks: int
+    seconds: float
+    steady: bool
+
+    def __add__(self, other: "WarmUp") -> "WarmUp":
+        return WarmUp(self.blocks + other.blocks, self.seconds + other.seconds, self.steady and other.steady)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as a record holds it."""
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
+
+
+NOTHING = WarmUp(0, 0.0, True)
+
+
+def is_steady(times: Sequence[float]) -> bool:
+    """Returns whether the speed is steady after blocks with these times per token.
+
+    The last half of the blocks, and at least MIN_BLOCKS of them, is cut into NUM_PARTS parts of equal length. The
+    medians of the parts must lie within BAND of each other. As the half grows with the blocks, slow settling is found
+    and noise averages out.
+    """
+    if len(times) < MIN_BLOCKS:
+        return False
+    length = max(MIN_BLOCKS, len(times) // 2) // NUM_PARTS
+    parts = [median(times[len(times) - (n + 1) * length : len(times) - n * length]) for n in range(NUM_PARTS)]
+    return max(parts) <= BAND * min(parts)
+
+
+def warm_up_cell(cell: Cell, chat: str) -> dict[str, WarmUp]:
+    """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Drafters that learn
+    from prompt to prompt forget what they learnt before. Returns the warm-up of each method."""
+    found = {
+        decoder.method.name: warm_up([decoder], longest_conversation(cell, decoder.model, chat), cell.context_limit)
+        for decoder in cell.decoders
+    }
+    _forget(cell.decoders)
+    return found
+
+
+def _forget(decoders: Iterable[Decoder]) -> None:
+    for drafting in drafting_decoders(decoders):
+        drafting.drafter.begin_cell()
+
+
+def longest_conversation(cell: Cell, model: TextModel, chat: str) -> int:
+    """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
+    num_new = cell.task.generation.max_new_tokens
+    most = max(len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered(cell))
+    return min(most, cell.context_limit or most)
+
+
+def unanswered(cell: Cell) -> Iterator[Texts]:
+    """Yields the conversations of a cell, with empty answers."""
+    for example in cell.data.examples:
+        last = len(example.turns) - 1
+        yield conversation(example, last, [""] * last)
+
+
+def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None) -> WarmUp:
+    """Warms up every decoder and its parts: first on `num_tokens` tokens in all, or as many as the context holds, then
+    in short blocks until its speed is steady. No measured pass is then the first of its kind, and no cache grows during
+    a measurement. The long text is left out for decoders that were already warmed up on as many tokens."""
+    if context_limit is not None:
+        num_tokens = min(num_tokens, context_limit)
+    whole = NOTHING
+    for decoder in (part for each in decoders for part in each.parts):
+        if _WARM.get(id(decoder), 0) < num_tokens:
+            _decode_block(decoder, num_tokens, context_limit)
+            if id(decoder) not in _WARM:
+                weakref.finalize(decoder, _WARM.pop, id(decoder), None)
+            _WARM[id(decoder)] = num_tokens
+        whole += _until_steady(decoder, min(num_tokens, 2 * NUM_NEW_TOKENS), context_limit)
+    return whole
+
+
+def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None) -> WarmUp:
+    """Decodes blocks until the decoder's speed is steady, or the budget is spent. The blocks that the same method
+    decoded before with the same loaded model count: a method that was steady needs one more block."""
+    model, name = decoder.model, named(decoder.method)
+    if id(model) not in _TIMES:
+        weakref.finalize(model, _TIMES.pop, id(model), None)
+    blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])
+    most = MAX_BLOCKS if isinstance(model, CausalLM) and model.device.type != "cpu" else MAX_BLOCKS_CPU
+    num_before, steady = len(blocks), False
+    while not steady:
+        start = time.perf_counter()
+        generation = _decode_block(decoder, num_tokens, context_limit)
+        blocks.append((seconds_per_token(generation), time.perf_counter() - start))
+        steady = is_steady([per_token for per_token, _ in blocks])
+        is_spent = len(blocks) >= most or sum(seconds for _, seconds in blocks) >= MAX_SECONDS
+        if is_spent and len(blocks) >= MIN_BLOCKS:
+            break
+    return WarmUp(len(blocks) - num_before, sum(seconds for _, seconds in blocks[num_before:]), steady)
+
+
+def _decode_block(decoder: Decoder, num_tokens: int, context_limit: int | None) -> Generation:
+    """Decodes the text of a warm-up. A drafter that learns forgets first, so that every block is the same work."""
+    _forget([decoder])
+    stop = StopRules(NUM_NEW_TOKENS, context_limit=context_limit)
+    return decoder.generate(text_ids(decoder.model, num_tokens), stop, seed=0)
+
+
+def seconds_per_token(generation: Generation) -> float:
+    """Returns the seconds per token that the clock of a generation covers."""
+    num_first = 1 if generation.external is None else generation.external.num_first_tokens
+    return generation.decode_seconds / max(1, len(generation.token_ids) - num_first)
+
+
+def text_ids(model: TextModel, num_tokens: int) -> list[int]:
+    """Returns the prompt of a warm-up on `num_tokens` tokens, which include the generated ones."""
+    length = max(1, num_tokens - NUM_NEW_TOKENS)
+    ids = model.encode_prompt(TEXT, chat=False)
+    return (ids * (length // len(ids) + 1))[:length]

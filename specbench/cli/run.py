@@ -1,20 +1,22 @@
 """`specbench run` and `specbench lm-eval`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
+from specbench.core.errors import ConfigError
 from specbench.core.table import Table
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import LEAST, SHARE, RunOptions
 
 if TYPE_CHECKING:
     from specbench.results.execute import RunOutcome
 
 
-@takes_run_options()
+@takes_run_options(without=("limit",))
 def run(
     task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
     method: Annotated[
@@ -22,6 +24,13 @@ def run(
     ],
     *,
     options: RunOptions,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Examples of each subset, or all. When absent: all; of the embedded models' bundled sample "
+            f"{SHARE} over all subsets, at least {LEAST} of each."
+        ),
+    ] = None,
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
     ] = None,
@@ -45,6 +54,7 @@ def run(
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
+    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
@@ -55,15 +65,25 @@ def run(
 
         judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
     request = Request(
-        split(task), split(method), options, command_line(), output=path("--output", output),
-        leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
-        lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
+        split(task), split(method), replace(options, limit=limit_of(limit)), command_line(),
+        output=path("--output", output), leaderboard=path("--leaderboard", leaderboard),
+        plot=path("--plot", plot), lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
     )  # fmt: skip
-    outcome = execute(request, stderr)
+    outcome = execute(with_default_limit(request) if limit is None else request, stderr)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, lambda: run_tables(outcome))
     if not as_json:
         stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+
+
+def limit_of(text: str | None) -> int | None:
+    """Returns the number that --limit gives; None for all examples. Raises ConfigError for another text."""
+    if text in (None, "all"):
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"--limit {text}: give the number of examples of each subset, or all") from error
 
 
 def run_tables(outcome: "RunOutcome") -> Iterator[Table]:

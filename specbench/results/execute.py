@@ -24,6 +24,7 @@ from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import print_request_notes, run_spec, runs_programs
 from specbench.running.identity import run_identity
+from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
 from specbench.running.plan import Cell, load_asked, make_cells
 from specbench.running.progress import announce, saying_what_is_kept
@@ -143,11 +144,18 @@ def execute(
     print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
+    for line in load_lines(spec.device):
+        say(console, line)
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
         check_takes(request.leaderboard, spec.device)
-    loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
+    loaded = load_asked(spec, embedded, console)
+    num_rows = sum(data.num_rows or len(data.examples) for _, _, data in loaded)
+    num_measured = sum(len(data.examples) for _, _, data in loaded)
+    if num_measured < num_rows:
+        say(console, f"{num_measured} of {num_rows} examples of the sample; --limit all measures all")
+    loaded = without_calibration(loaded, spec.methods)
     models = (load_pair or load_models)(spec)
     cells = make_cells(spec, models, loaded)
     target = models.target

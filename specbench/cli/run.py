@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, limit_of, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.core.errors import ConfigError
 from specbench.core.table import Table
 from specbench.specs.run_options import LEAST, SHARE, RunOptions
 
@@ -74,16 +73,6 @@ def run(
     print_result(rows, as_json, lambda: run_tables(outcome))
     if not as_json:
         stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
-
-
-def limit_of(text: str | None) -> int | None:
-    """Returns the number that --limit gives; None for all examples. Raises ConfigError for another text."""
-    if text in (None, "all"):
-        return None
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ConfigError(f"--limit {text}: give the number of examples of each subset, or all") from error
 
 
 def run_tables(outcome: "RunOutcome") -> Iterator[Table]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from specbench.core.table import RULE, Table, numbers, words
+from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.decoding.decoder import Decoder
 from specbench.results.bootstrap import Prompts
 from specbench.results.metrics import acceptance_rates, length_columns, speed_columns, with_own_passes
@@ -19,8 +19,10 @@ from specbench.running.plan import Cell
 from specbench.running.progress import RunProgress
 from specbench.running.records import Record
 
-OTHER_LINES = 12  # of the terminal: title, headings, row of all subsets, caption, the bar, and a printed line
-CAPTION = "so far, with intervals that take no resamples; the run's own table follows at the end"
+OTHER_LINES = 10  # of the terminal: title, headings, caption, the bar, and a line that is printed meanwhile
+CAPTION = "so far, with quick intervals; the run's own table follows"
+
+SPEEDUP = Column("speed-up\n95 % interval", is_number=True, folds=False, min_width=17)
 
 
 class Answer(NamedTuple):
@@ -62,17 +64,17 @@ class LiveTable(RunProgress):
         cells = {place: cell for place, cell in self._cells.items() if place[0] == task}
         methods = _shown(next(iter(cells.values())))
         places = [place for place in self._latest if place[0] == task]
-        room = max(1, (self.console.height - OTHER_LINES) // len(methods))
+        room = max(1, (self.console.height - OTHER_LINES) // len(methods) - 1)  # one is that of all subsets
         rows = [
             row for place in cells if place in places[-room:] for row in self._rows(place[1], cells[place], [place])
         ]
         if len(cells) > 1 and len({sampling_of(cell.task.generation) for cell in cells.values()}) == 1:
             rows += [list(RULE), *self._rows(ALL, next(iter(cells.values())), places)]
-        left_out = [f"{len(places[:-room])} subsets more"] if places[:-room] else []
-        figures = (*numbers("n", "α", "τ", "tok/s\nar", "tok/s\nmethod"), *numbers("speed-up\n95 % interval"))
+        left_out = [f"{len(places[:-room])} more subsets"] if places[:-room] else []
+        figures = (*numbers("n", "α", "τ", "tok/s\nar", "tok/s\nmethod"), SPEEDUP)
         yield Table(
             f"{task} · {self.num_done} of {self.num_blocks}", (*words("subset", "method"), *figures), rows,
-            ["; ".join([CAPTION, *left_out])],
+            [CAPTION, *left_out],
         )  # fmt: skip
 
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from rich.console import Console, RenderableType
+from rich.progress import MofNCompleteColumn
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
@@ -25,7 +26,7 @@ class RunProgress(ProgressBar):
     def __init__(
         self, console: Console, num_blocks: int, above: Callable[[], Iterable[RenderableType]] | None = None
     ) -> None:
-        super().__init__(console, "warming up", num_blocks, above=above)
+        super().__init__(console, "warming up", num_blocks, MofNCompleteColumn(), above=above)
         self.num_blocks = num_blocks
         self.num_done = self.num_measured = 0
         self._reported = time.monotonic()
@@ -49,9 +50,9 @@ class RunProgress(ProgressBar):
             if num_judged and "tree_nodes" not in result:
                 self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
         self._take_time(where, record, measured)
-        line = f"{where} · {self.summary()}"
+        line = f"{where} · {self.summary()}{self._time_left()}"
         is_due = (measured and self.num_measured == 1) or self.num_done == self.num_blocks
-        self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}", is_due)
+        self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}", is_due)
 
     def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Adds the time that a block took. A warm-up may precede the first block of a subset, and the reading of old

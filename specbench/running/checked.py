@@ -143,6 +143,5 @@ def lacking_subsets(spec: RunSpec) -> Iterator[str]:
         if missing and not task.subsets:
             yield f"--subset: {task.name} has no subsets: it is measured as a whole"
         elif missing:
-            yield f"--subset: {task.name} has no {missing}: " + (
-                f"only {measured}" if measured else "it is not measured"
-            )
+            what = f"only {measured} of it is measured" if measured else "it is not measured"
+            yield f"--subset: {task.name} has no {missing}: {what}"

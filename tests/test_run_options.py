@@ -147,7 +147,7 @@ def two_tasks(specbench, tiny_pair, tmp_path):
                  "  max_new_tokens: 2"]  # fmt: skip
         (tmp_path / f"{name}.yaml").write_text("\n".join(lines) + "\n")
     (tmp_path / "data").mkdir()
-    for name in ("sums_de", "sums_en", "greetings_en", "greetings_sw", "whole"):
+    for name in ("sums_de", "sums_en", "greetings_en", "greetings_sw", "whole_default"):
         (tmp_path / "data" / f"{name}.jsonl").write_text(json.dumps({"question": f"A {name}?"}) + "\n")
 
     def call(subset: str, tasks: str = "sums.yaml,greetings.yaml") -> tuple[int, list[str], str]:

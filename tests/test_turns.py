@@ -213,7 +213,7 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
 
     monkeypatch.setattr(turns, "send_lines", lambda send: None)
     monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
-    monkeypatch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
     events = events_of(6)
     assert [event["event"] for event in events] == ["ready", "started", *["waiting"] * 6, "finished"]
     assert [event["block"] for event in events[2:-1]] == [0, 0, 0, 1, 1, 2] and events[1]["num_blocks"] == 2

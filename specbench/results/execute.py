@@ -150,12 +150,7 @@ def execute(
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
         check_takes(request.leaderboard, spec.device)
-    loaded = load_asked(spec, embedded, console)
-    num_rows = sum(data.num_rows or len(data.examples) for _, _, data in loaded)
-    num_measured = sum(len(data.examples) for _, _, data in loaded)
-    if num_measured < num_rows:
-        say(console, f"{num_measured} of {num_rows} examples of the sample; --limit all measures all")
-    loaded = without_calibration(loaded, spec.methods)
+    loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     cells = make_cells(spec, models, loaded)
     target = models.target
@@ -223,6 +218,10 @@ def measure(
 ) -> list[Record]:  # fmt: skip
     """Returns the records of the plan; those without a record are measured now."""
     plan = list(blocks(cells, spec.repeats))
+    counts = [(len(cell.data.examples), cell.data.num_rows) for cell in cells if cell.data.num_rows is not None]
+    num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    if spec.limit is not None and num_examples < num_rows:
+        say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
     with make_progress(console, plan) as progress, saying_what_is_kept(console, folder.path):
         return runner.run(

@@ -24,7 +24,7 @@ def load_lines(device: str) -> Iterator[str]:
     if load is not None and load + num_threads > num_cores + SPARE:
         yield (
             f"warning: this machine is busy: other programs had a load of {load:.1f} on {num_cores} CPU cores in the "
-            f"last minute, and this run computes on {num_threads}: tok/s come out low, and intervals wide"
+            f"last minute, and this run computes on {num_threads} of them: tok/s come out low, and intervals wide"
         )
     if number := num_gpu_processes(device):
         yield (

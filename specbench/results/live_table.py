@@ -21,7 +21,6 @@ from specbench.running.records import Record
 
 OTHER_LINES = 10  # of the terminal: title, headings, caption, the bar, and a line that is printed meanwhile
 CAPTION = "so far, with quick intervals; the run's own table follows"
-
 SPEEDUP = Column("speed-up\n95 % interval", is_number=True, folds=False, min_width=17)
 
 
@@ -81,8 +80,8 @@ class LiveTable(RunProgress):
         """Returns a row for each method, over the answers to some subsets."""
         answers = zip(*(blocks for place in places for blocks in self._answers[place]), strict=True)
         return [
-            [name if number == 0 else "", decoder.method.name, *_figures(own, has_speedup=_has_speedup(cell, decoder))]
-            for number, (decoder, own) in enumerate(zip(_shown(cell), answers, strict=True))
+            [name if place == 0 else "", decoder.method.name, *_figures(own, has_speedup=_has_speedup(cell, decoder))]
+            for place, (decoder, own) in enumerate(zip(_shown(cell), answers, strict=True))
         ]
 
 

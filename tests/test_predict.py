@@ -156,7 +156,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             overrides=("generation.max_new_tokens=40", *overrides),
         )  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("specbench.running.blocks.NUM_NEW_TOKENS", 4)
+            patch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
             patch.setattr("specbench.running.models.load_model", load)
             patch.setattr(timing, "time", clock)
             execute(Request(["mgsm"], ["sd"], options, "specbench run --task mgsm", output=path), Console(quiet=True))

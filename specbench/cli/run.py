@@ -1,15 +1,16 @@
 """`specbench run` and `specbench lm-eval`."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, limit_of, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import LEAST, SHARE, RunOptions
 
 
-@takes_run_options()
+@takes_run_options(without=("limit",))
 def run(
     task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
     method: Annotated[
@@ -21,6 +22,13 @@ def run(
         typer.Option(help="YAML file of running servers: one is ar, each other a method, in place of --method."),
     ] = None,
     options: RunOptions,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Examples of each subset, or all. When absent: all; of the embedded models' bundled sample "
+            f"{SHARE} over all subsets, at least {LEAST} of each."
+        ),
+    ] = None,
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
     ] = None,
@@ -48,6 +56,7 @@ def run(
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
+    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
@@ -63,13 +72,13 @@ def run(
 
         load_pair = load_served
     request = Request(
-        split(task), split(method or ""), options, command_line(), output=path("--output", output),
-        servers=path("--servers", servers),
+        split(task), split(method or ""), replace(options, limit=limit_of(limit)), command_line(),
+        output=path("--output", output), servers=path("--servers", servers),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
         loggers=split(log or ""),
     )  # fmt: skip
-    outcome = execute(request, stderr, load_pair)
+    outcome = execute(with_default_limit(request) if limit is None else request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, outcome.tables)
     if not as_json:

@@ -429,14 +429,14 @@ def board(tmp_path):
 
 
 def test_an_earlier_site_is_replaced_and_nothing_else(specbench, board, tmp_path):
-    code, out, err = specbench("site", board, "--out", "site")
+    code, out, err = specbench("site", board, "--output", "site")
     assert (code, err) == (0, "") and out == "site/index.html: 20 rows, 26 files\n"
     write(board, load(board)[:3])
-    code, out, _ = specbench("site", board, "--out", "site")
+    code, out, _ = specbench("site", board, "--output", "site")
     assert code == 0 and len(list((tmp_path / "site" / "rows").iterdir())) == 3
     assert sorted(each.name for each in tmp_path.iterdir() if not each.name.endswith(".lock")) == ["board.json", "site"]
     (tmp_path / "site" / "thesis.txt").write_text("mine")
-    code, _, err = specbench("site", board, "--out", "site")
+    code, _, err = specbench("site", board, "--output", "site")
     assert code == 2 and "holds thesis.txt" in err and MARK in err and (tmp_path / "site" / "thesis.txt").exists()
 
 
@@ -454,15 +454,15 @@ def test_a_folder_that_is_no_site_is_refused(specbench, board, tmp_path, out, to
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("")
     (tmp_path / "faked" / MARK).write_text('{"kind": "other", "files": ["a.txt"]}')
-    code, _, err = specbench("site", board, "--out", out)
-    assert code == 2 and err.startswith("error: --out ") and told in err and err.count("\n") == 1
+    code, _, err = specbench("site", board, "--output", out)
+    assert code == 2 and err.startswith("error: --output ") and told in err and err.count("\n") == 1
 
 
 def test_files_without_rows_are_refused(specbench, tmp_path):
     write(tmp_path / "empty.json", [])
-    code, _, err = specbench("site", "empty.json", "--out", "site")
+    code, _, err = specbench("site", "empty.json", "--output", "site")
     assert code == 2 and "no rows" in err and not (tmp_path / "site").exists()
-    code, _, err = specbench("site", "absent.json", "--out", "site")
+    code, _, err = specbench("site", "absent.json", "--output", "site")
     assert code == 2 and "cannot be read" in err
 
 
@@ -477,7 +477,7 @@ def test_a_killed_build_leaves_the_earlier_site_and_the_next_one_cleans_up(tmp_p
     site, building = tmp_path / "site", tmp_path / ".site.building"
     build([tmp_path / "few.json"], site, "x")
     before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
-    command = [sys.executable, "-m", "specbench", "site", "board.json", "--out", "site"]
+    command = [sys.executable, "-m", "specbench", "site", "board.json", "--output", "site"]
     process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     while process.poll() is None and not (building / "rows").is_dir():
         time.sleep(0.02)

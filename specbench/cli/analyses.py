@@ -205,7 +205,7 @@ def predict(
     verification_cost: Annotated[
         float | None, typer.Option(help="Cost of the longest verifying pass there, in target passes; 1 when absent.")
     ] = None,
-    limit: Annotated[
+    limit_report: Annotated[
         str | None, typer.Option(help="File of `specbench limit --output` on the other machine, with all these times.")
     ] = None,
     subset: Annotated[
@@ -221,7 +221,7 @@ def predict(
     """
     from specbench.analysis import predict as analysis
 
-    file = path("--limit", limit)
+    file = path("--limit-report", limit_report)
     given = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
     for option, value in given.items():
         if value is None:
@@ -229,10 +229,10 @@ def predict(
         if not 0 <= value < float("inf") or (value == 0 and option != "--draft-pass"):
             raise ConfigError(f"{option} {value:g}: must be above 0")
         if file is not None and option != "--draft-pass":
-            raise ConfigError(f"{option} {value:g}: --limit has these times: leave one of the two out")
+            raise ConfigError(f"{option} {value:g}: --limit-report has these times: leave one of the two out")
     if file is None and target_pass is None:
         raise ConfigError(
-            "predict: give the times of passes on the other machine, with --limit FILE or --target-pass MS"
+            "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
         )
     report_there = None if file is None else analysis.read_limit(file)
     machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_there)

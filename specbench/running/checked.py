@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 
@@ -13,6 +14,7 @@ from specbench.running.compose import unique, unused_routes
 from specbench.running.models import parts
 from specbench.running.plan import without
 from specbench.running.request import Request
+from specbench.specs import yaml_files
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
@@ -44,10 +46,24 @@ def run_spec(request: Request) -> RunSpec:
         else:
             is_local(options.target)
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
+    given["chat_template_args"] = template_args(options.chat_template_args, options.chat)
     data = {**given, "tasks": tasks, "methods": methods, "target": options.target or EMBEDDED + "target"}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
     return spec
+
+
+def template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
+    """Returns the variables of the chat template by name, their values read as YAML."""
+    if pairs and chat == "never":
+        raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ConfigError(f"--chat-template-args {pair}: write it as KEY=VALUE, such as enable_thinking=false")
+        found[name.strip()] = yaml_files.parse(text, f"--chat-template-args {pair}")
+    return found
 
 
 def runs_programs(task: TaskSpec) -> bool:
@@ -95,7 +111,7 @@ def check_revision(role: str, name: str, revision: str | None) -> None:
 
 def check_counts(options: RunOptions) -> None:
     """Raises ConfigError, with the option's name, for a number that is too small."""
-    for name, least in {"limit": 1, "subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
         value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
@@ -118,5 +134,7 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
             f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "
             "n-gram model or a datastore is given by --set drafter.path=PATH",
         )
+    if spec.trust_remote_code:
+        say(console, "--trust-remote-code: Python code of the checkpoints may run in this process")
     for line in (line for method in spec.methods for line in unused_routes(method, spec.tasks)):
         say(console, line)

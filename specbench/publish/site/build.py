@@ -40,10 +40,10 @@ def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[st
             _write(building, MARK, json.dumps(mark, ensure_ascii=False, indent=1) + "\n")
             check_replaceable(folder)
     except BlockingIOError as error:
-        raise ConfigError(f"--out {folder}: another process builds this site: wait until it has ended") from error
+        raise ConfigError(f"--output {folder}: another process builds this site: wait until it has ended") from error
     except OSError as error:
         raise ConfigError(
-            f"--out {folder}: cannot be written: {error.strerror or error}; an earlier site is as it was"
+            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is as it was"
         ) from error
     return len(names)
 
@@ -54,16 +54,16 @@ def check_replaceable(folder: Path) -> None:
         if not folder.exists():
             return
         if folder.resolve() == Path.cwd():
-            raise ConfigError(f"--out {folder}: is the current folder, which would be replaced: name one in it")
+            raise ConfigError(f"--output {folder}: is the current folder, which would be replaced: name one in it")
         if not folder.is_dir():
-            raise ConfigError(f"--out {folder}: is a file: name a folder")
+            raise ConfigError(f"--output {folder}: is a file: name a folder")
         there = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if not is_real_folder(each))
         strange = sorted(set(there) - {MARK} - _files_of_site(folder))
     except OSError as error:
-        raise ConfigError(f"--out {folder}: cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"--output {folder}: cannot be read: {error.strerror or error}") from error
     if strange:
         raise ConfigError(
-            f"--out {folder}: holds {strange[0]}, which is of no earlier site (its {MARK} names all files of one): "
+            f"--output {folder}: holds {strange[0]}, which is of no earlier site (its {MARK} names all files of one): "
             "name another folder, or empty this one"
         )
 

@@ -479,7 +479,7 @@ WRONG_PATHS = {
     "compare my.yaml RUN": "this is a YAML file, not a leaderboard (JSON)",
     "leaderboard show . --sort n": "this is a folder, not a leaderboard file (JSON): `specbench leaderboard add",
     "leaderboard show none.json": "No such file or directory: check the path; `specbench leaderboard add",
-    "leaderboard add RUN/leaderboard.json --leaderboard x.json": "is a file (`specbench leaderboard merge` takes files)",
+    "leaderboard add RUN/leaderboard.json --leaderboard x.json": "is a file (`specbench leaderboard merge` takes file",
     "fairness RUN/leaderboard.json": "is a file: give the folder of a finished run",
     "validate RUN": "this is a folder, not a YAML file",
     "validate RUN/leaderboard.json": "this is a leaderboard file: `specbench leaderboard validate` checks it",

@@ -13,6 +13,7 @@ import pytest
 
 from specbench import __version__
 from specbench.results.leaderboard import load
+from specbench.specs.catalogue import method_names, task_names
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -241,6 +242,14 @@ def test_list(specbench: Specbench) -> None:
     assert code == 0 and "…" not in out and max(map(len, lines)) <= 100
     for name, paper in (("multilingual_spec_bench", "arXiv:2406.16758"), ("low_resource_mt", "arXiv:2605.30580")):
         assert any(line.split()[0] == name and paper in line for line in lines if line.strip())
+    code, out, _ = specbench("list", "tasks", "mmlu")
+    assert code == 0 and "world_religions *" in out and "Multiple-choice" in out
+    assert "57 subsets" in specbench("list", "tasks")[1]
+    code, out, _ = specbench("list")
+    assert code == 0 and len(out.splitlines()) <= 40 and max(map(len, out.splitlines())) <= 100
+    assert all(f" {name} " in f"{' '.join(out.split())} " for name in (*task_names(), *method_names()))
+    code, _, err = specbench("list", "methods", "fsd")
+    assert code == 2 and "specbench show fsd" in err
     code, out, _ = specbench("list", "components")
     assert code == 0 and "prompt_lookup" in out and "threshold" in out and "union" in out and "number" in out
     code, _, err = specbench("list", "methodz")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specbench.analysis.fairness_report import FairnessReport
 
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
-
+FEWEST_TEXTS = 100  # of `languages`
 
 PAIR_HELP = {
     "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
@@ -118,6 +118,11 @@ def languages(
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
         if not 0 < value < float("inf"):
             raise ConfigError(f"{option} {value:g}: must be above 0")
+    if samples < FEWEST_TEXTS:
+        raise ConfigError(
+            f"--samples {samples}: so few texts do not rank languages (of {FEWEST_TEXTS}, a share of 50 % has an "
+            f"interval of ± 10 points): give {FEWEST_TEXTS} or more"
+        )
     extra = split(extra_languages or "")
     for code in extra:
         if known(code) is None:

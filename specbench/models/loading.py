@@ -18,7 +18,7 @@ from specbench.models.compiling import CannotCompile, check_compiler, same_logit
 from specbench.models.devices import is_out_of_memory, moved, too_large
 from specbench.specs.components import DeviceMap, Engine, Quantize, StaticEngine
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

@@ -31,7 +31,7 @@ from specbench.publish.site.charts import (
     scale,
 )
 from specbench.publish.site.entries import COLUMNS, read
-from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of
+from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of, repeat_command
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
@@ -184,6 +184,52 @@ def test_a_row_page_says_all_that_the_row_says(made):
     assert f"{whole:.3f} " in said and f"{whole * 2.5 / 3.25:.3f} " in said, "milliseconds per token, and of verifying"
     assert "Unknown: the row does not have it" in said
     assert all(f">{subset}<" in text for subset in ("en", "ja", "sw", "all"))
+
+
+def test_the_command_to_repeat_has_the_options_that_the_row_needs():
+    request = {"task": "mgsm,humaneval", "method": "sd,fsd", "limit": 4, "subsets": ["en", "ja"], "threads": 1,
+               "allow_code_execution": True}  # fmt: skip
+    command = "specbench run --task mgsm,humaneval --method sd,fsd --output runs/x --judge gpt-4o"
+    row = some_rows()[0].model_copy(update={"request": request, "command": command, "target": "embedded:target"})
+    method, task = row.method_name, row.task_name
+    row = row.model_copy(update={"request": {**request, "method": f"x,{method}", "task": f"{task},other"}})
+    assert repeat_command(row) == (
+        f"specbench run --task {task} --method {method} --subset en,ja --limit 4 --judge gpt-4o"
+    )
+    swept = row.model_copy(update={"request": {**row.request, "overrides": ["verification.threshold=0.2"]}})
+    assert f"--task {task},other --method x,{method} " in repeat_command(swept)
+    for changes in ({"request": {}}, {"command": "specbench lm-eval"}, {"command": "specbench 'run"},
+                    {"request": {**row.request, "subsets": [1]}}):  # fmt: skip
+        other = row.model_copy(update=changes)
+        assert repeat_command(other) == other.command
+
+
+def test_the_top_of_a_page_says_what_was_measured(made, tmp_path):
+    folder, rows = made
+    for page in all_pages(folder).values():
+        top = page.partition("<main")[0]
+        assert f"<dd>{rows[0].target} (" in top and f"on {rows[0].device}<" in top and "<dd>eager<" in top
+        assert "demonstration" not in top
+    write(tmp_path / "board.json", [row.model_copy(update={"target": "embedded:target"}) for row in rows])
+    build([tmp_path / "board.json"], tmp_path / "site", "Title")
+    assert all("embedded demonstration models" in page for page in all_pages(tmp_path / "site").values())
+
+
+def test_a_tab_without_content_is_left_out(made, tmp_path):
+    folder, rows = made
+    assert not (folder / "published.html").exists() and "published.html" not in (folder / "index.html").read_text()
+    write(tmp_path / "board.json", [row for row in rows if row.method_name == "ar"][:1])
+    build([tmp_path / "board.json"], tmp_path / "site", "Title")
+    assert {path.name for path in (tmp_path / "site").glob("*.html")} == {"index.html"}
+    assert "quality_speed.html" not in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_names_avoid_lines_where_they_can():
+    interval = [(50.0, 149.5, 250.0, 150.5)]
+    point = (150.0, 150.0, "a long name")
+    (plain,), (aside,) = place_labels([point], (0, 0, 600, 300)), place_labels([point], (0, 0, 600, 300), interval)
+    assert plain is not None and aside is not None and plain != aside
+    assert place_labels([point], (0, 0, 600, 300), [(0, 0, 600, 300)])[0] is not None
 
 
 def test_the_same_rows_give_the_same_bytes(made, tmp_path):
@@ -430,7 +476,7 @@ def board(tmp_path):
 
 def test_an_earlier_site_is_replaced_and_nothing_else(specbench, board, tmp_path):
     code, out, err = specbench("site", board, "--output", "site")
-    assert (code, err) == (0, "") and out == "site/index.html: 20 rows, 26 files\n"
+    assert (code, err) == (0, "") and out == "site/index.html: 20 rows, 25 files\n"
     write(board, load(board)[:3])
     code, out, _ = specbench("site", board, "--output", "site")
     assert code == 0 and len(list((tmp_path / "site" / "rows").iterdir())) == 3

@@ -102,12 +102,12 @@ def amount(option: str, text: str | None) -> int | float | None:
     with suppress(ValueError):
         if (number := int(text)) >= 1:
             if number > LARGEST:
-                raise ConfigError(f"{option} {text}: give at most {LARGEST}")
+                raise ConfigError(f"{option} {text:.40}: give at most {LARGEST}")
             return number
     with suppress(ValueError):
         if 0 < (share := float(text)) < 1:
             return share
-    raise ConfigError(f"{option} {text}: give a number of examples from 1, or a share between 0 and 1, such as 0.1")
+    raise ConfigError(f"{option} {text:.40}: give a number of examples from 1, or a share between 0 and 1, such as 0.1")
 
 
 def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:

@@ -40,7 +40,7 @@ class RunSpec(Spec):
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     subsets_per_task: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    limit: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | None = None  # below 1: a share
+    limit: Annotated[int | float, Field(gt=0)] | None = None  # below 1: a share
     repeats: Annotated[int, Field(ge=1)] = 1
 
     @field_validator("subsets")

@@ -113,7 +113,7 @@ def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
 def pages(entries: Entries, title: str) -> Iterator[Page]:
     """Returns all files of a site, the index last. Pages without content are left out."""
     rows = entries.all
-    content = {
+    content: dict[str, dict[str, Any]] = {
         "quality_speed.html": {"plots": quality_speed_plots(entries), "frame": FRAME},
         "predicted.html": {"found": prediction_plot(entries), "frame": PREDICTED_FRAME},
         "published.html": {"tables": list(compared_tables(entries))},
@@ -182,7 +182,7 @@ DEMONSTRATION = "embedded demonstration models, which are tiny: their numbers sa
 
 def measured_models(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns what rows were measured with, as lines at the top of a page: models, devices and engines."""
-    values = {
+    values: dict[str, list[str]] = {
         "target": [model_name(row.target, row.target_revision) for row in rows],
         "drafter": [model_name(row.drafter, row.drafter_revision) for row in rows if row.drafter],
         "device": [f"{row.dtype} on {row.device}" for row in rows],

@@ -40,7 +40,7 @@ def place_labels(
             ("start", x + GAP, y + 4), ("end", x - GAP, y + 4), ("middle", x, y - GAP - 2), ("middle", x, y + GAP + 9),
             ("start", x + GAP, y - 8), ("start", x + GAP, y + 16), ("end", x - GAP, y - 8), ("end", x - GAP, y + 16),
         ]  # fmt: skip
-        free = []
+        free: list[tuple[int, int, Box, Label]] = []
         for anchor, left, base in places if name else []:
             start = left - {"start": 0, "middle": width / 2, "end": width}[anchor]
             box = (start, base - HEIGHT + 3, start + width, base + 3)

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -218,8 +218,10 @@ def repeat_command(row: Row) -> str:
         del request["threads"]
     try:
         words = shlex.split(row.command)
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in request.items()}
-        options = RunOptions(**given).words()
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in request.items()
+        }
+        options = replace(RunOptions(), **given).words()
     except (ValueError, TypeError):  # a row that was edited by hand
         return row.command
     if words[:2] != ["specbench", "run"]:

@@ -474,12 +474,12 @@ def test_all_problems_of_a_file_are_found(specbench, board):
 WRONG_PATHS = {
     "leaderboard show RUN": "this is a folder, not a leaderboard file (JSON): the rows are in RUN/leaderboard.json",
     "leaderboard validate RUN/records.jsonl": "not a leaderboard (JSON): the rows are in RUN/leaderboard.json",
-    "leaderboard merge RUN/run.json --to all.json": "…]}; the rows are in RUN/leaderboard.json",
-    "site my.yaml --out site": "this is a YAML file, not a leaderboard (JSON)",
+    "leaderboard merge RUN/run.json --leaderboard all.json": "…]}; the rows are in RUN/leaderboard.json",
+    "site my.yaml --output site": "this is a YAML file, not a leaderboard (JSON)",
     "compare my.yaml RUN": "this is a YAML file, not a leaderboard (JSON)",
     "leaderboard show . --sort n": "this is a folder, not a leaderboard file (JSON): `specbench leaderboard add",
     "leaderboard show none.json": "No such file or directory: check the path; `specbench leaderboard add",
-    "leaderboard add RUN/leaderboard.json --to all.json": "is a file (`specbench leaderboard merge` takes files)",
+    "leaderboard add RUN/leaderboard.json --leaderboard x.json": "is a file (`specbench leaderboard merge` takes file",
     "fairness RUN/leaderboard.json": "is a file: give the folder of a finished run",
     "validate RUN": "this is a folder, not a YAML file",
     "validate RUN/leaderboard.json": "this is a leaderboard file: `specbench leaderboard validate` checks it",
@@ -497,24 +497,24 @@ def test_a_path_of_another_kind_is_named(specbench, folder, board, tmp_path, com
 
 
 def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, board, tmp_path):
-    code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
+    code, out, _ = specbench("leaderboard", "add", folder, "--leaderboard", "new.json")
     assert code == 0 and "12 rows added" in out
     code, out, _ = specbench("leaderboard", "validate", "new.json", board, "--records")
     assert code == 0 and out.count("12 rows, all recomputed from the folders of their runs") == 2
     shutil.copy(board, tmp_path / "half.json")
     (tmp_path / "half.json").write_text(board.read_text()[:5000])
-    code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
+    code, out, _ = specbench("leaderboard", "add", folder, "--leaderboard", "new.json")
     assert code == 0 and "replaced:" not in out
     edited(tmp_path / "new.json", lambda each: each.update(created="2020-01-01T00:00:00+00:00"))
-    code, out, _ = specbench("leaderboard", "add", folder, "--to", "new.json")
+    code, out, _ = specbench("leaderboard", "add", folder, "--leaderboard", "new.json")
     assert out.count("replaced: mgsm@3 ") == 12 and "created 2020-01-01T00:00:00+00:00 → " in out
     edited(board, EDITS["speedup.value"], seal=False)
     code, out, err = specbench("leaderboard", "validate", "new.json", "half.json", board)
     assert code == 2 and out.startswith("ok: new.json") and re.search(r"half\.json, line \d+: not valid JSON", err)
     assert "edited by hand" in err and "Traceback" not in err
     for arguments, told in (
-        (("add", tmp_path / "none", "--to", "new.json"), "no such folder"),
-        (("add", "new.json", "--to", "new.json"), "leaderboard merge"),
+        (("add", tmp_path / "none", "--leaderboard", "new.json"), "no such folder"),
+        (("add", "new.json", "--leaderboard", "new.json"), "leaderboard merge"),
         (("show", "new.json", "--sort", "speedupp"), "did you mean 'speedup'"),
         (("show", "new.json", "--filter", "method=sdd"), "no row has this value"),
         (("show", "new.json", "--filter", "methd=sd"), "did you mean 'method'"),
@@ -540,7 +540,8 @@ MEASURING = {
 def test_nothing_is_loaded_or_measured_for_a_file_of_another_machine(specbench, tmp_path, monkeypatch, words):
     write(tmp_path / "board.json", [row()])
     monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
-    options = ("--subset", "en", "--limit", "1", "--leaderboard", "board.json", "--output", "run")
+    folder = "--runs" if words[0] == "sweep" else "--output"
+    options = ("--subset", "en", "--limit", "1", "--leaderboard", "board.json", folder, "run")
     code, _, err = specbench(*words, "--task", "mgsm", *options)
     assert code == 2 and "device = Some CPU" in err and "nothing was measured" in err
     assert not (tmp_path / "run").exists()

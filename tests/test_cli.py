@@ -14,6 +14,7 @@ import pytest
 from specbench import __version__
 from specbench.results.leaderboard import load
 from specbench.running import runner
+from specbench.specs.catalogue import method_names, task_names
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -267,6 +268,14 @@ def test_list(specbench: Specbench) -> None:
     assert code == 0 and "…" not in out and max(map(len, lines)) <= 100
     for name, paper in (("multilingual_spec_bench", "arXiv:2406.16758"), ("low_resource_mt", "arXiv:2605.30580")):
         assert any(line.split()[0] == name and paper in line for line in lines if line.strip())
+    code, out, _ = specbench("list", "tasks", "mmlu")
+    assert code == 0 and "world_religions *" in out and "Multiple-choice" in out
+    assert "57 subsets" in specbench("list", "tasks")[1]
+    code, out, _ = specbench("list")
+    assert code == 0 and len(out.splitlines()) <= 40 and max(map(len, out.splitlines())) <= 100
+    assert all(f" {name} " in f"{' '.join(out.split())} " for name in (*task_names(), *method_names()))
+    code, _, err = specbench("list", "methods", "fsd")
+    assert code == 2 and "specbench show fsd" in err
     code, out, _ = specbench("list", "components")
     assert code == 0 and "prompt_lookup" in out and "threshold" in out and "union" in out and "number" in out
     code, _, err = specbench("list", "methodz")
@@ -281,7 +290,7 @@ BAD_OPTIONS = {
     "override without value": (("--set", "num_draft_tokens"), "key=value"),
     "negative threshold": (("--set", "verification.threshold=-0.1"), "greater than or equal to 0"),
     "threshold that is no number": (("--set", "verification.threshold=low"), "threshold"),
-    "limit of nothing": (("--limit", "0"), "--limit 0: give 1 or more"),
+    "limit of nothing": (("--limit", "0"), "--limit 0: give a number of examples from 1, or a share"),
     "no repeats": (("--repeats", "0"), "--repeats 0: give 1 or more"),
     "output that is a file": (("--output", "rows/mgsm_en.tsv"), "it is a file, not a folder; choose another folder"),
     "another rule": (("--set", "verification.rule=rejection"), "another value is another task or method: write a YAML"),
@@ -292,7 +301,7 @@ BAD_OPTIONS = {
     "missing data folder": (("--data", "nowhere"), "nowhere"),
     "no threads": (("--threads", "0"), "--threads 0"),
     "more threads than CPUs": (("--threads", "100000"), f"give 1 to {os.cpu_count()}"),
-    "limit that is no number": (("--limit", "abc"), "--limit abc: give the number of examples of each subset, or all"),
+    "limit that is no number": (("--limit", "abc"), "--limit abc: give a number of examples from 1"),
     "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit"),
     "empty output": (("--output", ""), "--output '': is empty"),
     "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),

@@ -254,7 +254,7 @@ def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench
     board.write_text(json.dumps(content), encoding="utf-8")
     words = ("fairness", folder, "--samples", "0", "--leaderboard", board)
     code, _, err = specbench(*words)
-    add = f"specbench leaderboard add {folder} --to {board}"
+    add = f"specbench leaderboard add {folder} --leaderboard {board}"
     assert code == 0 and "6 rows got fairness numbers; not in it: 2 rows of" in err and f"run `{add}`, then" in err
     assert specbench(*add.split()[1:])[0] == 0
     assert "8 rows got fairness numbers\n" in specbench(*words)[2]

@@ -14,10 +14,10 @@ COMMANDS = [
     ["--help"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
     ["leaderboard", "show", "board.json"],
     ["leaderboard", "validate", "board.json"],
-    ["leaderboard", "merge", "board.json", "--to", "merged.json"],
-    ["leaderboard", "add", "before", "--to", "added.json"],
+    ["leaderboard", "merge", "board.json", "--leaderboard", "merged.json"],
+    ["leaderboard", "add", "before", "--leaderboard", "added.json"],
     ["compare", "board.json:0", "board.json:12"],
-    ["site", "board.json", "--out", "site"],
+    ["site", "board.json", "--output", "site"],
     ["check", "--baseline", "before", "--candidate", "after"],
 ]  # fmt: skip
 TOO_FEW = 2  # prompts of this run for the verdict of `check`

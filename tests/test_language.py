@@ -114,12 +114,12 @@ app.command()(languages)
 
 
 def test_the_command_ranks_the_languages_of_the_embedded_drafter():
-    options = ["--samples", "40", "--seed", "1", "--json"]
+    options = ["--samples", "100", "--seed", "1", "--json"]
     runs = [CliRunner().invoke(app, options).stdout for _ in range(2)]
     found = json.loads(runs[0])
     assert runs[0] == runs[1] and found["prompt"] == "<|start|>" and len(found["languages"]) >= 3
-    assert sum(each["num_texts"] for each in found["languages"]) + found["num_unknown"] == 40
-    table = CliRunner().invoke(app, ["--samples", "5"]).stdout
+    assert sum(each["num_texts"] for each in found["languages"]) + found["num_unknown"] == 100
+    table = CliRunner().invoke(app, ["--samples", "100", "--max-new-tokens", "8"]).stdout
     space = json.loads(CliRunner().invoke(app, [*options, "--prompt", " "]).stdout)  # the paper's
     assert space["prompt"].endswith(" ") and space["prompt"] != found["prompt"]
     assert space["languages"] != found["languages"]
@@ -130,6 +130,7 @@ def test_the_command_ranks_the_languages_of_the_embedded_drafter():
     ("options", "said"),
     [
         (["--samples", "0"], "--samples 0: must be above 0"),
+        (["--samples", "99"], "--samples 99: so few texts do not rank languages"),
         (["--temperature", "0"], "--temperature 0: must be above 0"),
         (["--extra-languages", "x-demo"], "--extra-languages x-demo: no language that lingua can identify"),
     ],

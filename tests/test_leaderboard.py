@@ -31,7 +31,7 @@ FIELDS = {
     "data_source": "sample",
     "data_location": "tasks/samples/mgsm.jsonl",
     "data_revision": None,
-    "chat": "never",
+    "chat": False,
     "seed": 0,
     "n": 16,
     "repeats": 1,

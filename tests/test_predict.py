@@ -247,11 +247,11 @@ def test_a_report_of_limit_gives_times_by_length_and_what_lies_between_passes() 
 
 def test_the_command_prints_a_table_and_json(specbench, tmp_path: Path) -> None:
     (tmp_path / "limit.json").write_text(known_report().model_dump_json(), encoding="utf-8")
-    code, out, err = specbench("predict", demo_row("sd")[0], demo_row("fsd")[0], "--limit", "limit.json")
+    code, out, err = specbench("predict", demo_row("sd")[0], demo_row("fsd")[0], "--limit-report", "limit.json")
     assert code == 0, err
     assert "float32 on Some CPU, 1 thread, eager" in " ".join(out.split()) and max(map(len, out.splitlines())) <= 100
     assert "fsd: no shorter draft lengths: with rule fuzzy" in " ".join(out.split())
-    code, out, _ = specbench("predict", f"{DEMO}:sd", "--limit", "limit.json", "--subset", "sw", "--json")
+    code, out, _ = specbench("predict", f"{DEMO}:sd", "--limit-report", "limit.json", "--subset", "sw", "--json")
     found = json.loads(out)["predictions"]
     assert code == 0 and [each["num_draft_tokens"] for each in found] == [1, 2, 3, 4, 5]
     assert {each["subset"] for each in found} == {"sw"}
@@ -263,18 +263,34 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
 @pytest.mark.parametrize(
     ("method", "words", "said"),
     [
-        ("sd", [], "predict: give the times of passes on the other machine, with --limit FILE or --target-pass MS"),
+        (
+            "sd",
+            [],
+            "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS",
+        ),
         ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 where"),
         ("sd", ["--target-pass", "0"], "--target-pass 0: must be above 0"),
-        ("sd", ["--limit", "limit.json", "--target-pass", "9"], "--target-pass 9: --limit has these times: leave one"),
-        ("sd", ["--limit", "absent.json"], "absent.json: "),
-        ("sd", ["--limit", "broken.json"], "--limit broken.json: environment: Field required: give a file that"),
+        (
+            "sd",
+            ["--limit-report", "limit.json", "--target-pass", "9"],
+            "--target-pass 9: --limit-report has these times: leave one",
+        ),
+        ("sd", ["--limit-report", "absent.json"], "absent.json: "),
+        (
+            "sd",
+            ["--limit-report", "broken.json"],
+            "--limit-report broken.json: environment: Field required: give a file that",
+        ),
         (
             "ngram",
-            ["--limit", "limit.json"],
+            ["--limit-report", "limit.json"],
             "method 'ngram': the report has no draft passes of ngram: give --draft-pa",
         ),
-        ("pld", ["--limit", "limit.json"], "--limit: method 'pld' verifies up to 10 tokens, and the report has passes"),
+        (
+            "pld",
+            ["--limit-report", "limit.json"],
+            "--limit-report: method 'pld' verifies up to 10 tokens, and the report has passes",
+        ),
         ("sd", [*TIMES, "--subset", "xx"], "--subset xx: no row has it"),
     ],
 )

@@ -41,7 +41,7 @@ INSTEAD = {"Qwen/Qwen2.5-7B-Instruct": "embedded:target", "Qwen/Qwen2.5-0.5B-Ins
 CHEAP = (
     "specbench list", "specbench show fsd", "specbench validate my-task.yaml my-method.yaml", "specbench schema",
     "specbench run --task my-task.yaml --method my-method.yaml --data .", "specbench board list",
-    "specbench site leaderboards/demo.json --out my-site", "specbench suite my-suite.yaml --dry-run",
+    "specbench site leaderboards/demo.json --output my-site", "specbench suite my-suite.yaml --dry-run",
     "specbench run --task mgsm --method my-decoder.yaml --subset en --limit 1 --set generation.max_new_tokens=16",
 )  # fmt: skip
 SHORT = ["--set", "generation.max_new_tokens=24"]

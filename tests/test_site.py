@@ -31,7 +31,7 @@ from specbench.publish.site.charts import (
     scale,
 )
 from specbench.publish.site.entries import COLUMNS, read
-from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of
+from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of, repeat_command
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
@@ -184,6 +184,52 @@ def test_a_row_page_says_all_that_the_row_says(made):
     assert f"{whole:.3f} " in said and f"{whole * 2.5 / 3.25:.3f} " in said, "milliseconds per token, and of verifying"
     assert "Unknown: the row does not have it" in said
     assert all(f">{subset}<" in text for subset in ("en", "ja", "sw", "all"))
+
+
+def test_the_command_to_repeat_has_the_options_that_the_row_needs():
+    request = {"task": "mgsm,humaneval", "method": "sd,fsd", "limit": 4, "subsets": ["en", "ja"], "threads": 1,
+               "allow_code_execution": True}  # fmt: skip
+    command = "specbench run --task mgsm,humaneval --method sd,fsd --output runs/x --judge gpt-4o"
+    row = some_rows()[0].model_copy(update={"request": request, "command": command, "target": "embedded:target"})
+    method, task = row.method_name, row.task_name
+    row = row.model_copy(update={"request": {**request, "method": f"x,{method}", "task": f"{task},other"}})
+    assert repeat_command(row) == (
+        f"specbench run --task {task} --method {method} --subset en,ja --limit 4 --judge gpt-4o"
+    )
+    swept = row.model_copy(update={"request": {**row.request, "overrides": ["verification.threshold=0.2"]}})
+    assert f"--task {task},other --method x,{method} " in repeat_command(swept)
+    for changes in ({"request": {}}, {"command": "specbench lm-eval"}, {"command": "specbench 'run"},
+                    {"request": {**row.request, "subsets": [1]}}):  # fmt: skip
+        other = row.model_copy(update=changes)
+        assert repeat_command(other) == other.command
+
+
+def test_the_top_of_a_page_says_what_was_measured(made, tmp_path):
+    folder, rows = made
+    for page in all_pages(folder).values():
+        top = page.partition("<main")[0]
+        assert f"<dd>{rows[0].target} (" in top and f"on {rows[0].device}<" in top and "<dd>eager<" in top
+        assert "demonstration" not in top
+    write(tmp_path / "board.json", [row.model_copy(update={"target": "embedded:target"}) for row in rows])
+    build([tmp_path / "board.json"], tmp_path / "site", "Title")
+    assert all("embedded demonstration models" in page for page in all_pages(tmp_path / "site").values())
+
+
+def test_a_tab_without_content_is_left_out(made, tmp_path):
+    folder, rows = made
+    assert not (folder / "published.html").exists() and "published.html" not in (folder / "index.html").read_text()
+    write(tmp_path / "board.json", [row for row in rows if row.method_name == "ar"][:1])
+    build([tmp_path / "board.json"], tmp_path / "site", "Title")
+    assert {path.name for path in (tmp_path / "site").glob("*.html")} == {"index.html"}
+    assert "quality_speed.html" not in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_names_avoid_lines_where_they_can():
+    interval = [(50.0, 149.5, 250.0, 150.5)]
+    point = (150.0, 150.0, "a long name")
+    (plain,), (aside,) = place_labels([point], (0, 0, 600, 300)), place_labels([point], (0, 0, 600, 300), interval)
+    assert plain is not None and aside is not None and plain != aside
+    assert place_labels([point], (0, 0, 600, 300), [(0, 0, 600, 300)])[0] is not None
 
 
 def test_the_same_rows_give_the_same_bytes(made, tmp_path):
@@ -429,14 +475,14 @@ def board(tmp_path):
 
 
 def test_an_earlier_site_is_replaced_and_nothing_else(specbench, board, tmp_path):
-    code, out, err = specbench("site", board, "--out", "site")
-    assert (code, err) == (0, "") and out == "site/index.html: 20 rows, 26 files\n"
+    code, out, err = specbench("site", board, "--output", "site")
+    assert (code, err) == (0, "") and out == "site/index.html: 20 rows, 25 files\n"
     write(board, load(board)[:3])
-    code, out, _ = specbench("site", board, "--out", "site")
+    code, out, _ = specbench("site", board, "--output", "site")
     assert code == 0 and len(list((tmp_path / "site" / "rows").iterdir())) == 3
     assert sorted(each.name for each in tmp_path.iterdir() if not each.name.endswith(".lock")) == ["board.json", "site"]
     (tmp_path / "site" / "thesis.txt").write_text("mine")
-    code, _, err = specbench("site", board, "--out", "site")
+    code, _, err = specbench("site", board, "--output", "site")
     assert code == 2 and "holds thesis.txt" in err and MARK in err and (tmp_path / "site" / "thesis.txt").exists()
 
 
@@ -454,15 +500,15 @@ def test_a_folder_that_is_no_site_is_refused(specbench, board, tmp_path, out, to
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("")
     (tmp_path / "faked" / MARK).write_text('{"kind": "other", "files": ["a.txt"]}')
-    code, _, err = specbench("site", board, "--out", out)
-    assert code == 2 and err.startswith("error: --out ") and told in err and err.count("\n") == 1
+    code, _, err = specbench("site", board, "--output", out)
+    assert code == 2 and err.startswith("error: --output ") and told in err and err.count("\n") == 1
 
 
 def test_files_without_rows_are_refused(specbench, tmp_path):
     write(tmp_path / "empty.json", [])
-    code, _, err = specbench("site", "empty.json", "--out", "site")
+    code, _, err = specbench("site", "empty.json", "--output", "site")
     assert code == 2 and "no rows" in err and not (tmp_path / "site").exists()
-    code, _, err = specbench("site", "absent.json", "--out", "site")
+    code, _, err = specbench("site", "absent.json", "--output", "site")
     assert code == 2 and "cannot be read" in err
 
 
@@ -477,7 +523,7 @@ def test_a_killed_build_leaves_the_earlier_site_and_the_next_one_cleans_up(tmp_p
     site, building = tmp_path / "site", tmp_path / ".site.building"
     build([tmp_path / "few.json"], site, "x")
     before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
-    command = [sys.executable, "-m", "specbench", "site", "board.json", "--out", "site"]
+    command = [sys.executable, "-m", "specbench", "site", "board.json", "--output", "site"]
     process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     while process.poll() is None and not (building / "rows").is_dir():
         time.sleep(0.02)

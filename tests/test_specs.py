@@ -348,7 +348,7 @@ def test_run_cells():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"limit": 0}, "limit = 0: input should be greater than or equal to 1"),
+        ({"limit": 0}, "limit = 0: input should be greater than 0"),
         ({"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
         ({"seed": -1}, "seed = -1: "),
         ({"dtype": "float23"}, "dtype = 'float23': did you mean 'float32'?"),

@@ -245,7 +245,7 @@ def call(
 def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., tuple[str, str]]) -> None:
     pytest.importorskip("matplotlib")
     board, plot = "board.json", "sweep.png"
-    out, err = call("fsd", leaderboard=board, plot=plot, output="out")
+    out, err = call("fsd", leaderboard=board, plot=plot, runs="out")
     said = " ".join(out.split())
     assert "estimated, not measured" in said and "≈ τ" in said and "exact steps were the same in the real runs" in said
     assert max(map(len, out.split("runs: ")[0].splitlines())) <= 100
@@ -256,7 +256,7 @@ def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., t
     assert len(folders) == 4
     assert {name.startswith("record-") for name, text in folders.items() if KEY in text} == {True}, "ordinary ones not"
 
-    found, err = call("fsd", as_json=True, output="out")
+    found, err = call("fsd", as_json=True, runs="out")
     assert err.count("all 6 examples are measured already") == 4
     data = json.loads(found)
     assert data["recorded"]["threshold"] == 0.1 and data["recorded"]["num_draft_tokens"] == 20

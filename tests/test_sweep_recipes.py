@@ -41,7 +41,7 @@ def arguments(tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.Mo
 
 def test_both_temperatures_are_swept_together(specbench: Specbench, arguments: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    recipe = ["--recipe", "joint-temperature", "--values", "1,0", "--output", "out"]
+    recipe = ["--recipe", "joint-temperature", "--values", "1,0", "--runs", "out"]
     code, out, err = specbench(*arguments, "--method", "fsd", *recipe, "--plot", "t.png", "--leaderboard", "b.json")
     assert code == 0, err
     assert "target and drafter at one temperature" in out and Path("t.png").read_bytes().startswith(b"\x89PNG")
@@ -144,7 +144,7 @@ def test_languages_stand_as_the_drafter_knows_them() -> None:
 
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     pytest.importorskip("matplotlib")
-    recipe = ["--method", "sd", "--recipe", "language-order", "--samples", "6", "--output", "out"]
+    recipe = ["--method", "sd", "--recipe", "language-order", "--samples", "6", "--runs", "out"]
     code, out, err = specbench(*arguments, *recipe, "--plot", "order.png", "--leaderboard", "b.json")
     assert code == 0, err
     assert "Spearman" in out and Path("order.png").read_bytes().startswith(b"\x89PNG") and len(load("b.json")) == 8

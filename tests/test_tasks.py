@@ -2,6 +2,8 @@
 
 import json
 import math
+import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import READERS
+from specbench.models.loading import hub_problem
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
@@ -546,3 +549,13 @@ def test_a_hub_that_fails_while_reading(hub, monkeypatch):
     assert (
         f"dataset 'someone/sums' (revision {COMMIT}) could not be read from the hub: ValueError: BuilderConfig" in text
     )
+
+
+def test_a_hub_that_does_not_answer_costs_seconds(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for look_up in (lambda: hub_problem("some/model", None), lambda: message(load_task("mgsm"), "en", data="hub")):
+            begin = time.monotonic()
+            assert "Timeout" in look_up()
+            assert 1 < time.monotonic() - begin <= 5

@@ -398,7 +398,7 @@ def test_acceptance_loads_both_models(call: Call, monkeypatch: pytest.MonkeyPatc
         (["--task", "mgms"], "unknown task 'mgms': did you mean 'mgsm'?"),
         (["--subset", "eng"], "task 'mgsm' has no subset 'eng': did you mean 'en'?"),
         (["--subset", ""], "--subset is empty: name at least one, or leave the option out"),
-        (["--limit", "0"], "--limit 0: must be 1 or more"),
+        (["--limit", "0"], "--limit 0: give a number of examples from 1, or a share"),
         (["--target", "./nowhere"], "model folder './nowhere' does not exist"),
         (["--drafter", "embedded:nothing"], "nothing"),
         (["--drafter-revision", "main"], "--drafter-revision main: 'embedded:drafter' is not on the hub"),

@@ -202,7 +202,7 @@ def add_fairness(path: Path, report: FairnessReport) -> str:
     missing, absent = found.keys() - {row.key for row in load(path)}, ""
     if missing:
         runs = [run for run in report.runs if any(row.key in missing for row in RecordedRun(Path(run)).rows)]
-        command = shlex.join(["specbench", "leaderboard", "add", *runs, "--to", str(path)])
+        command = shlex.join(["specbench", "leaderboard", "add", *runs, "--leaderboard", str(path)])
         names = ", ".join(runs)
         absent = f"not in it: {counted(len(missing), 'row')} of {names}: run `{command}`, then repeat this command"
     if not num_rows:

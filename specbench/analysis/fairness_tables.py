@@ -128,8 +128,10 @@ def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
         if group.forced is not None
     ]
     columns = words("group") + numbers(
-        "D\n95 % interval", "KL", "α_T\n95 % interval", f"S_T\n{'speed-up' if is_speedup else 'tok/pass'}",
-        "≥ of\nα_T", "≥ of\nKL", "≥ of\nD", "1−r_q", "1−r_p", folds=True,
+        "cross-\nentropy D\nnats", "KL\nnats", "acceptance\nrate α_T",
+        f"expected\n{'speed-up' if is_speedup else 'tok/pass'}\nS_T",
+        "at least,\nby α_T", "at least,\nby KL", "at least,\nby D", "fit of\ndrafter\n1−r_q",
+        "fit of\ntarget\n1−r_p", folds=True,
     )  # fmt: skip
     return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
 
@@ -150,7 +152,10 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
     num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
     cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
     family = drafter.family
-    lines = [f"{num_positions} positions of {source}, raw distributions; c {cost}; TV = 1 − α_T"]
+    lines = [f"{num_positions} positions of {source}, raw distributions; draft cost c {cost}; total variation 1 − α_T"]
+    lines.append(
+        "D: nats of the drafter on the target's tokens; fit: mass that the model gives to the tokens of the text"
+    )
     if family.unfairness is not None and len(drafter.groups) > 1:
         unfairness = marked(with_interval(family.unfairness, 4), *family.excluded.values())
         lines.append(f"unfairness 𝒰 = {unfairness} nats², lowest D: {family.lowest}")
@@ -179,8 +184,8 @@ def measured_table(drafter: DrafterReport) -> Table:
         cells += [number(found.bleu, 1), with_interval(found.adjusted_acceptance, 1)] * has_bleu
         ranked = [NULL, NULL] if rank is None or share is None else [str(rank), f"{100 * share:.1f}"]
         rows.append(cells + ranked * has_rank)
-    headings = ["n", "α\n95 % interval", "τ", "speed-up\n95 % interval"]
-    headings += ["BLEU", "α·BLEU\n95 % interval"] * has_bleu + ["rank", "share %"] * has_rank
+    headings = ["prompts", "acceptance\nrate α", "tokens per\npass τ", "speed-up\n95 % interval"]
+    headings += ["BLEU", "α·BLEU"] * has_bleu + ["rank of the\nlanguage", "% of the\ntexts"] * has_rank
     columns = words("group") + numbers(*headings, folds=True)
     return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
 
@@ -194,7 +199,7 @@ def measured_caption(drafter: DrafterReport) -> list[str]:
         lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
         texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, language by lingua"
-        lines.append(f"rank: of {texts}; 1 is the best represented")
+        lines.append(f"rank of the language in {texts}; 1: the drafter writes it most often")
     if drafter.problem is not None:
         lines.append(f"no teacher-forced numbers: {drafter.problem}")
     return lines

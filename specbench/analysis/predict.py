@@ -75,8 +75,8 @@ class Machine:
         )
         if longest > max(target):
             raise ConfigError(
-                f"--limit: method '{method.name}' verifies up to {longest} tokens, and the report has passes of up to "
-                f"{max(target)}: give --target-pass and --draft-pass"
+                f"--limit-report: method '{method.name}' verifies up to {longest} tokens, and the report has passes of "
+                f"up to {max(target)}: give --target-pass and --draft-pass"
             )
         outside = (found.target.overhead.median, found.step.overhead.median)
         return PassTimes(target, own or (drafter if method.needs_drafter else None), outside)
@@ -109,7 +109,7 @@ def read_limit(path: Path) -> LimitReport:
     except ValidationError as error:
         problem: Any = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
-        raise ConfigError(f"--limit {path}: {key or 'content'}: {problem['msg']}: {remedy}") from error
+        raise ConfigError(f"--limit-report {path}: {key or 'content'}: {problem['msg']}: {remedy}") from error
 
 
 class Prediction(BaseModel):

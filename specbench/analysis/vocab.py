@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from pydantic import BaseModel
@@ -167,7 +168,7 @@ DEFAULT_TASK = "mgsm"
 
 
 def task_prompts(
-    task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | None,
+    task: str, subsets: Sequence[str] | None, *, data: str | None, use_sample: bool, limit: int | float | None,
     console: Console,
 ) -> list[str]:  # fmt: skip
     """Returns the first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets.
@@ -181,20 +182,18 @@ def task_prompts(
     names = list(dict.fromkeys(subsets))
     if not names:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit {limit}: must be 1 or more")
     num_each = -(-NUM_PROMPTS // len(names)) if limit is None else limit
     loaded = [
         load_examples(spec, name, data=data, use_sample=use_sample, limit=num_each, num_subsets=len(names)).examples
         for name in names
     ]
-    in_turn = [examples[row].prompt for row in range(num_each) for examples in loaded if row < len(examples)]
+    in_turn = [example.prompt for row in zip_longest(*loaded) for example in row if example is not None]
     return in_turn[: NUM_PROMPTS if limit is None else None]
 
 
 def vocab_report(
     target: str, drafter: str, *, target_revision: str | None, drafter_revision: str | None, task: str | None,
-    subsets: Sequence[str] | None, limit: int | None, data: str | None, acceptance: bool, seed: int, dtype: str,
+    subsets: Sequence[str] | None, limit: int | float | None, data: str | None, acceptance: bool, seed: int, dtype: str,
     device: str, console: Console,
 ) -> VocabReport:  # fmt: skip
     """Returns the report on a pair, by the options of `specbench vocab`; the models' weights are loaded only for

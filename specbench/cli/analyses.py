@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specbench.analysis.fairness_report import FairnessReport
 
 RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
-
+FEWEST_TEXTS = 100  # of `languages`
 
 PAIR_HELP = {
     "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
@@ -120,6 +120,11 @@ def languages(
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
         if not 0 < value < float("inf"):
             raise ConfigError(f"{option} {value:g}: must be above 0")
+    if samples < FEWEST_TEXTS:
+        raise ConfigError(
+            f"--samples {samples}: so few texts do not rank languages (of {FEWEST_TEXTS}, a share of 50 % has an "
+            f"interval of ± 10 points): give {FEWEST_TEXTS} or more"
+        )
     extra = split(extra_languages or "")
     for code in extra:
         if known(code) is None:
@@ -207,7 +212,7 @@ def predict(
     verification_cost: Annotated[
         float | None, typer.Option(help="Cost of the longest verifying pass there, in target passes; 1 when absent.")
     ] = None,
-    limit: Annotated[
+    limit_report: Annotated[
         str | None, typer.Option(help="File of `specbench limit --output` on the other machine, with all these times.")
     ] = None,
     subset: Annotated[
@@ -223,7 +228,7 @@ def predict(
     """
     from specbench.analysis import predict as analysis
 
-    file = path("--limit", limit)
+    file = path("--limit-report", limit_report)
     given = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
     for option, value in given.items():
         if value is None:
@@ -231,10 +236,10 @@ def predict(
         if not 0 <= value < float("inf") or (value == 0 and option != "--draft-pass"):
             raise ConfigError(f"{option} {value:g}: must be above 0")
         if file is not None and option != "--draft-pass":
-            raise ConfigError(f"{option} {value:g}: --limit has these times: leave one of the two out")
+            raise ConfigError(f"{option} {value:g}: --limit-report has these times: leave one of the two out")
     if file is None and target_pass is None:
         raise ConfigError(
-            "predict: give the times of passes on the other machine, with --limit FILE or --target-pass MS"
+            "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
         )
     report_there = None if file is None else analysis.read_limit(file)
     machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_there)

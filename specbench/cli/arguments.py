@@ -5,6 +5,8 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -13,8 +15,10 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperCommand
 
+from specbench.cli.aliases import with_own_names
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import Table
 from specbench.specs.run_options import RunOptions, flag_of
 
 SamplePrompt = Annotated[
@@ -27,7 +31,10 @@ PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 # Types and help texts of RunOptions by field, in the order of the help.
 RUN_OPTIONS = {name: get_args(kind) for name, kind in get_type_hints(RunOptions, include_extras=True).items()}
 CHOICES = {name: get_args(kind) for name, (kind, _) in RUN_OPTIONS.items() if get_origin(kind) is Literal}
-TYPED = {"subsets": str | None, "overrides": list[str] | None, **dict.fromkeys(CHOICES, str)}  # as a user types them
+TYPED = {  # as a user types them
+    "subsets": str | None, "overrides": list[str] | None, "limit": str | None, "chat_template_args": str | None,
+    **dict.fromkeys(CHOICES, str),
+}  # fmt: skip
 
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
 LONGEST_NAME = 255  # bytes of a file name, on all common file systems
@@ -69,7 +76,7 @@ def takes_run_options(
 def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parameter:
     kind, meaning = RUN_OPTIONS[name]
     option = (flag if kind is bool else typer.Option)(flag_of(name), help=help_text or meaning)
-    if default is None and name != "overrides":
+    if default is None and name not in ("overrides", "chat_template_args"):
         default = RunOptions.__dataclass_fields__[name].default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[TYPED.get(name, kind), option]
@@ -84,14 +91,36 @@ def _run_options(values: dict[str, Any]) -> RunOptions:
     changed = {
         "subsets": None if subsets is None else tuple(split(subsets)),
         "overrides": tuple(overrides or ()),
+        "limit": amount("--limit", values.get("limit")),
+        "chat_template_args": tuple(split(values.get("chat_template_args") or "")),
     }
     return RunOptions(**values | changed)
 
 
+def amount(option: str, text: str | None) -> int | float | None:
+    """Returns the number of examples of an option, or their share, which is below 1. Raises ConfigError for others."""
+    if text is None:
+        return None
+    with suppress(ValueError):
+        if (number := int(text)) >= 1:
+            if number > LARGEST:
+                raise ConfigError(f"{option} {text:.40}: give at most {LARGEST}")
+            return number
+    with suppress(ValueError):
+        if 0 < (share := float(text)) < 1:
+            return share
+    raise ConfigError(f"{option} {text:.40}: give a number of examples from 1, or a share between 0 and 1, such as 0.1")
+
+
 def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:
-    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables."""
+    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables. A line below several
+    tables is printed below the first of them."""
     if not as_json:
+        said: set[str] = set()
         for table in tables():
+            if isinstance(table, Table):
+                table = replace(table, caption=[line for line in table.caption if line not in said])
+                said.update(table.caption)
             stdout.print(table)
     elif isinstance(result, BaseModel):
         stdout.out(result.model_dump_json(indent=2))
@@ -104,16 +133,9 @@ def command_line() -> str:
     return shlex.join(["specbench", *sys.argv[1:]])
 
 
-def limit_of(text: str | None) -> int | None:
-    """Returns the number of --limit; None for all examples. Raises ConfigError for another text."""
-    if text in (None, "all"):
-        return None
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise ConfigError(f"--limit {text}: give the number of examples of each subset, or all") from error
-    check_bound("limit", number)
-    return number
+def limit_of(text: str | None) -> int | float | None:
+    """Returns the number of --limit, or its share; None for all examples. Raises ConfigError for another text."""
+    return None if text == "all" else amount("--limit", text)
 
 
 def split(names: str) -> list[str]:
@@ -156,10 +178,11 @@ def bound_numbers(app: typer.Typer) -> None:
 
 
 class BoundedCommand(TyperCommand):
-    """A command whose integers are bounded."""
+    """A command whose integers are bounded, and whose options have the other names of `aliases`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        rest: list[str] = super().parse_args(ctx, args)
+        known = {spelling for parameter in self.params for spelling in parameter.opts}
+        rest: list[str] = super().parse_args(ctx, with_own_names(args, known))
         for name, value in ctx.params.items():
             if isinstance(value, int):
                 check_bound(name, value)

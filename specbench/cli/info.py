@@ -14,13 +14,13 @@ from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
-from specbench.core.table import Column, Table
+from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.composition import possible_draws, proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 
-SHOWN = 16  # subsets of a task; `specbench show` prints all
+SHOWN = 3  # subsets of a task; `specbench list tasks NAME` prints all
 
 
 def columns(*headings: str) -> list[Column]:
@@ -69,6 +69,42 @@ def metrics_table() -> Table:
     return Table("metrics of a leaderboard row", columns("name", "unit", "meaning"), rows)
 
 
+def subsets_table(name: str) -> Table:
+    """Returns a table of the subsets of a task; `*` marks subsets without a bundled sample."""
+    task, rows = load_task(name), []
+    for subset in task.subset_names:
+        own = task.subset(subset)
+        marked = subset if task.sample_of(subset) else f"{subset} *"
+        rows.append([marked, own.language or "–", own.scorer.type if own.scorer else "–"])
+    caption = [task.title or "", "* needs --data or the hub", f"`specbench show {task.name}` explains it"]
+    return Table(task.name, columns("name", "language", "score"), rows, caption)
+
+
+def overview_table() -> Table:
+    """Returns a table of the tasks by their score, and of the methods by what they need."""
+    families: dict[tuple[str, str], list[str]] = {}
+    for task in map(load_task, task_names()):
+        scorers = {one.type for name in task.subset_names if (one := task.subset(name).scorer)}
+        family = scorers.pop() if len(scorers) == 1 else "several scores" if scorers else "no score"
+        families.setdefault(("tasks", family), []).append(task.name)
+    for method in map(load_method, method_names()):
+        _, _, more = needs(method).partition(", ")
+        families.setdefault(("methods", more or "nothing more"), []).append(method.name)
+    rows = [[kind, family, " ".join(names)] for (kind, family), names in sorted(families.items(), key=by_kind)]
+    caption = [
+        "`specbench list tasks`, methods, components or metrics: a line for each; `list tasks mmlu`: its subsets",
+        "`specbench show NAME` explains a task, a method or a component",
+    ]
+    headings = (*columns("kind"), Column("score, or needs besides the target", width=37), *columns("names"))
+    return Table("tasks and methods", headings, in_sections(rows), caption)
+
+
+def by_kind(family: tuple[tuple[str, str], list[str]]) -> tuple[int, int]:
+    """Returns the place of a family in the overview: that of its kind, the largest family first."""
+    (kind, _), names = family
+    return list(TABLES).index(kind), -len(names)
+
+
 TABLES: Mapping[str, Callable[[], Table]] = {
     "tasks": tasks_table, "methods": methods_table, "components": components_table, "metrics": metrics_table
 }  # fmt: skip
@@ -84,14 +120,21 @@ def needs(method: MethodSpec) -> str:
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help="tasks, methods, components or metrics; all if absent.")] = "all",
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="tasks, methods, components or metrics; the names of tasks and methods if absent."),
+    ] = None,
+    task: Annotated[str | None, typer.Argument(help="After `tasks`: the task whose subsets are listed.")] = None,
 ) -> None:
     """List tasks, methods and components (built-in ones and those of plug-ins), and the meaning of the metrics."""
-    if kind != "all" and kind not in TABLES:
+    if kind is None:
+        stdout.print(overview_table())
+        return
+    if kind not in TABLES:
         raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, TABLES)}")
-    for name, make in TABLES.items():
-        if kind in ("all", name):
-            stdout.print(make())
+    if task is not None and kind != "tasks":
+        raise ConfigError(f"specbench list {kind} {task}: only tasks have parts to list: see `specbench show {task}`")
+    stdout.print(TABLES[kind]() if task is None else subsets_table(task))
 
 
 def show(

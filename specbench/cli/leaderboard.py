@@ -31,7 +31,7 @@ def about() -> None:
 @leaderboard.command()
 def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    to: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
+    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
 ) -> None:
     """Add the rows of runs, with the paths of their records, to a leaderboard file.
 
@@ -43,7 +43,7 @@ def add(
     """
     from specbench.results.leaderboard_merge import add_runs
 
-    file = path("--to", to)
+    file = path("--leaderboard", leaderboard)
     assert file is not None
     added = add_runs(runs, file)
     for line in added.replaced:
@@ -53,7 +53,8 @@ def add(
 
 @leaderboard.command()
 def merge(
-    files: Files, to: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")]
+    files: Files,
+    leaderboard: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")],
 ) -> None:
     """Merge leaderboard files; incompatible rows are rejected, showing both values.
 
@@ -61,7 +62,7 @@ def merge(
     """
     from specbench.results.leaderboard_merge import merge_files
 
-    file = path("--to", to)
+    file = path("--leaderboard", leaderboard)
     assert file is not None
     stdout.print(f"{file}: {merge_files(files, file)}", soft_wrap=True)
 

@@ -16,7 +16,7 @@ Name = Annotated[
 Runs = Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")]
 
 
-@takes_run_options(only=("limit", "data", "device", "engine", "threads", "allow_code_execution"))
+@takes_run_options(only=("limit", "data", "device", "engine", "threads", "trust_remote_code", "allow_code_execution"))
 def suite(
     name: Name,
     dry_run: Annotated[
@@ -127,7 +127,9 @@ def show_board(
 
 def site(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")],
-    out: Annotated[str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")],
+    output: Annotated[
+        str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")
+    ],
     title: Annotated[str, typer.Option(help="Title of its pages.")] = "specbench leaderboard",
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
@@ -143,7 +145,7 @@ def site(
     from specbench.publish.site.build import build
     from specbench.results.units import counted
 
-    folder = path("--out", out)
+    folder = path("--output", output)
     assert folder is not None
     with stderr.status("building the site"):
         built = build(files, folder, title)

@@ -30,7 +30,7 @@ def sweep(
     checks: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
     *,
     options: RunOptions,
-    output: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
+    runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
@@ -45,7 +45,7 @@ def sweep(
     if samples is not None and recipe is None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     request = Request(
-        split(task), split(method), options, command_line(), output=path_of("--output", output),
+        split(task), split(method), options, command_line(), output=path_of("--runs", runs),
         leaderboard=path_of("--leaderboard", leaderboard), plot=path_of("--plot", plot),
     )  # fmt: skip
     if recipe is not None:

@@ -1,6 +1,7 @@
 """Loads models by hub id, local folder, `embedded:NAME` for those that come with specbench, or `object:NAME`."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from specbench.models.devices import is_out_of_memory, moved, too_large
 from specbench.models.objects import object_model
 from specbench.specs.components import DeviceMap, Engine, Quantize, StaticEngine
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -50,6 +51,7 @@ def model_source(name: str) -> str:
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: Engine = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
+    trust_remote_code: bool = False,
 ) -> CausalLM:  # fmt: skip
     """Returns a model by hub id, local folder, `embedded:NAME` for one that comes with specbench, or `object:NAME` for
     one of this process, which stays on its device and in its dtype.
@@ -59,6 +61,7 @@ def load_model(
     compute, but vocabulary, context limit, revision and encoded prompts are the real ones.
     `engine` graphs or compiled: the model reads in recorded or compiled passes; if it supports none, it reads eagerly
     and `why_eager` holds the reason. auto: graphs on cuda, else eager.
+    `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
     `quantize`: loads the weights in 4 or 8 bits. `device_map` auto: spreads them over all devices.
     Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
@@ -73,7 +76,9 @@ def load_model(
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
-    hub = {"revision": revision, "local_files_only": problem is not None}  # without the hub, use the local cache
+    hub = {  # without the hub, use the local cache
+        "revision": revision, "local_files_only": problem is not None, "trust_remote_code": trust_remote_code,
+    }  # fmt: skip
     try:
         if not weights:
             model = without_weights(source, hub)
@@ -86,6 +91,11 @@ def load_model(
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # the hub and file formats raise many classes
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"model '{name}': its architecture is Python code in the checkpoint: read that code, then let run, "
+                "audit, sweep, tune, suite or check run it with --trust-remote-code"
+            ) from error
         raise ConfigError(
             f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "config.json, weights and tokenizer, or a hub id that this machine can reach)"
@@ -114,12 +124,12 @@ def check_engine(engine: Engine, device: str) -> Engine:
 
 def without_weights(source: str, hub: dict[str, Any]) -> Any:
     """Returns the network on torch's device `meta`. Raises ConfigError as `causal_config` does."""
-    return described(causal_config(source, hub))
+    return described(causal_config(source, hub), hub)
 
 
-def described(config: Any) -> Any:
+def described(config: Any, hub: Mapping[str, Any]) -> Any:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=hub["trust_remote_code"])
 
 
 def causal_config(source: str, hub: dict[str, Any]) -> Any:
@@ -141,7 +151,7 @@ def load_weights(source: str, dtype: Any, hub: dict[str, Any], **options: Any) -
     configuration.
     """
     config = causal_config(source, hub)
-    check_weights(source, config, described(config))
+    check_weights(source, config, described(config, hub))
     transformers_logging.disable_progress_bar()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -202,7 +212,7 @@ def placed_weights(
     except Exception as error:  # torch and accelerate raise several classes
         if not is_out_of_memory(error):
             raise
-        raise too_large(described(config).to(dtype), device, quantize) from error
+        raise too_large(described(config, hub).to(dtype), device, quantize) from error
     places = {str(place) for place in getattr(model, "hf_device_map", {}).values()}
     if offloaded := " and ".join(sorted(places & {"cpu", "disk"} - {device.type})):
         message = f"--device-map auto: parts of '{source}' are on {offloaded}: every pass waits until they are copied"

@@ -1,6 +1,6 @@
 """A language model without its passes: its identity, tokenizer, end tokens and context limit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ class TextModel:
         self.name = name
         self.revision = revision
         self.eos_token_ids = eos_token_ids
+        self.chat_template_args: Mapping[str, Any] = {}
         self.context_limit = context_limit  # in tokens; None if there is no limit
         # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(vocab_size, max(self.vocabulary.values()) + 1)
@@ -62,7 +63,9 @@ class TextModel:
     def _in_chat(self, texts: Sequence[str]) -> str:
         messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
         try:
-            text: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            text: str = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False, **self.chat_template_args
+            )
         except Exception as error:  # templates are programs: they may raise anything
             reason = " ".join(str(error).split())[:200]
             what = "a single user turn" if len(texts) == 1 else f"a conversation of {len(texts)} messages"

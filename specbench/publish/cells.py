@@ -74,7 +74,7 @@ class SuiteCell:
         )  # fmt: skip
 
     @property
-    def limit(self) -> int | None:
+    def limit(self) -> int | float | None:
         """Returns the examples per subset; None: all."""
         found = (self.options.limit, self.pair.limit, self.task.limit, self.suite.limit)
         return next((limit for limit in found if limit is not None), None)
@@ -88,6 +88,7 @@ class SuiteCell:
             self.options, subsets=pair.subsets.get(task.label, task.subsets), target=pair.target, drafter=pair.drafter,
             target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
             repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
+            chat_template_args=pair.chat_template_args,
             engine=self.options.engine if pair.engine == "auto" else pair.engine,
             overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
@@ -124,8 +125,6 @@ def cells_of(
     """Returns all cells that have methods, those of a pair one after the other. `pair`, `only`: a pair and tasks, all
     when None. Raises ConfigError for a pair or task that the suite has not."""
     options = options or RunOptions()
-    if options.limit is not None and options.limit < 1:
-        raise ConfigError(f"--limit {options.limit}: give 1 or more")
     if pair is not None and pair not in suite.pairs:
         raise ConfigError(f"--pair {pair}: suite '{suite.name}' has no such pair: {nearest(pair, suite.pairs)}")
     grid = product([pair] if pair else suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)

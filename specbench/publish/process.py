@@ -303,10 +303,10 @@ class ModelCache:
         """Returns the models of a run. Those that it shares with the last run are kept, the others are dropped."""
         started, self.load_seconds = time.monotonic(), 0.0
         self._used = set()
-        target = _key(
-            spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device, engine=spec.engine
-        )
-        if target not in self._held:
+        target: dict[str, Any] = {name: getattr(spec, name) for name in ("dtype", "device", "engine")}
+        target |= {"revision": spec.target_revision}
+        target |= {"trust_remote_code": True} if spec.trust_remote_code else {}
+        if _key(spec.target, **target) not in self._held:
             self.drop()
         models = load_models(spec, self._load)
         for key in self._held.keys() - self._used:

@@ -186,6 +186,7 @@ class PairSpec(Spec):
     dtype: Dtype = "auto"
     engine: Engine = "auto"
     chat: Chat = "auto"
+    chat_template_args: tuple[Text, ...] = ()
     limit: Count | None = None
     tasks: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
     methods: dict[str, Text | None] = Field(default_factory=dict)

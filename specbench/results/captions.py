@@ -1,5 +1,6 @@
 """Rows → the sentences below their tables: conditions, evidence, and what makes the numbers weak."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -103,6 +104,9 @@ def caption(rows: Sequence[Row]) -> list[str]:
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({locations})",
     ]
+    if isinstance(row.chat, dict):
+        given = ", ".join(f"{name} = {json.dumps(value)}" for name, value in row.chat.items())
+        sentences.append(f"chat template with {given}")
     if row.value("tree_nodes") is not None:
         nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")

@@ -71,7 +71,7 @@ def check_writable(path: Path | str) -> None:
 
 
 ROWS = "leaderboard.json"  # in the folder of a run, and of a suite
-_MAKES = "`specbench leaderboard add RUN --to FILE` makes a leaderboard file"
+_MAKES = "`specbench leaderboard add RUN --leaderboard FILE` makes a leaderboard file"
 
 
 def _other_kind(path: Path) -> str | None:
@@ -125,7 +125,7 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
         return [
             f"{place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
             f"({digest_of(content)}): the row was edited by hand; restore the file from a copy, or take the row out "
-            f"and add its run again (specbench leaderboard add RUN --to {path})"
+            f"and add its run again (specbench leaderboard add RUN --leaderboard {path})"
         ]
     return row
 

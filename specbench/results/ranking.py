@@ -283,7 +283,7 @@ def show(
     rows = [row for row, _, _ in places.values()]
     if not rows:
         raise ConfigError(
-            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
+            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
         )
     chosen = of_subsets(filtered(rows, filters), subsets)
     known = dict.fromkeys(name for row in chosen for name in row.metrics)

@@ -1,6 +1,5 @@
 """The prompts and models of a run that is recorded, loaded again."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -65,22 +64,11 @@ def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
     for row in rows:
         name = row.task_name
         if name not in found:
-            named = (option_of(row.command, "--task") or "").split(",")
+            named = str(row.request.get("task", "")).split(",")
             special = [each for each in named if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
             known = {task.name: task for each in special for task in load_tasks(each)}
             found[name] = known[name] if name in known else load_task(name)
     return found
-
-
-def option_of(command: str, option: str) -> str | None:
-    """Returns the value of an option in a recorded command line; None where it is absent."""
-    words = shlex.split(command)
-    for word, following in zip(words, [*words[1:], None], strict=True):
-        if word == option:
-            return following
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return None
 
 
 def prompts_of(
@@ -98,6 +86,7 @@ def prompts_of(
     for group, row in rows.items():
         records = [run.records[key] for key in keys[group]]
         chat = "auto" if row.chat else "never"
+        target.chat_template_args = row.chat if isinstance(row.chat, dict) else {}
         budgets = _budgets(records, [target, *others])
         num_subsets = sum(other[0] == group[0] for other in rows)
         limit = max(record["example"] for record in records) + 1
@@ -118,7 +107,7 @@ def _place(row: Row) -> str:
     """Returns the --data with which a row was measured."""
     if row.data_source != "local":
         return row.data_source
-    found = option_of(row.command, "--data")
+    found: str | None = row.request.get("data")
     if found is None:
         raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
     return found

@@ -248,7 +248,7 @@ class Row(FilePart):
     data_source: Literal["hub", "local", "sample"]
     data_location: str
     data_revision: str | None
-    chat: bool | str
+    chat: bool | dict[str, Any]  # whether prompts are in the chat template; the variables that were given to it
     seed: int
     n: int = Field(ge=0)  # examples
     subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # of a row over all: its subsets, each with its n

@@ -200,7 +200,8 @@ class MeasuredRun:
             "drafter": drafter["name"], "drafter_revision": drafter["revision"],
             "engine": self.identity.get("engines", {}).get(method.name, conditions["engine"]),
             **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
-            **{name: getattr(self.measurement, name) for name in ("command", "request", "chat", "repeats")},
+            **{name: getattr(self.measurement, name) for name in ("command", "request", "repeats")},
+            "chat": self.measurement.chat and self.identity.get("chat_template_args", True),
             "seed": self.identity["seed"],
         }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,9 +13,10 @@ from specbench.core.extras import is_installed, missing
 from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
-from specbench.running.models import TARGET_OPTIONS, parts
+from specbench.running.models import LOADING, parts
 from specbench.running.plan import without
 from specbench.running.request import Request
+from specbench.specs import yaml_files
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
@@ -52,6 +54,7 @@ def run_spec(request: Request) -> RunSpec:
         else:
             is_local(options.target)
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
+    given["chat_template_args"] = template_args(options.chat_template_args, options.chat)
     target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
     data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
@@ -63,16 +66,8 @@ def served(request: Request, path: Path) -> ServersSpec:
     """Returns the servers of a request. Raises ConfigError for options that only models in this process have."""
     if request.methods:
         raise ConfigError("--method: has no effect with --servers, whose servers are the methods: leave it out")
-    for name in (
-        "target",
-        "drafter",
-        "target_revision",
-        "drafter_revision",
-        "dtype",
-        "device",
-        "engine",
-        *TARGET_OPTIONS,
-    ):
+    of_models = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *LOADING)
+    for name in of_models:
         value = getattr(request.options, name)
         if value != RunOptions.__dataclass_fields__[name].default:
             raise ConfigError(
@@ -90,6 +85,19 @@ def with_default_limit(request: Request) -> Request:
         return request
     limit = max(LEAST, SHARE // len(spec.cells()))
     return replace(request, options=replace(request.options, limit=limit))
+
+
+def template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
+    """Returns the variables of the chat template by name, their values read as YAML."""
+    if pairs and chat == "never":
+        raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ConfigError(f"--chat-template-args {pair}: write it as KEY=VALUE, such as enable_thinking=false")
+        found[name.strip()] = yaml_files.parse(text, f"--chat-template-args {pair}")
+    return found
 
 
 def runs_programs(task: TaskSpec) -> bool:
@@ -150,7 +158,7 @@ def check_objects(options: RunOptions) -> None:
 
 def check_counts(options: RunOptions) -> None:
     """Raises ConfigError, with the option's name, for a number that is too small."""
-    for name, least in {"limit": 1, "subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
         value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
@@ -183,6 +191,8 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
             f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "
             "n-gram model or a datastore is given by --set drafter.path=PATH",
         )
+    if spec.trust_remote_code:
+        say(console, "--trust-remote-code: Python code of the checkpoints may run in this process")
     for line in (line for method in spec.methods for line in unused_routes(method, spec.tasks)):
         say(console, line)
 

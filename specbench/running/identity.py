@@ -46,6 +46,8 @@ def run_identity(
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
+        **({"chat_template_args": spec.chat_template_args} if spec.chat_template_args else {}),
+        **({"trust_remote_code": True} if spec.trust_remote_code else {}),
         **({"code_execution": True} if permission.allowed() else {}),  # answers have no scores without it
         **models.identity(),
         "environment": dict(environment),

@@ -15,12 +15,12 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
 from specbench.models.text_model import shortest_context
-from specbench.running.prompts import PromptBudget
+from specbench.running.prompts import PromptBudget, check_template_args
 from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
-TARGET_OPTIONS = ("quantize", "device_map")  # of `load_model`, for the target alone
+LOADING = {"quantize": "none", "device_map": "none", "trust_remote_code": False}  # of a target; others are passed on
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,10 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
         engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
-        **{name: value for name in TARGET_OPTIONS if (value := getattr(spec, name)) != "none"},
+        **{name: value for name, default in LOADING.items() if (value := getattr(spec, name)) != default},
     )  # fmt: skip
+    target.chat_template_args = spec.chat_template_args
+    check_template_args(target, spec.chat)
     if target.why_eager is not None:
         warn_of(target, spec.engine, "this run and its rows are those of --engine eager")
     return Models(target, load_drafters(spec, spec.methods, target, load))
@@ -135,6 +137,7 @@ def load_drafters(
     load = load or load_model
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
     device = str(target.device) if target.name.startswith(OBJECT) else spec.device
+    trusted: dict[str, Any] = {"trust_remote_code": True} if spec.trust_remote_code else {}
     loaded: dict[str, CausalLM] = {}
     found: dict[str, CausalLM] = {}
     for part in parts(methods):
@@ -144,8 +147,11 @@ def load_drafters(
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
             with naming_key(part, spec.target):
-                loaded[name] = load(name, revision=revision, dtype=dtype, device=device, engine=target.engine)
+                loaded[name] = load(
+                    name, revision=revision, dtype=dtype, device=device, engine=target.engine, **trusted
+                )
                 check_device(loaded[name], target)
+            loaded[name].chat_template_args = spec.chat_template_args
         found[part.name] = loaded[name]
     for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
         names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))

@@ -1,10 +1,13 @@
 """The prompts of examples: user turns and a method's own answers between them, shortened if they are too long."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from specbench.core.errors import ConfigError
+from jinja2 import Environment, meta
+
+from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.bridges.translation import Translation
 from specbench.models.text_model import TextModel
 from specbench.running.records import Record, record_key
@@ -39,6 +42,29 @@ def uses_chat(model: TextModel, chat: str) -> bool:
     if chat == "always" and not has_template:
         raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
     return has_template and chat != "never"
+
+
+TRACKING = re.compile(r"{%-?\s*(end)?generation\s*-?%}")  # tags of transformers around answers
+GIVEN_TO_TEMPLATES = {"messages", "add_generation_prompt", "raise_exception", "strftime_now"}
+
+
+def check_template_args(model: TextModel, chat: str) -> None:
+    """Raises ConfigError if the chat template is not used, or does not read a variable that the user gave."""
+    given = model.chat_template_args
+    if not given:
+        return
+    option = f"--chat-template-args {next(iter(given))}"
+    if not uses_chat(model, chat):
+        raise ConfigError(f"{option}: model '{model.name}' has no chat template: leave the option out")
+    template = TRACKING.sub("", model.tokenizer.get_chat_template())
+    read = meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+    known = read - GIVEN_TO_TEMPLATES - set(model.tokenizer.special_tokens_map)
+    for name in given:
+        if name not in known:
+            reads = nearest(name, known) if known else "it reads none: leave the option out"
+            raise ConfigError(
+                f"--chat-template-args {name}: the chat template of '{model.name}' reads no such variable: {reads}"
+            )
 
 
 def encode(model: TextModel, texts: Sequence[str], chat: str) -> list[int]:

@@ -37,11 +37,13 @@ class RunSpec(Spec):
     device_map: DeviceMap = "none"
     engine: Engine = "auto"
     chat: Chat = "auto"
+    chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    trust_remote_code: bool = False
     data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     subsets_per_task: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    limit: Annotated[int, Field(ge=1)] | None = None
+    limit: Annotated[int | float, Field(gt=0)] | None = None  # below 1: a share
     repeats: Annotated[int, Field(ge=1)] = 1
 
     @field_validator("subsets")

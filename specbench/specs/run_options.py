@@ -30,7 +30,9 @@ class RunOptions:
         str | None,
         "Where rows come from: hub, sample (bundled), a folder or a file; sample for the embedded target, else hub.",
     ] = None
-    limit: Annotated[int | None, "Examples of each subset; all when absent."] = None
+    limit: Annotated[
+        int | float | None, "Examples of each subset: a number, or a share such as 0.1; all when absent."
+    ] = None
     subsets_per_task: Annotated[int | None, "The first N subsets of each task."] = None
     repeats: Annotated[int, "Times that every example is measured."] = 1
     seed: Annotated[int, "Seed of every random stream."] = 0
@@ -51,8 +53,14 @@ class RunOptions:
         "torch.compile; auto: graphs on cuda, else eager.",
     ] = "auto"
     chat: Annotated[Chat, "Chat template: auto (if the model has one), always or never."] = "auto"
+    chat_template_args: Annotated[
+        tuple[str, ...], "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
+    ] = ()
     threads: Annotated[int | None, "CPU threads; 1 for the embedded target, else torch's choice, when absent."] = None
     overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
+    trust_remote_code: Annotated[
+        bool, "Run the Python code that comes with a checkpoint whose architecture transformers lacks."
+    ] = False
     allow_code_execution: Annotated[bool, "Run the programs that the models write, to score them."] = False
 
     def words(self) -> list[str]:

@@ -1,8 +1,10 @@
 """The examples of a task: its rows made into prompts."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 from specbench.core.errors import ConfigError
 from specbench.specs import templates
@@ -11,6 +13,8 @@ from specbench.tasks.local_files import Row
 from specbench.tasks.prompts import NO_SHOTS, FewshotInfo, load_fewshot, reference_of, render, sample_prefix, turns_of
 from specbench.tasks.scoring.contract import Reference
 from specbench.tasks.sources import NoRows, Source, open_source, rows_of
+
+AnyExample = TypeVar("AnyExample")
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,9 @@ class TaskData:
 
 
 def load_examples(
-    task: TaskSpec, subset: str, *, data: str | None, use_sample: bool, limit: int | None, num_subsets: int = 1
+    task: TaskSpec, subset: str, *, data: str | None, use_sample: bool, limit: int | float | None, num_subsets: int = 1
 ) -> TaskData:
-    """Returns the first `limit` examples of a subset.
+    """Returns the first `limit` examples of a subset, or this share of them where it is below 1.
 
     data: "hub", "sample", a folder or a file; None: the bundled sample if `use_sample`, else the hub. num_subsets: how
     many subsets the run takes from the same data, so that one file without a `subset` column is not measured under
@@ -64,24 +68,36 @@ def load_examples(
     chosen = task.subset(subset)
     make_examples = chosen.scorer.features.examples if chosen.scorer is not None else None
     if make_examples is not None and chosen.scorer is not None:  # a task of another harness
-        made: TaskData = make_examples(data=data, limit=limit, **chosen.scorer.options)
-        return made
+        made: TaskData = make_examples(data=data, limit=at_most(limit), **chosen.scorer.options)
+        return replace(made, examples=tuple(first(made.examples, limit)))
     place = data or ("sample" if use_sample else "hub")
     return examples_from(task, subset, open_source(task, subset, place, num_subsets), place, limit)
 
 
-def examples_from(task: TaskSpec, subset: str, source: Source, place: str, limit: int | None) -> TaskData:
+def examples_from(task: TaskSpec, subset: str, source: Source, place: str, limit: int | float | None) -> TaskData:
     """Returns the first `limit` examples that the rows of a source make. `place`: where few-shot examples come from."""
     chosen = task.subset(subset)
     shots = load_fewshot(task, subset, place)
     found = source.limited(rows_of(chosen, source))
-    rows = list(islice(found, limit))
-    num_rows = len(rows) + sum(1 for _ in found) if source.kind == "sample" else None
+    read = list(islice(found, at_most(limit)))
+    num_rows = len(read) + sum(1 for _ in found) if source.kind == "sample" else None
+    rows = first(read, limit)
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
     shots.check(chosen, rows)
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
     return TaskData(source.kind, source.location, source.revision, examples, shots.fewshot, num_rows)
+
+
+def at_most(limit: int | float | None) -> int | None:
+    """Returns the number of examples to read for a limit; None for a share, which is of all."""
+    return None if limit is None or limit < 1 else int(limit)
+
+
+def first(examples: Sequence[AnyExample], limit: int | float | None) -> Sequence[AnyExample]:
+    """Returns the first examples, as many as a limit or a share of them allows, rounded up."""
+    num = at_most(limit)
+    return examples[: math.ceil(limit * len(examples)) if limit is not None and num is None else num]
 
 
 def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:

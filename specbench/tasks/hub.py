@@ -67,7 +67,9 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     """
     import huggingface_hub
 
-    info = huggingface_hub.dataset_info(dataset.path, revision=dataset.revision, files_metadata=True)
+    info = huggingface_hub.dataset_info(
+        dataset.path, revision=dataset.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
+    )
     commit = info.sha or dataset.revision
     sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
     names = [n for n in sizes if _matches(n, dataset.data_files)] if dataset.data_files else _of_split(dataset, commit)
@@ -108,7 +110,7 @@ def _note_path(dataset: DatasetSpec) -> Path:
     return folder / f"{dataset.revision.replace('/', '--')}.json"
 
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 4
 WITHOUT_HUB = "give local files with --data FOLDER, or use --data sample"
 # `datasets` would guess quotes, numbers and missing values of tables, and refuses files beside a loading script.
 READ_HERE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl")

@@ -63,7 +63,9 @@ def test_a_leaderboard_is_refused(specbench, tmp_path, name):
     refused(outcome, TEXTS[name][1])
 
 
-@pytest.mark.parametrize("command", [("site", "x.json", "--out", "site"), ("leaderboard", "show", "x.json")], ids=str)
+@pytest.mark.parametrize(
+    "command", [("site", "x.json", "--output", "site"), ("leaderboard", "show", "x.json")], ids=str
+)
 @pytest.mark.parametrize("name", ["brackets", "a number of 20 MB", "a key twice"])
 def test_other_commands_refuse_it_too(specbench, tmp_path, name, command):
     put(tmp_path / "x.json", name)
@@ -120,7 +122,7 @@ def test_the_mark_of_a_site_is_no_danger(specbench, tmp_path, name):
     put(tmp_path / "site" / "specbench-site.json", name)
     (tmp_path / "site" / "a.txt").write_text("mine")
     with within_bounds():
-        outcome = specbench("site", "x.json", "--out", "site")
+        outcome = specbench("site", "x.json", "--output", "site")
     refused(outcome, "holds a.txt, which is of no earlier site")
 
 

@@ -58,10 +58,10 @@ def test_the_next_writer_of_a_board_removes_what_a_killed_one_left(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     demo = str(ROOT / "leaderboards" / "demo.json")
-    assert specbench("leaderboard", "merge", demo, "--to", "board.json")[0] == 0
+    assert specbench("leaderboard", "merge", demo, "--leaderboard", "board.json")[0] == 0
     assert writer("written", tmp_path / "board.json").wait(60) == -signal.SIGKILL
     assert len(names(tmp_path)) == 3
-    assert specbench("leaderboard", "merge", demo, "--to", "board.json")[0] == 0
+    assert specbench("leaderboard", "merge", demo, "--leaderboard", "board.json")[0] == 0
     assert names(tmp_path) == [".board.json.lock", "board.json"]
 
 

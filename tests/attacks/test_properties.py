@@ -99,7 +99,7 @@ COMMANDS = {  # what is damaged, and the command that reads it as x.yaml or x.js
     "validate a method": ("methods", ("validate", "x.yaml")),
     "leaderboard validate": ("rows", ("leaderboard", "validate", "x.json")),
     "leaderboard show": ("rows", ("leaderboard", "show", "x.json")),
-    "site": ("rows", ("site", "x.json", "--out", "site")),
+    "site": ("rows", ("site", "x.json", "--output", "site")),
 }
 
 

@@ -1,11 +1,13 @@
 """The findings as one Markdown page with its pictures."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.analysis.fairness_report import DrafterReport, FairnessReport
-from specbench.embedded.family import read_manifest
+from specbench.embedded.family import member_path, read_manifest
+from specbench.models.checkpoints import fingerprint
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.results.row import GroupNumbers, Row
@@ -42,8 +44,7 @@ def page(found: Findings) -> str:
 
 def heading(found: Findings) -> str:
     row = ar_row(found.run)
-    manifest = read_manifest()
-    names = ", ".join(f"`{name}` {entry['digest'][:12]}" for name, entry in manifest.items())
+    names = ", ".join(f"`{name}` {revision_of(name)}" for name in read_manifest())
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
     return f"""# Trained drafters on the embedded family
 
@@ -54,6 +55,15 @@ over to large models.
 All drafters are measured beside AR in the same process, {row.dtype} on {row.device}; {versions}. Measured
 rows are in no training. Intervals are 95 % over prompts. Models and their digests: {names}.
 """
+
+
+def revision_of(name: str) -> str:
+    """Returns the digest of an embedded model as rows have it."""
+    folder = member_path(name)
+    for manifest in ("ngram.json", "retrieval.json"):
+        if (folder / manifest).is_file():
+            return str(json.loads((folder / manifest).read_text(encoding="utf-8"))["digest"])
+    return fingerprint(str(folder)).removeprefix("local-")
 
 
 def ar_row(folder: Path) -> Row:

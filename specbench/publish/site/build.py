@@ -1,7 +1,7 @@
 """Writes the pages of leaderboard files as a site, and replaces an earlier site as a whole."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from specbench import __version__
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
@@ -19,6 +20,7 @@ from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plo
 from specbench.publish.site.entries import Entries, SiteRow, choices, columns_of, read, with_more
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.publish.suite_spec import PublishedTable
+from specbench.results.captions import model_name
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files
@@ -40,10 +42,10 @@ def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[st
             _write(building, MARK, json.dumps(mark, ensure_ascii=False, indent=1) + "\n")
             check_replaceable(folder)
     except BlockingIOError as error:
-        raise ConfigError(f"--out {folder}: another process builds this site: wait until it has ended") from error
+        raise ConfigError(f"--output {folder}: another process builds this site: wait until it has ended") from error
     except OSError as error:
         raise ConfigError(
-            f"--out {folder}: cannot be written: {error.strerror or error}; an earlier site is as it was"
+            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is as it was"
         ) from error
     return len(names)
 
@@ -54,16 +56,16 @@ def check_replaceable(folder: Path) -> None:
         if not folder.exists():
             return
         if folder.resolve() == Path.cwd():
-            raise ConfigError(f"--out {folder}: is the current folder, which would be replaced: name one in it")
+            raise ConfigError(f"--output {folder}: is the current folder, which would be replaced: name one in it")
         if not folder.is_dir():
-            raise ConfigError(f"--out {folder}: is a file: name a folder")
+            raise ConfigError(f"--output {folder}: is a file: name a folder")
         there = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if not is_real_folder(each))
         strange = sorted(set(there) - {MARK} - _files_of_site(folder))
     except OSError as error:
-        raise ConfigError(f"--out {folder}: cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"--output {folder}: cannot be read: {error.strerror or error}") from error
     if strange:
         raise ConfigError(
-            f"--out {folder}: holds {strange[0]}, which is of no earlier site (its {MARK} names all files of one): "
+            f"--output {folder}: holds {strange[0]}, which is of no earlier site (its {MARK} names all files of one): "
             "name another folder, or empty this one"
         )
 
@@ -109,15 +111,22 @@ def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
 
 
 def pages(entries: Entries, title: str) -> Iterator[Page]:
-    """Returns all files of a site, the index last."""
-    rows, render = entries.all, _renderer(title, entries)
+    """Returns all files of a site, the index last. Pages without content are left out."""
+    rows = entries.all
+    content: dict[str, dict[str, Any]] = {
+        "quality_speed.html": {"plots": quality_speed_plots(entries), "frame": FRAME},
+        "predicted.html": {"found": prediction_plot(entries), "frame": PREDICTED_FRAME},
+        "published.html": {"tables": list(compared_tables(entries))},
+    }
+    content = {name: values for name, values in content.items() if next(iter(values.values()))}
+    render = _renderer(title, entries, content)
     for name in ASSETS:
         yield name, (package_files("specbench.publish.site") / "assets" / name).read_text(encoding="utf-8")
     for page in row_pages(rows):
-        yield page["entry"].address, render("row.html", root="../", page=page)
-    yield "quality_speed.html", render("quality_speed.html", plots=quality_speed_plots(entries), frame=FRAME)
-    yield "predicted.html", render("predicted.html", found=prediction_plot(entries), frame=PREDICTED_FRAME)
-    yield "published.html", render("published.html", tables=compared_tables(entries))
+        about = measured_models([page["entry"].row])
+        yield page["entry"].address, render("row.html", root="../", page=page, about=about)
+    for name, values in content.items():
+        yield name, render(name, **values)
     table = {"columns": columns_of(rows), "rows": rows, "filters": choices(rows), "with_more": with_more(rows)}
     yield "index.html", render("index.html", **table)
 
@@ -163,14 +172,41 @@ def compared_tables(entries: Entries) -> Iterator[ComparedTable]:
                     yield ComparedTable(suite.name, pair, table, lines)
 
 
-def _renderer(title: str, entries: Entries) -> Callable[..., str]:
+TABS = {
+    "index.html": "Results", "quality_speed.html": "Quality and speed", "predicted.html": "Predicted and measured",
+    "published.html": "Published beside ours",
+}  # fmt: skip
+MOST_NAMED = 4  # values of a line at the top of the pages
+DEMONSTRATION = "embedded demonstration models, which are tiny: their numbers say nothing about other models"
+
+
+def measured_models(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Returns what rows were measured with, as lines at the top of a page: models, devices and engines."""
+    values: dict[str, list[str]] = {
+        "target": [model_name(row.target, row.target_revision) for row in rows],
+        "drafter": [model_name(row.drafter, row.drafter_revision) for row in rows if row.drafter],
+        "device": [f"{row.dtype} on {row.device}" for row in rows],
+        "engine": [row.engine for row in rows],
+    }
+    lines = []
+    for name, found in values.items():
+        different = list(dict.fromkeys(found))
+        more = f" and {len(different) - MOST_NAMED} more" if len(different) > MOST_NAMED else ""
+        lines += [(name, ", ".join(different[:MOST_NAMED]) + more)] if different else []
+    if any(row.target.startswith(EMBEDDED) for row in rows):
+        lines.append(("models", DEMONSTRATION))
+    return lines
+
+
+def _renderer(title: str, entries: Entries, content: Collection[str]) -> Callable[..., str]:
     templates = Environment(
         loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     templates.globals = {
         **templates.globals, "title": title, "version": __version__, "num_rows": len(entries.all),
-        "dates": _dates(entries), "root": "",
+        "dates": _dates(entries), "root": "", "about": measured_models([entry.row for entry in entries.all]),
+        "tabs": [(name, heading) for name, heading in TABS.items() if name in ("index.html", *content)],
     }  # fmt: skip
 
     def render(name: str, **values: Any) -> str:

@@ -15,7 +15,7 @@ from specbench.results.row import ALL, Row
 from specbench.results.units import bounds_of, number, unit_of, with_interval
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-HEIGHT, PER_CHARACTER, GAP = 13.0, 6.1, 7.0
+HEIGHT, PER_CHARACTER, GAP = 13.0, 6.7, 7.0
 
 
 class Label(NamedTuple):
@@ -26,9 +26,12 @@ class Label(NamedTuple):
     anchor: str
 
 
-def place_labels(points: Sequence[tuple[float, float, str]], frame: Box) -> list[Label | None]:
+def place_labels(
+    points: Sequence[tuple[float, float, str]], frame: Box, lines: Sequence[Box] = ()
+) -> list[Label | None]:
     """Returns for each point (x, y, name) the first free place around it, where the name covers neither a point nor
-    another name; None where there is none, or no name."""
+    another name; None where there is none, or no name. `lines`: thin boxes, which names cover only where all places
+    around a point are on one."""
     taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y, _ in points]
     found: list[Label | None] = []
     for x, y, name in points:
@@ -37,16 +40,17 @@ def place_labels(points: Sequence[tuple[float, float, str]], frame: Box) -> list
             ("start", x + GAP, y + 4), ("end", x - GAP, y + 4), ("middle", x, y - GAP - 2), ("middle", x, y + GAP + 9),
             ("start", x + GAP, y - 8), ("start", x + GAP, y + 16), ("end", x - GAP, y - 8), ("end", x - GAP, y + 16),
         ]  # fmt: skip
-        for anchor, left, base in places:
+        free: list[tuple[int, int, Box, Label]] = []
+        for anchor, left, base in places if name else []:
             start = left - {"start": 0, "middle": width / 2, "end": width}[anchor]
             box = (start, base - HEIGHT + 3, start + width, base + 3)
             is_inside = frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
-            if name and is_inside and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                found.append(Label(round(left, 1), round(base, 1), anchor))
-                break
-        else:
-            found.append(None)
+            if is_inside and not any(_overlap(box, other) for other in taken):
+                covered = sum(_overlap(box, line) for line in lines)
+                free.append((covered, len(free), box, Label(round(left, 1), round(base, 1), anchor)))
+        best = min(free, default=None)
+        taken += [] if best is None else [best[2]]
+        found.append(None if best is None else best[3])
     return found
 
 
@@ -180,13 +184,17 @@ class PlotAxis(NamedTuple):
 
 
 def plot_points(
-    group: Sequence[SiteRow], names: Sequence[str], x: PlotAxis, y: PlotAxis, frame: Box, best: Collection[int] = ()
-) -> list[PlotPoint]:
-    """Returns the points of rows. The first MAX_NAMES of them have a name beside them, those on the front first."""
+    group: Sequence[SiteRow], names: Sequence[str], x: PlotAxis, y: PlotAxis, frame: Box, best: Collection[int] = (),
+    lines: Sequence[Box] = (),
+) -> list[PlotPoint]:  # fmt: skip
+    """Returns the points of rows. The first MAX_NAMES of them have a name beside them, those on the front first.
+    `lines`: the picture's own lines, which names avoid as they avoid intervals."""
     values = [(first.value or 0.0, second.value or 0.0) for first, second in zip(x.metrics, y.metrics, strict=True)]
     places = [(x.scale(first), y.scale(second)) for first, second in values]
-    order = sorted(range(len(group)), key=lambda number: number not in best)[:MAX_NAMES]
-    labels = dict(zip(order, place_labels([(*places[n], names[n]) for n in order], frame), strict=True))
+    order = sorted(range(len(group)), key=lambda number: number not in best)
+    named = [(*places[n], names[n] if place < MAX_NAMES else "") for place, n in enumerate(order)]
+    whiskers = [box for n, place in enumerate(places) for box in _whiskers(place, x.interval(n), y.interval(n))]
+    labels = dict(zip(order, place_labels(named, frame, [*lines, *whiskers]), strict=True))
     return [
         PlotPoint(
             entry, names[n], *places[n], x.interval(n), y.interval(n), x.text(x.metrics[n]), y.text(y.metrics[n]),
@@ -194,6 +202,16 @@ def plot_points(
         )
         for n, entry in enumerate(group)
     ]  # fmt: skip
+
+
+def _whiskers(
+    place: tuple[float, float], x: tuple[float, float] | None, y: tuple[float, float] | None
+) -> Iterator[Box]:
+    """Yields the lines of a point's intervals."""
+    if x is not None:
+        yield min(x), place[1] - 0.5, max(x), place[1] + 0.5
+    if y is not None:
+        yield place[0] - 0.5, min(y), place[0] + 0.5, max(y)
 
 
 @dataclass(frozen=True)
@@ -244,11 +262,12 @@ def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
     y = PlotAxis(scores, scale(_ends(scores), bottom, top, bounds=scaled), partial(with_interval, digits=unit.digits))
     best = front([(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)])
     names = [entry.label.replace("threshold=", "T = ") for entry in group]
-    points = plot_points(group, names, x, y, FRAME, best)
+    one = x.scale(1.0)
+    points = plot_points(group, names, x, y, FRAME, best, [(one, top, one, bottom)])
     return QualitySpeedPlot(
         row.task_name if row.subset == ALL else f"{row.task_name} · {row.subset}", unit.label, tuple(points),
         tuple(sorted((point.x, point.y) for point in points if point.is_best)), tuple(_sweeps(points)), x.scale,
-        y.scale, x.scale(1.0),
+        y.scale, one,
     )  # fmt: skip
 
 
@@ -325,7 +344,9 @@ def prediction_plot(entries: Entries) -> PredictionPlot | None:
     names = [f"{entry.row.task_name} · {entry.label}" for entry in known]
     settings = distinguishing_settings([entry.row for entry in known], names)
     names = [", ".join([name, *own]) for name, own in zip(names, settings, strict=True)]
-    points = plot_points(known, names, x, y, PREDICTED_FRAME)
+    steps = [(left + (right - left) * part / 100, bottom - (bottom - top) * part / 100) for part in range(101)]
+    diagonal = [(start, high, end, low) for (start, low), (end, high) in pairwise(steps)]
+    points = plot_points(known, names, x, y, PREDICTED_FRAME, lines=diagonal)
     num_left_out = sum(entry.row.method_name != "ar" for entry in whole) - len(known)
     num_reached = sum(point.ratio >= 1 for point in points)
     return PredictionPlot(tuple(points), x.scale, y.scale, max(0, num_left_out), num_reached)

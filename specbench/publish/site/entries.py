@@ -141,7 +141,7 @@ def read(files: Sequence[Path]) -> Entries:
                 sides[row.key, row.created] = runs.with_records(row, file)
     if not sides:
         raise ConfigError(
-            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --to FILE`"
+            f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
         )
     return Entries(tuple(_entries(list(sides.values()))), tuple(runs.unread()))
 

@@ -1,13 +1,17 @@
 """The page of a row."""
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from specbench.core.resources import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
 from specbench.results.bootstrap import Metric
@@ -17,7 +21,8 @@ from specbench.results.conditions import leaves
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
-from specbench.results.units import NULL, interval, meaning, number, unit_of
+from specbench.results.units import NULL, PASS_AT, interval, meaning, number, unit_of
+from specbench.specs.run_options import RunOptions
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),
@@ -187,9 +192,42 @@ def row_page(
         "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless,
         "fewshot": fewshot_line(row),
         "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
-        "metrics": list(metric_lines(row)),
+        "metrics": list(metric_lines(row)), "command": repeat_command(row),
         "facts": list(facts(row, entry.digest)), "peers": peers,
     }  # fmt: skip
+
+
+KEPT = ("--judge", "--judge-base-url", "--judge-prices", "--lm-eval-include")  # of a command; `request` lacks them
+DEFAULT_THREADS = 1  # of the embedded target
+
+
+def repeat_command(row: Row) -> str:
+    """Returns a command that measures the row again: of the request that the row keeps, its own task and method, and
+    the options that they need. Overrides may be of other tasks and methods, which are then measured too. The recorded
+    command, where the row keeps no request of `specbench run`."""
+    request = dict(row.request)
+    tasks, methods = (str(request.pop(name, "")).split(",") for name in ("task", "method"))
+    if not all((*tasks, *methods)) or not request.keys() <= RunOptions.__dataclass_fields__.keys():
+        return row.command
+    if not request.get("overrides"):
+        tasks = [each for each in tasks if Path(each).stem == row.task_name] or tasks
+        methods = [each for each in methods if Path(each).stem == row.method_name] or methods
+    if len(tasks) == 1 and not any(PASS_AT.fullmatch(name) for name in row.metrics):
+        request.pop("allow_code_execution", None)
+    if row.target.startswith(EMBEDDED) and request.get("threads") == DEFAULT_THREADS:
+        del request["threads"]
+    try:
+        words = shlex.split(row.command)
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in request.items()
+        }
+        options = replace(RunOptions(), **given).words()
+    except (ValueError, TypeError):  # a row that was edited by hand
+        return row.command
+    if words[:2] != ["specbench", "run"]:
+        return row.command
+    kept = [word for pair in pairwise(words) if pair[0] in KEPT for word in pair]
+    return shlex.join([*words[:2], "--task", ",".join(tasks), "--method", ",".join(methods), *options, *kept])
 
 
 def fewshot_line(row: Row) -> str:

@@ -155,8 +155,22 @@ function copying(button) {
   });
 }
 
+/* Says above a region that it is wider than the screen, until its end is in sight. */
+function hinting(region) {
+  const hint = document.createElement("p");
+  hint.className = "hint";
+  hint.setAttribute("aria-hidden", "true");
+  hint.textContent = "Scroll sideways for more →";
+  region.before(hint);
+  const update = () => { hint.hidden = region.scrollLeft + region.clientWidth >= region.scrollWidth - 8; };
+  region.addEventListener("scroll", update, { passive: true });
+  new ResizeObserver(update).observe(region);
+  update();
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   const table = document.getElementById("board");
   if (table) board(table);
   document.querySelectorAll("[data-copy]").forEach(copying);
+  document.querySelectorAll(".scroll").forEach(hinting);
 });

@@ -1,0 +1,168 @@
+"""Other names of options: underscores, lm-eval's names, and options of lm-eval that are answered by a sentence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specbench.cli.aliases import with_own_names
+from specbench.core.errors import ConfigError
+from specbench.tasks.examples import first
+from tests import tiny
+
+KNOWN = {
+    "--task", "--method", "--target", "--target-revision", "--drafter", "--dtype", "--device", "--trust-remote-code",
+    "--output", "--set", "--chat", "--chat-template-args", "--max-new-tokens", "--lm-eval-include",
+}  # fmt: skip
+Specbench = Callable[..., tuple[int, str, str]]
+SMALL = "--method", "sd", "--subset", "en"
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        (["--tasks", "mgsm"], ["--task", "mgsm"]),
+        (["--tasks=mgsm"], ["--task=mgsm"]),
+        (["--output_path", "runs/x_y"], ["--output", "runs/x_y"]),
+        (["--max_new_tokens", "3"], ["--max-new-tokens", "3"]),
+        (["--include_path", "own"], ["--lm-eval-include", "own"]),
+        (["--num_fewshot", "5"], ["--set", "fewshot.num_shots=5"]),
+        (["--apply_chat_template", "--task", "x"], ["--chat", "always", "--task", "x"]),
+        (
+            ["--model_args", "pretrained=a/b,dtype=bfloat16,revision=main,trust_remote_code=True"],
+            ["--target", "a/b", "--dtype", "bfloat16", "--target-revision", "main", "--trust-remote-code"],
+        ),
+        (['--model_args={"pretrained": "a/b", "trust_remote_code": false}'], ["--target", "a/b"]),
+        (["--unknown_option", "x_y"], ["--unknown_option", "x_y"]),
+    ],
+)
+def test_other_names(given: list[str], own: list[str]) -> None:
+    assert with_own_names(given, KNOWN) == own
+
+
+def test_a_command_without_models_has_no_model_options() -> None:
+    assert with_own_names(["--model_args", "pretrained=x", "--batch_size", "1"], {"--task"}) == [
+        "--model_args", "pretrained=x", "--batch_size", "1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--batch_size", "8"], "--batch_size 8: one sequence is decoded at a time"),
+        (["--model", "hf"], "--model hf: models are loaded by transformers: give --target"),
+        (["--model_args", "pretraned=x"], "--model_args pretraned=x: did you mean 'pretrained'?"),
+        (["--model_args", "quantize=nf4"], "--model_args quantize=nf4: "),
+        (["--model_args", "x"], "--model_args x: write it as KEY=VALUE"),
+        (["--model_args", "{x"], "--model_args {x: is not valid JSON"),
+        (["--apply_chat_template=chatml"], "the template is the tokenizer's own"),
+    ],
+)
+def test_what_cannot_be_followed_is_said(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        with_own_names(words, KNOWN)
+    assert message in str(raised.value)
+
+
+def test_the_help_has_each_option_once(specbench: Specbench) -> None:
+    _, out, _ = specbench("run", "--help")
+    assert "--task" in out and "--chat-template-args" in out
+    assert not [name for name in ("--tasks", "--model_args", "--num_fewshot", "--output_path") if name in out]
+
+
+def test_both_spellings_have_one_meaning(specbench: Specbench) -> None:
+    own = specbench("run", "--task", "mgsm", *SMALL, "--limit", "1", "--output", "run", "--json")
+    other = specbench("run", "--tasks", "mgsm", *SMALL, "--limit", "1", "--output_path", "run", "--json",
+                      "--model_args", "pretrained=embedded:target")  # fmt: skip
+    assert own[0] == other[0] == 0
+    rows, again = (json.loads(each[1]) for each in (own, other))
+    assert [row["metrics"] for row in rows] == [row["metrics"] for row in again]  # resumed: nothing is measured again
+    assert "target" not in rows[0]["request"] and again[0]["request"]["target"] == "embedded:target"
+
+
+@pytest.mark.parametrize(("limit", "num"), [(None, 7), (2, 2), (9, 7), (0.1, 1), (0.5, 4), (0.99, 7)])
+def test_limit(limit: int | float | None, num: int) -> None:
+    assert len(first(range(7), limit)) == num
+
+
+def test_a_share_of_the_examples(specbench: Specbench) -> None:
+    code, out, _ = specbench("run", "--task", "mgsm", *SMALL, "--limit", "0.05", "--json")
+    rows = json.loads(out)
+    assert code == 0 and {row["n"] for row in rows} == {2} and rows[0]["request"]["limit"] == 0.05  # of 24 examples
+
+
+TEMPLATE = (
+    "User: {{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %} /no{% endif %} A:"
+)
+
+
+@pytest.fixture
+def chatting(tmp_path: Path) -> list[str]:
+    folder = tiny.save(tmp_path / "chatting")
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return ["run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method", "pld",
+            "--set", "generation.max_new_tokens=4", "--target", str(folder)]  # fmt: skip
+
+
+def test_template_arguments_are_a_condition(specbench: Specbench, chatting: list[str]) -> None:
+    for name, words in (("with", ()), ("without", ("--chat-template-args", "enable_thinking=false"))):
+        code, out, err = specbench(*chatting, *words, "--output", name, "--json")
+        assert code == 0, err
+        assert json.loads(out)[0]["chat"] == ({"enable_thinking": False} if words else True)
+    tokens = [json.loads((Path(name) / "records.jsonl").read_text().splitlines()[-1]) for name in ("with", "without")]
+    assert tokens[0]["prompt_tokens"] < tokens[1]["prompt_tokens"]
+    code, out, _ = specbench("leaderboard", "show", "with/leaderboard.json", "without/leaderboard.json")
+    assert code == 0 and out.count("mgsm@3 · en") == 2  # a table for each
+    code, out, _ = specbench("check", "--baseline", "with", "--candidate", "without")
+    assert code == 2 and "chat: True in the baseline, {'enable_thinking': False} in the candidate" in " ".join(
+        out.split()
+    )
+    code, _, err = specbench(*chatting, "--output", "without")
+    assert code == 2 and "chat_template_args" in err  # the folder's records are of other prompts
+    assert specbench("leaderboard", "validate", "--records", "without/leaderboard.json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--chat-template-args", "enable_thinkin=false"], "reads no such variable: did you mean 'enable_thinking'?"),
+        (["--chat-template-args", "enable_thinking"], "write it as KEY=VALUE"),
+        (["--chat-template-args", "enable_thinking=false", "--chat", "never"], "has no effect with --chat never"),
+    ],
+)
+def test_template_arguments_without_effect(
+    specbench: Specbench, chatting: list[str], words: list[str], message: str
+) -> None:
+    code, _, err = specbench(*chatting, *words)
+    assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "remote")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "house_made", "auto_map": {
+        "AutoConfig": "house.HouseConfig", "AutoModelForCausalLM": "house.HouseModel",
+    }}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "house.py").write_text(HOUSE)
+    words = ["run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method", "pld",
+             "--set", "generation.max_new_tokens=4", "--target", str(folder)]  # fmt: skip
+    code, _, err = specbench(*words)
+    assert code == 2 and "its architecture is Python code in the checkpoint" in err and "--trust-remote-code" in err
+    code, out, err = specbench(*words, "--trust_remote_code", "--json")
+    assert code == 0 and "Python code of the checkpoints may run" in err
+    assert json.loads(out)[0]["request"]["trust_remote_code"] is True
+
+
+HOUSE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+class HouseConfig(LlamaConfig):
+    model_type = "house_made"
+
+
+class HouseModel(LlamaForCausalLM):
+    config_class = HouseConfig
+"""

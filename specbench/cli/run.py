@@ -25,8 +25,8 @@ def run(
     limit: Annotated[
         str | None,
         typer.Option(
-            help="Examples of each subset, a share of them such as 0.1, or all. When absent: all; of the embedded models' bundled sample "
-            f"{SHARE} over all subsets, at least {LEAST} of each."
+            help="Examples of each subset, a share of them such as 0.1, or all. When absent: all; of the embedded "
+            f"models' bundled sample {SHARE} over all subsets, at least {LEAST} of each."
         ),
     ] = None,
     lm_eval_include: Annotated[

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict
+from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict, why_only_own
 from specbench.analysis.repartition import Verdicts, chance_after_whole, query_lengths
 from specbench.models import timing
 from specbench.models.loading import load_model
@@ -21,7 +23,7 @@ from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.runs import RecordedRun
 from specbench.running.records import ACCEPTED, DRAFTED, JUDGED, RecordFile
 from specbench.running.request import Request
-from specbench.specs.catalogue import load_task
+from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tests.limits import known_report
@@ -40,10 +42,11 @@ def recorded(method: str) -> RecordedRow:
     return RecordedRow.of(RecordedRun(DEMO.with_suffix("") / "mgsm"), load(DEMO)[number], PLAIN)
 
 
+@pytest.mark.parametrize("name", ["cnn_dm", "csqa", "dolly", "humaneval", "mgsm", "story", "wmt"])
 @pytest.mark.parametrize("method", ["sd", "tli"])
-def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str) -> None:
-    task = load_task("mgsm")
-    for record in RecordFile(DEMO.with_suffix("") / "mgsm" / "records.jsonl").read():
+def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str, name: str) -> None:
+    task = load_task(name)
+    for record in RecordFile(DEMO.with_suffix("") / name / "records.jsonl").read():
         generation = record["methods"][method]
         verdicts = Verdicts.of(generation, 5, task.subset(record["subset"]).generation.max_new_tokens)
         for unknown in (False, True):
@@ -77,6 +80,26 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
     for name in ("speedup", "tokens_per_second"):
         ours, theirs = getattr(prediction, name), expected[name]
         assert [ours.value, ours.low, ours.high] == pytest.approx([theirs.value, theirs.low, theirs.high], rel=1e-9)
+
+
+def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> None:
+    """The end that followed on accepted tokens says nothing of a draft whose last token was rejected there."""
+    generation: Any = {"steps": [[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], "token_ids": [0] * 20, "finish": "eos"}
+    verdicts = Verdicts.of(generation, 5, 100)
+    assert verdicts.accepted[1:8] == [True, True, None, True, False, False, None] and verdicts.ends == {(3, False)}
+    assert [list(step) for step in verdicts.steps(5, True)[0][:3]] == [[2, 2, 2], [5, 2, 1], [5, 1, 0]]
+    rejected: Any = {"steps": [[2, 2, 1, 2]], "token_ids": [0] * 8, "finish": "eos"}
+    assert Verdicts.of(rejected, 5, 100).ends == {(3, True)}
+    both = Verdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
+    assert both.steps(5, True)[0][0] == (5, 2, 1), "the rejected draft goes on"
+    assert Verdicts([None, True, True, True], {}, frozenset({(3, True)}), 100).steps(5, True)[0][0].num_accepted == 3
+
+
+@pytest.mark.parametrize("method", ["tli", "union"])
+def test_bridges_whose_drafts_end_with_a_pass_have_no_shorter_lengths(method: str) -> None:
+    assert why_only_own(load_method("sd")) is None
+    bridge = {"tli": "intersection"}.get(method, method)
+    assert why_only_own(load_method(method)) == f"bridge {bridge}: a draft may end with a pass that gives no token"
 
 
 def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> dict:
@@ -229,13 +252,17 @@ def mean_times(path: Path) -> Machine:
 @pytest.mark.slow
 def test_the_embedded_pair_on_two_engines(specbench, tmp_path: Path) -> None:
     """From eager to compiled and back: what a run on the other engine gives, from the times of that engine's passes."""
-    for engine in ("eager", "compiled"):
+    for engine, length in product(("eager", "compiled"), (5, 2)):
         words = ["--task", "mgsm", "--method", "sd", "--subset", "en,de,sw", "--limit", "4", "--engine", engine]
-        code, _, err = specbench("run", *words, "--output", engine)
+        folder = engine if length == 5 else f"{engine}-{length}"
+        code, _, err = specbench("run", *words, "--set", f"num_draft_tokens={length}", "--output", folder)
         assert code == 0, err
     for here, there in (("eager", "compiled"), ("compiled", "eager")):
-        found = predictions(tmp_path / here, mean_times(tmp_path / there))[5]
-        assert holds(found, measured(tmp_path / there)[0])
+        found = predictions(tmp_path / here, mean_times(tmp_path / there))
+        assert holds(found[5], measured(tmp_path / there)[0])
+        speedup, tokens = measured(tmp_path / f"{there}-2")
+        assert found[2].known_share == 1 and found[2].mean_acceptance_length.value == pytest.approx(tokens)
+        assert holds(found[2], speedup)
 
 
 def test_a_report_of_limit_gives_times_by_length_and_what_lies_between_passes() -> None:

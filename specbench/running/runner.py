@@ -46,6 +46,7 @@ def run(
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one warmed up
     warm_ups: Mapping[str, WarmUp] = {}
+    num_planned = sum(block.cell.task.generation.max_new_tokens for block in plan if block.key not in done)
     for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
@@ -55,7 +56,7 @@ def run(
                 cell = block.cell
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
-                warm_ups = warm_up_cell(cell, spec.chat)
+                warm_ups = warm_up_cell(cell, spec.chat, num_planned)
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()

@@ -292,7 +292,9 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
     [
         ("sd", [], "predict: give the times of passes on the other machine, with --limit FILE or --target-pass MS"),
         ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 where"),
-        ("sd", ["--target-pass", "0"], "--target-pass 0: must be above 0"),
+        ("sd", ["--target-pass", "0"], "--target-pass 0: give a finite number above 0"),
+        ("sd", ["--target-pass", "inf"], "--target-pass inf: give a finite number above 0"),
+        ("sd", ["--target-pass", "9", "--draft-pass", "-1"], "--draft-pass -1: give a finite number from 0"),
         ("sd", ["--limit", "limit.json", "--target-pass", "9"], "--target-pass 9: --limit has these times: leave one"),
         ("sd", ["--limit", "absent.json"], "absent.json: "),
         ("sd", ["--limit", "broken.json"], "--limit broken.json: environment: Field required: give a file that"),

@@ -99,8 +99,8 @@ def warm_up(
 ) -> WarmUp:
     """Warms up every decoder and its parts: first on `num_tokens` tokens in all, or as many as the context holds, then
     in short blocks until its speed is steady. No measured pass is then the first of its kind, and no cache grows during
-    a measurement. The long text is left out for decoders that were already warmed up on as many tokens. `num_planned`: as
-    for `warm_up_cell`."""
+    a measurement. The long text is left out for decoders that were already warmed up on as many tokens. `num_planned`:
+    as for `warm_up_cell`."""
     if context_limit is not None:
         num_tokens = min(num_tokens, context_limit)
     whole = NOTHING
@@ -124,15 +124,21 @@ def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, 
     blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])
     most = MAX_BLOCKS if isinstance(model, CausalLM) and model.device.type != "cpu" else MAX_BLOCKS_CPU
     most = min(most, int(MAX_SHARE * num_planned / NUM_NEW_TOKENS))
-    num_before, steady = len(blocks), False
-    first = max(0, num_before - 2 * MIN_BLOCKS)
+    num_before = len(blocks)
+    first = max(0, num_before - MIN_BLOCKS)
+
+    def is_now_steady() -> bool:
+        return is_steady([per_token for per_token, _ in blocks[first:]])
+
+    num_at_least = num_before + MIN_BLOCKS + 1 if is_now_steady() else MIN_BLOCKS  # a slow block goes out of the rule
+    steady = False
     while not steady:
         start = time.perf_counter()
         generation = _decode_block(decoder, num_tokens, context_limit)
         blocks.append((seconds_per_token(generation), time.perf_counter() - start))
-        steady = is_steady([per_token for per_token, _ in blocks[first:]])
+        steady = is_now_steady()
         is_spent = len(blocks) >= most or sum(seconds for _, seconds in blocks) >= MAX_SECONDS
-        if is_spent and len(blocks) >= MIN_BLOCKS:
+        if is_spent and len(blocks) >= num_at_least:
             break
     return WarmUp(len(blocks) - num_before, sum(seconds for _, seconds in blocks[num_before:]), steady)
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -252,17 +251,13 @@ def mean_times(path: Path) -> Machine:
 @pytest.mark.slow
 def test_the_embedded_pair_on_two_engines(specbench, tmp_path: Path) -> None:
     """From eager to compiled and back: what a run on the other engine gives, from the times of that engine's passes."""
-    for engine, length in product(("eager", "compiled"), (5, 2)):
+    for engine in ("eager", "compiled"):
         words = ["--task", "mgsm", "--method", "sd", "--subset", "en,de,sw", "--limit", "4", "--engine", engine]
-        folder = engine if length == 5 else f"{engine}-{length}"
-        code, _, err = specbench("run", *words, "--set", f"num_draft_tokens={length}", "--output", folder)
+        code, _, err = specbench("run", *words, "--output", engine)
         assert code == 0, err
     for here, there in (("eager", "compiled"), ("compiled", "eager")):
-        found = predictions(tmp_path / here, mean_times(tmp_path / there))
-        assert holds(found[5], measured(tmp_path / there)[0])
-        speedup, tokens = measured(tmp_path / f"{there}-2")
-        assert found[2].known_share == 1 and found[2].mean_acceptance_length.value == pytest.approx(tokens)
-        assert holds(found[2], speedup)
+        found = predictions(tmp_path / here, mean_times(tmp_path / there))[5]
+        assert holds(found, measured(tmp_path / there)[0])
 
 
 def test_a_report_of_limit_gives_times_by_length_and_what_lies_between_passes() -> None:

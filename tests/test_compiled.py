@@ -538,7 +538,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
     """A control: nothing is made ready, and the warm-up is left out."""
     monkeypatch.setattr(runner, "reserve", lambda *given: iter(()))
     monkeypatch.setattr(runner, "reserve_for_block", lambda *given: iter(()))
-    monkeypatch.setattr(runner, "warm_up_cell", lambda cell, chat: {})
+    monkeypatch.setattr(runner, "warm_up_cell", lambda *given: {})
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
     assert code == 2 and "passes were compiled or recorded while it was measured" in " ".join(said.split())
     assert (tmp_path / "here" / "records.jsonl").read_text() == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config
 
 from specbench.core.errors import ConfigError
 from specbench.models import devices, loading
@@ -154,6 +154,26 @@ def test_what_would_fit_is_said(monkeypatch: pytest.MonkeyPatch, free: float, sa
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
     text = str(devices.too_large(network, torch.device("cuda:0")))
     assert text.startswith(f"out of memory on cuda:0: its weights need 28.00 GiB, and {free:.2f} GiB are free: {said}")
+
+
+def test_quantization_leaves_embeddings_and_the_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen2.5-7B: 7.62 billion weights, of which 1.09 billion are embeddings and the output layer."""
+    config = Qwen2Config(
+        hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
+        vocab_size=152064, tie_word_embeddings=False,
+    )  # fmt: skip
+    network = loading.described(config).to(torch.bfloat16)
+    found = {quantize: round(devices.num_bytes(network, quantize) / GIB, 2) for quantize in ("none", "int8", "nf4")}
+    assert found == {"none": 14.19, "int8": 8.11, "nf4": 5.07}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5.3 * GIB, 80 * GIB))
+    text = str(devices.too_large(network, torch.device("cuda:0"), "int8"))
+    assert "its weights need 8.11 GiB, and 5.30 GiB are free: free memory, take a smaller model, or spread" in text
+
+
+@pytest.mark.parametrize(("dtype", "is_named"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_on_a_cpu_another_dtype_is_named(dtype: torch.dtype, is_named: bool) -> None:
+    text = str(devices.too_large(torch.nn.Linear(3, 3, dtype=dtype), torch.device("cpu")))
+    assert text.endswith("free memory, or take a smaller model" + ", or --dtype bfloat16" * is_named)
 
 
 def test_a_quantized_target_that_is_too_large_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

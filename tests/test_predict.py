@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict
+from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict, why_only_own
 from specbench.analysis.repartition import Verdicts, chance_after_whole, query_lengths
 from specbench.models import timing
 from specbench.models.loading import load_model
@@ -21,7 +22,7 @@ from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.runs import RecordedRun
 from specbench.running.records import ACCEPTED, DRAFTED, JUDGED, RecordFile
 from specbench.running.request import Request
-from specbench.specs.catalogue import load_task
+from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tests.limits import known_report
@@ -40,10 +41,11 @@ def recorded(method: str) -> RecordedRow:
     return RecordedRow.of(RecordedRun(DEMO.with_suffix("") / "mgsm"), load(DEMO)[number], PLAIN)
 
 
+@pytest.mark.parametrize("name", ["cnn_dm", "csqa", "dolly", "humaneval", "mgsm", "story", "wmt"])
 @pytest.mark.parametrize("method", ["sd", "tli"])
-def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str) -> None:
-    task = load_task("mgsm")
-    for record in RecordFile(DEMO.with_suffix("") / "mgsm" / "records.jsonl").read():
+def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str, name: str) -> None:
+    task = load_task(name)
+    for record in RecordFile(DEMO.with_suffix("") / name / "records.jsonl").read():
         generation = record["methods"][method]
         verdicts = Verdicts.of(generation, 5, task.subset(record["subset"]).generation.max_new_tokens)
         for unknown in (False, True):
@@ -77,6 +79,26 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
     for name in ("speedup", "tokens_per_second"):
         ours, theirs = getattr(prediction, name), expected[name]
         assert [ours.value, ours.low, ours.high] == pytest.approx([theirs.value, theirs.low, theirs.high], rel=1e-9)
+
+
+def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> None:
+    """The end that followed on accepted tokens says nothing of a draft whose last token was rejected there."""
+    generation: Any = {"steps": [[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], "token_ids": [0] * 20, "finish": "eos"}
+    verdicts = Verdicts.of(generation, 5, 100)
+    assert verdicts.accepted[1:8] == [True, True, None, True, False, False, None] and verdicts.ends == {(3, False)}
+    assert [list(step) for step in verdicts.steps(5, True)[0][:3]] == [[2, 2, 2], [5, 2, 1], [5, 1, 0]]
+    rejected: Any = {"steps": [[2, 2, 1, 2]], "token_ids": [0] * 8, "finish": "eos"}
+    assert Verdicts.of(rejected, 5, 100).ends == {(3, True)}
+    both = Verdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
+    assert both.steps(5, True)[0][0] == (5, 2, 1), "the rejected draft goes on"
+    assert Verdicts([None, True, True, True], {}, frozenset({(3, True)}), 100).steps(5, True)[0][0].num_accepted == 3
+
+
+@pytest.mark.parametrize("method", ["tli", "union"])
+def test_bridges_whose_drafts_end_with_a_pass_have_no_shorter_lengths(method: str) -> None:
+    assert why_only_own(load_method("sd")) is None
+    bridge = {"tli": "intersection"}.get(method, method)
+    assert why_only_own(load_method(method)) == f"bridge {bridge}: a draft may end with a pass that gives no token"
 
 
 def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> dict:
@@ -269,7 +291,9 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
             "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS",
         ),
         ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 where"),
-        ("sd", ["--target-pass", "0"], "--target-pass 0: must be above 0"),
+        ("sd", ["--target-pass", "0"], "--target-pass 0: give a finite number above 0"),
+        ("sd", ["--target-pass", "inf"], "--target-pass inf: give a finite number above 0"),
+        ("sd", ["--target-pass", "9", "--draft-pass", "-1"], "--draft-pass -1: give a finite number from 0"),
         (
             "sd",
             ["--limit-report", "limit.json", "--target-pass", "9"],

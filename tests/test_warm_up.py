@@ -148,12 +148,73 @@ def test_a_speed_that_fell_since_is_found_by_the_one_block(scripted: Scripted) -
     assert again.steady and again.blocks >= MIN_BLOCKS - 1
 
 
+@pytest.mark.parametrize("num_before", [16, 24, 32, 48, 64])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_one_block_shows_a_change_after_many_blocks(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, num_before: int, factor: float
+) -> None:
+    monkeypatch.setattr(module, "MAX_BLOCKS_CPU", 1000)
+    scripted([0.01] * (1 + num_before) + [0.01 * factor])
+    own = decoder()
+    assert warm_up([own], 100, 1024).blocks == MIN_BLOCKS
+    assert [warm_up([own], 100, 1024).blocks for _ in range(num_before - MIN_BLOCKS)] == [1] * (num_before - MIN_BLOCKS)
+    changed = warm_up([own], 100, 1024)
+    assert changed.steady and MIN_BLOCKS - 1 <= changed.blocks <= MIN_BLOCKS
+    assert warm_up([own], 100, 1024).blocks == 1
+
+
+def test_after_the_budget_what_was_steady_gets_as_many_blocks_as_the_rule_needs(scripted: Scripted) -> None:
+    """A change is found, and so is that one block was slow by chance; what never settles takes one block."""
+    even = [0.01] * (1 + MAX_BLOCKS_CPU)
+    for after in ([0.02], [0.05, 0.01]):
+        scripted(even + after)
+        own = decoder()
+        assert all(warm_up([own], 100, 1024).steady for _ in range(MAX_BLOCKS_CPU - MIN_BLOCKS + 1))
+        again = warm_up([own], 100, 1024)
+        assert 1 < again.blocks <= MIN_BLOCKS + 1 and again.steady
+    scripted(even + [0.01 * 1.3**n for n in range(1, 200)])
+    own = decoder()
+    assert all(warm_up([own], 100, 1024).steady for _ in range(MAX_BLOCKS_CPU - MIN_BLOCKS + 1))
+    found = [warm_up([own], 100, 1024) for _ in range(2)]
+    assert [(each.blocks, each.steady) for each in found] == [(MIN_BLOCKS + 1, False), (1, False)]
+
+
+def test_a_single_slow_block_costs_more_blocks_alone(scripted: Scripted) -> None:
+    scripted([0.01] * (1 + 3 * MIN_BLOCKS) + [0.05] + [0.01] * 50)
+    own = decoder()
+    assert all(warm_up([own], 100, 1024).steady for _ in range(2 * MIN_BLOCKS + 1))
+    again = warm_up([own], 100, 1024)
+    assert again.steady and 1 < again.blocks <= MIN_BLOCKS + 1
+
+
+@pytest.mark.parametrize(("num_planned", "most"), [(2 * 40, 8), (2560, 8), (10 * 32 * 17 - 1, 16), (32_000, 32)])
+def test_the_blocks_are_a_tenth_of_what_is_measured(scripted: Scripted, num_planned: int, most: int) -> None:
+    """In all subsets together, but never fewer than the rule needs."""
+    scripted([1e-9 * 1.3**n for n in range(200)])
+    own = decoder()
+    found = [warm_up([own], 100, 1024, num_planned) for _ in range(2)]
+    assert [(each.blocks, each.steady) for each in found] == [(most, False), (1, False)]
+
+
+def test_a_run_says_what_it_measures(decoded: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+
+    def spy(decoders: Any, num_tokens: int, context_limit: int, num_planned: int) -> WarmUp:
+        planned.append(num_planned)
+        return module.NOTHING
+
+    monkeypatch.setattr(module, "warm_up", spy)
+    decoded("en,de")
+    assert planned == [4 * 8] * 4
+    decoded("en,de,fr")
+    assert planned[4:] == [2 * 8] * 2, "without what is measured already"
+
+
 def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    wild = [1e-4 * 1.3**n for n in range(200)]
-    scripted(wild)
+    scripted([1e-5 * 1.3**n for n in range(200)])
     own = decoder()
     found = warm_up([own], 100, 1024)
-    assert (found.blocks, found.steady) == (MAX_BLOCKS_CPU, False) or found.seconds >= module.MAX_SECONDS
+    assert (found.blocks, found.steady) == (MAX_BLOCKS_CPU, False) and found.seconds < module.MAX_SECONDS
     assert warm_up([own], 100, 1024).blocks == 1, "each cell afterwards"
     monkeypatch.setattr(module, "MAX_SECONDS", 1e9)
     for device, most in (("cpu", MAX_BLOCKS_CPU), ("cuda", MAX_BLOCKS)):
@@ -232,7 +293,14 @@ def test_a_drafter_that_learns_does_equal_blocks_and_forgets_them(monkeypatch: p
 def steady_until(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """The answers of the rule, one for each block; the budget is one block."""
     answers: list[bool] = []
-    monkeypatch.setattr(module, "is_steady", lambda times: answers.pop(0))
+    given: dict[float, bool] = {}  # by the last block
+
+    def answer(times: Sequence[float]) -> bool:
+        if times and times[-1] not in given:
+            given[times[-1]] = answers.pop(0)
+        return bool(times) and given[times[-1]]
+
+    monkeypatch.setattr(module, "is_steady", answer)
     monkeypatch.setattr(module, "MAX_BLOCKS_CPU", 1)
     monkeypatch.setattr(module, "MIN_BLOCKS", 1)
     return answers

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from specbench.analysis.limit_report import MS, LimitReport
-from specbench.analysis.repartition import BRIDGES, RULES, PlacedStep, Verdicts, chance_after_whole, query_lengths
+from specbench.analysis.repartition import RULES, PlacedStep, Verdicts, chance_after_whole, query_lengths
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
@@ -166,7 +166,9 @@ def why_only_own(method: MethodSpec) -> str | None:
         return "each of its routes has a draft length of its own"
     if method.drafter.type != "model":
         return f"the drafts of {method.drafter.type} depend on where a step begins"
-    if method.bridge.type not in BRIDGES:
+    if method.bridge.type in ("union", "intersection"):
+        return f"bridge {method.bridge.type}: a draft may end with a pass that gives no token"
+    if method.bridge.type != "shared":
         return f"bridge {method.bridge.type}: its draft tokens are not the target's"
     if method.verification.rule not in RULES:
         own = "; `specbench sweep` estimates them" if method.verification.rule == "fuzzy" else ""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation
 
-BRIDGES = ("shared", "union", "intersection")  # those whose drafts are tokens of the target
 RULES = ("rejection", "exact_match")  # those that keep the law of the text, whatever the draft length
 
 
@@ -30,12 +29,13 @@ class Verdicts:
     where nothing was drafted.
 
     `drafted`: draft tokens by the place at which a recorded step began. `ends`: places before which the drafter itself
-    ended a draft. `most_tokens`: new tokens that the limits allow.
+    ended a draft, each with whether the draft token before it was rejected: a draft that was accepted up to there has
+    another text and may go on. `most_tokens`: new tokens that the limits allow.
     """
 
     accepted: Sequence[bool | None]
     drafted: Mapping[int, int]
-    ends: frozenset[int]
+    ends: frozenset[tuple[int, bool]]
     most_tokens: int
 
     @classmethod
@@ -50,10 +50,11 @@ class Verdicts:
             place = start + step[ACCEPTED]
             accepted[start:place] = [True] * step[ACCEPTED]
             is_ended = step[JUDGED] == step[DRAFTED] < min(num_draft_tokens, most - start - 1)
-            if place < num_tokens and (is_ended or step[JUDGED] > step[ACCEPTED]):
+            is_rejected = step[JUDGED] > step[ACCEPTED]
+            if place < num_tokens and is_rejected:
                 accepted[place] = False
             if is_ended:
-                ends.add(start + step[DRAFTED])
+                ends.add((start + step[DRAFTED], is_rejected))
             drafted[start] = step[DRAFTED]
             start += step[EMITTED]
         return cls(accepted, drafted, frozenset(ends), most)
@@ -69,7 +70,7 @@ class Verdicts:
                 verdict = self.accepted[place]
                 num_missing += verdict is None
                 is_accepted = unknown if verdict is None else verdict
-                end = place + 1 if place + 1 in self.ends else end
+                end = place + 1 if (place + 1, not is_accepted) in self.ends else end
                 if not is_accepted:
                     break
                 place += 1

@@ -233,8 +233,9 @@ def predict(
     for option, value in given.items():
         if value is None:
             continue
-        if not 0 <= value < float("inf") or (value == 0 and option != "--draft-pass"):
-            raise ConfigError(f"{option} {value:g}: must be above 0")
+        can_be_zero = option == "--draft-pass"
+        if not 0 <= value < float("inf") or (value == 0 and not can_be_zero):
+            raise ConfigError(f"{option} {value:g}: give a finite number {'from 0' if can_be_zero else 'above 0'}")
         if file is not None and option != "--draft-pass":
             raise ConfigError(f"{option} {value:g}: --limit-report has these times: leave one of the two out")
     if file is None and target_pass is None:

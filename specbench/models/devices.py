@@ -1,7 +1,6 @@
 """Out-of-memory errors and their messages, and copies to a device."""
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,9 +30,8 @@ def memory_message(error: BaseException) -> str:
     return "out of memory" + (f" ({', '.join(parts)})" if parts else "")
 
 
-BYTES = {"none": None, "int8": 1.0, "nf4": 0.5}  # of a quantized weight
-SMALLER = {"--dtype bfloat16": 2.0, "--quantize int8": 1.0, "--quantize nf4": 0.5}  # bytes of a weight
-MARGIN = 1.1  # memory that passes and parts without quantization need, over that of the weights
+BYTES = {"int8": 1.0, "nf4": 0.5}  # of a quantized weight
+MARGIN = 1.1  # memory that passes and the scales of quantized weights need, over that of the weights
 
 
 def moved(model: Any, device: torch.device) -> Any:
@@ -49,28 +47,42 @@ def moved(model: Any, device: torch.device) -> Any:
 def too_large(network: Any, device: torch.device, quantize: str = "none") -> ConfigError:
     """Returns the error for a network whose weights do not fit on a device: what they need, what is free there without
     the weights that are there already, and what would fit."""
-    tensors = (*network.parameters(), *network.buffers())
-    size = BYTES[quantize]
-    need = sum(tensor.numel() * (size or tensor.element_size()) for tensor in tensors)
+    need = num_bytes(network, quantize)
+    smaller = {"--dtype bfloat16": num_bytes(network, most=2)}
     text = f"out of memory on {device}: its weights need {gibibytes(need)}"
     if device.type != "cuda":
-        return ConfigError(f"{text}: free memory, or take a smaller model, or --dtype bfloat16")
+        dtypes = "".join(f", or {option}" for option, size in smaller.items() if size < need)
+        return ConfigError(f"{text}: free memory, or take a smaller model{dtypes}")
     free = torch.cuda.mem_get_info(device)[0]
-    free += sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.device == device)
-    return ConfigError(f"{text}, and {gibibytes(free)} are free: {what_fits(tensors, need, free)}")
-
-
-def what_fits(tensors: Sequence[torch.Tensor], need: float, free: float) -> str:
-    """Returns the options with which a target of these weights would fit into the free memory."""
-    num_weights = sum(tensor.numel() for tensor in tensors)
-    sizes = {option: num_bytes * num_weights for option, num_bytes in SMALLER.items()}
-    fitting = [f"{o} ({gibibytes(size)})" for o, size in sizes.items() if size < need and MARGIN * size <= free]
+    free += sum(each.numel() * each.element_size() for each in tensors_of(network) if each.device == device)
+    smaller |= {f"--quantize {each}": num_bytes(network, each) for each in BYTES}
+    fitting = [f"{o} ({gibibytes(size)})" for o, size in smaller.items() if size < need and MARGIN * size <= free]
     first = f"a target would fit with {' or '.join(fitting)}; else " if fitting else ""
-    return f"{first}free memory, take a smaller model, or spread a target over several devices with --device-map auto"
+    return ConfigError(
+        f"{text}, and {gibibytes(free)} are free: {first}free memory, take a smaller model, or spread a target over "
+        "several devices with --device-map auto"
+    )
 
 
-def gibibytes(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"
+def tensors_of(network: Any) -> list[torch.Tensor]:
+    """Returns the weights and buffers of a network."""
+    return [*network.parameters(), *network.buffers()]
+
+
+def num_bytes(network: Any, quantize: str = "none", most: int = 8) -> float:
+    """Returns the bytes of a network's weights and buffers, with at most `most` for a number. Quantization leaves all
+    but the weights of linear layers as they are, and the output layer too."""
+    output = network.get_output_embeddings() if hasattr(network, "get_output_embeddings") else None
+    layers = [each for each in network.modules() if isinstance(each, torch.nn.Linear) and each is not output]
+    linear = {id(layer.weight) for layer in layers} if quantize != "none" else set()
+    return sum(
+        tensor.numel() * (BYTES[quantize] if id(tensor) in linear else min(most, tensor.element_size()))
+        for tensor in tensors_of(network)
+    )
+
+
+def gibibytes(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
 
 
 def uploaded(host: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -47,6 +47,7 @@ def run(
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one measured
     warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the cell
+    num_planned = sum(block.cell.task.generation.max_new_tokens for block in plan if block.key not in done)
     for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
@@ -59,7 +60,7 @@ def run(
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
             if is_first:
-                warm_ups[id(cell)] = warm_up_cell(cell, spec.chat)
+                warm_ups[id(cell)] = warm_up_cell(cell, spec.chat, num_planned)
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()

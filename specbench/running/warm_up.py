@@ -1,6 +1,7 @@
 """The warm-up before a cell is measured: every decoder decodes blocks of an unmeasured text until its speed is
 steady."""
 
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ NUM_PARTS = 4
 MIN_BLOCKS = 8
 BAND = 1.1  # slowest ÷ fastest part of steady blocks
 MAX_BLOCKS, MAX_BLOCKS_CPU, MAX_SECONDS = 64, 32, 60.0  # of a decoder in a process
+MAX_SHARE = 0.1  # tokens of its blocks ÷ new tokens that are to be measured
 _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
 _TIMES: dict[int, dict[str, list[tuple[float, float]]]] = {}  # of the blocks: by the id of a model and by method
 
@@ -61,13 +63,14 @@ def is_steady(times: Sequence[float]) -> bool:
     return max(parts) <= BAND * min(parts)
 
 
-def warm_up_cell(cell: Cell, chat: str) -> dict[str, WarmUp]:
+def warm_up_cell(cell: Cell, chat: str, num_planned: int = sys.maxsize) -> dict[str, WarmUp]:
     """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Drafters that learn
-    from prompt to prompt forget what they learnt before. Returns the warm-up of each method."""
-    found = {
-        decoder.method.name: warm_up([decoder], longest_conversation(cell, decoder.model, chat), cell.context_limit)
-        for decoder in cell.decoders
-    }
+    from prompt to prompt forget what they learnt before. Returns the warm-up of each method. `num_planned`: new tokens
+    of a method that the process is to measure at most."""
+    found = {}
+    for decoder in cell.decoders:
+        num_tokens = longest_conversation(cell, decoder.model, chat)
+        found[decoder.method.name] = warm_up([decoder], num_tokens, cell.context_limit, num_planned)
     _forget(cell.decoders)
     return found
 
@@ -91,10 +94,13 @@ def unanswered(cell: Cell) -> Iterator[Texts]:
         yield conversation(example, last, [""] * last)
 
 
-def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None) -> WarmUp:
+def warm_up(
+    decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None, num_planned: int = sys.maxsize
+) -> WarmUp:
     """Warms up every decoder and its parts: first on `num_tokens` tokens in all, or as many as the context holds, then
     in short blocks until its speed is steady. No measured pass is then the first of its kind, and no cache grows during
-    a measurement. The long text is left out for decoders that were already warmed up on as many tokens."""
+    a measurement. The long text is left out for decoders that were already warmed up on as many tokens. `num_planned`:
+    as for `warm_up_cell`."""
     if context_limit is not None:
         num_tokens = min(num_tokens, context_limit)
     whole = NOTHING
@@ -104,26 +110,35 @@ def warm_up(decoders: Iterable[Decoder], num_tokens: int, context_limit: int | N
             if id(decoder) not in _WARM:
                 weakref.finalize(decoder, _WARM.pop, id(decoder), None)
             _WARM[id(decoder)] = num_tokens
-        whole += _until_steady(decoder, min(num_tokens, 2 * NUM_NEW_TOKENS), context_limit)
+        whole += _until_steady(decoder, min(num_tokens, 2 * NUM_NEW_TOKENS), context_limit, num_planned)
     return whole
 
 
-def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None) -> WarmUp:
-    """Decodes blocks until the decoder's speed is steady, or the budget is spent. The blocks that the same method
-    decoded before with the same loaded model count: a method that was steady needs one more block."""
+def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, num_planned: int) -> WarmUp:
+    """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last blocks that the same method
+    decoded before with the same loaded model count: a method that was steady needs one more block. They are so few that
+    this one block shows a speed that has changed since."""
     model, name = decoder.model, named(decoder.method)
     if id(model) not in _TIMES:
         weakref.finalize(model, _TIMES.pop, id(model), None)
     blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])
     most = MAX_BLOCKS if isinstance(model, CausalLM) and model.device.type != "cpu" else MAX_BLOCKS_CPU
-    num_before, steady = len(blocks), False
+    most = min(most, int(MAX_SHARE * num_planned / NUM_NEW_TOKENS))
+    num_before = len(blocks)
+    first = max(0, num_before - MIN_BLOCKS)
+
+    def is_now_steady() -> bool:
+        return is_steady([per_token for per_token, _ in blocks[first:]])
+
+    num_at_least = num_before + MIN_BLOCKS + 1 if is_now_steady() else MIN_BLOCKS  # a slow block goes out of the rule
+    steady = False
     while not steady:
         start = time.perf_counter()
         generation = _decode_block(decoder, num_tokens, context_limit)
         blocks.append((seconds_per_token(generation), time.perf_counter() - start))
-        steady = is_steady([per_token for per_token, _ in blocks])
+        steady = is_now_steady()
         is_spent = len(blocks) >= most or sum(seconds for _, seconds in blocks) >= MAX_SECONDS
-        if is_spent and len(blocks) >= MIN_BLOCKS:
+        if is_spent and len(blocks) >= num_at_least:
             break
     return WarmUp(len(blocks) - num_before, sum(seconds for _, seconds in blocks[num_before:]), steady)
 

@@ -84,6 +84,7 @@ def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunO
         )
         assert other.verdict == "greedy equal" and other.served is not None
         assert other.served.acceptance_source == "steps" and other.served.caches == "verified empty"
+        assert (other.served.num_controls, other.served.num_changed) == (limit, 0)
         if subset not in {key[0] for key in undecided}:
             assert other.value("mean_acceptance_length") == row.value("mean_acceptance_length")
         steps = [step for key in theirs if key[0] == subset for step in theirs[key]["draft"]["steps"]]
@@ -145,7 +146,7 @@ def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path,
     assert num_passes > 60  # three standard errors are then below 0.1 of a rate, and 0.8 of a length
     assert row.value("acceptance_rate_pooled") == pytest.approx(rate, abs=0.1)
     assert row.value("mean_acceptance_length") == pytest.approx(FORCED_LENGTH, abs=0.8)
-    assert row.verdict == "not audited" and "answers_differ" in {warning.code for warning in row.warnings}
+    assert row.verdict == "diverged" and "answers_differ" in {warning.code for warning in row.warnings}
 
 
 def test_an_answer_cut_in_a_character_has_all_its_tokens(tmp_path, servers) -> None:

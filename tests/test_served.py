@@ -18,6 +18,7 @@ from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
+from specbench.results.served import served_table
 from specbench.running.request import Request
 from specbench.served.acceptance import from_histogram, from_passes, steps_of
 from specbench.served.client import Client
@@ -185,6 +186,26 @@ def test_other_conditions_are_marked(tmp_path) -> None:
     assert "2 of 2 answers are not those of the server 'ar'" in found["answers_differ"]
     assert {"caches_unknown", "memory_not_stated"} <= set(found)
     assert row.verdict == "not audited"
+
+
+@pytest.mark.parametrize(("unstable", "verdict", "num_changed"), [(False, "diverged", 0), (True, "not audited", 6)])
+def test_answers_diverge_if_they_differ_more_often_than_those_of_ar(tmp_path, unstable, verdict, num_changed) -> None:
+    servers = pair("vllm", answer=(*Script("vllm").answer[:-2], 7, 0))
+    outcome = run(tmp_path, {**servers, "ar": Script("vllm", unstable=unstable)}, num_examples=6)
+    row = row_of(outcome)
+    assert row.served is not None and (row.served.num_controls, row.served.num_changed) == (6, num_changed)
+    assert row.verdict == verdict
+    (warning,) = (each.text for each in row.warnings if each.code == "answers_differ")
+    assert f"not those of the server 'ar', which changed {num_changed} of 6 answers when it was asked again" in warning
+    shown = "\n".join(served_table([row]).caption)
+    assert f"control: asked again, 'ar' changed {num_changed} of 6 answers" in shown
+
+
+def test_the_control_ends_after_a_number_of_answers(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.served.decoder.NUM_CONTROLS", 1)
+    row = row_of(run(tmp_path, pair("vllm")))
+    assert row.served is not None and (row.served.num_controls, row.served.num_changed) == (1, 0)
+    assert row.verdict == "greedy equal"
 
 
 def test_a_drafter_that_learns_across_requests_is_named_and_not_repeated(tmp_path) -> None:

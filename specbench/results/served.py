@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from scipy import stats
+
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.conditions import differences
 from specbench.results.row import Row, RowServing, RowWarning
 from specbench.results.units import counted, number, short
-from specbench.results.verdict import different
+from specbench.results.verdict import RecordVerdict, different
 from specbench.running.records import Generation, Record
 
 NOT_TOLD = "none: "  # begins the source of an answer whose acceptance is not known
 SLOW_CLIENT = 0.05  # share of an answer's time that is not the server's own
+BEYOND_CONTROL = 0.01  # p-value below which answers differ more often than those of `ar` from its own
 LEARNS = "learns_across_requests"  # key of what a run's folder says of a server
 
 
@@ -28,11 +31,30 @@ def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, An
         return None
     own = [record["methods"][method]["external"] for record in records]
     every = [record["methods"][name]["external"] for record in records for name in (method, "ar")]
+    again = controls(records)
     return RowServing(
         acceptance_source=", ".join(dict.fromkeys(counts["acceptance_source"] for counts in own)),
         caches="verified empty" if all(counts["cached_tokens"] == 0 for counts in every) else "not told",
         memory=identity["memory"], settings=identity["code"][method],
+        num_controls=len(again), num_changed=again.count(False),
     )  # fmt: skip
+
+
+def controls(records: Sequence[Record]) -> list[bool]:
+    """Returns whether each answer that the server `ar` gave twice was the same both times."""
+    told = (record["methods"]["ar"]["external"].get("same_again") for record in records)
+    return [same for same in told if same is not None]
+
+
+def served_verdict(records: Sequence[Record], num_different: int) -> RecordVerdict:
+    """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
+    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not tell whether its target
+    is undecided at a difference, so that fewer differences prove nothing."""
+    again = controls(records)
+    if not again:
+        return "not audited"
+    counts = [[num_different, len(records) - num_different], [again.count(False), again.count(True)]]
+    return "diverged" if stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL else "not audited"
 
 
 def served_metrics(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
@@ -76,6 +98,11 @@ def served_table(rows: Sequence[Row]) -> Table:
             "accepted ÷ drafted: the engine's own count, tokens after the end included; it is not α",
             f"{rows[0].engine}; concurrency {first.concurrency}; memory: {first.memory or 'not stated'}; "
             f"prompt caches: {first.caches}",
+            *(
+                [f"control: asked again, 'ar' changed {first.num_changed} of {counted(first.num_controls, 'answer')}"]
+                if first.num_controls
+                else []
+            ),
         ],
     )
 
@@ -111,8 +138,9 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "slow_client": waiting > SLOW_CLIENT
         and f"{waiting:.0%} of an answer's time is not the server's own: the client or the network is the bottleneck",
         "answers_differ": num_different
-        and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', and a server does "
-        "not tell whether its target is undecided there: run both with batch-invariant kernels",
+        and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', which changed "
+        f"{row.served.num_changed} of {counted(row.served.num_controls, 'answer')} when it was asked again, and a "
+        "server does not tell whether its target is undecided there: run both with batch-invariant kernels",
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 

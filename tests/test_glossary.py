@@ -9,7 +9,7 @@ from tests.test_metrics import autoregressive, generation, record
 ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, and with `tree_nodes`
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
     "tree_acceptance_expected", "tree_acceptance_optimal", "verification_cost", "speedup_of_costs", "rank_chance@k",
-    "e2e_seconds", "accepted_per_drafted",
+    "e2e_seconds", "accepted_per_drafted", "ar_changed",
 }  # fmt: skip
 
 

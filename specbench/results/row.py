@@ -213,7 +213,6 @@ class RowServing(FilePart):
     `acceptance_source`: what the counts of acceptance rest on: steps, histogram, totals or counters of the server;
     "none: …" with the reason where they are null. `caches`: whether the servers told that no prompt was cached.
     `memory`: the rule by which both servers hold memory. `settings`: digest of what the server tells of itself.
-    `num_controls`: greedy answers that the server `ar` gave twice, of which `num_changed` differ: the control.
     """
 
     acceptance_source: str
@@ -221,8 +220,6 @@ class RowServing(FilePart):
     memory: str | None
     concurrency: PositiveInt = 1
     settings: str
-    num_controls: NonNegativeInt = 0
-    num_changed: NonNegativeInt = 0
 
 
 class Row(FilePart):

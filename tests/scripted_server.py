@@ -201,7 +201,7 @@ def pages(script: Script) -> dict[str, Any]:
     """Returns what a server tells of itself, by path."""
     owner = {"vllm": "vllm", "tensorrt-llm": "tensorrt_llm", "lmdeploy": "lmdeploy"}.get(script.engine, "someone")
     model = {"id": "target", "root": "target", "owned_by": owner, "max_model_len": 2048, **script.settings}
-    found: dict[str, Any] = {"/v1/models": {"data": [model]}}
+    found: dict[str, Any] = {"/v1/models": {"data": [model]}, "/health": {}}
     if script.engine in ("vllm", "tensorrt-llm"):
         found["/version"] = {"version": VERSION}
     if script.engine == "sglang":
@@ -274,8 +274,8 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, script: Script, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.script = script
 
     @property

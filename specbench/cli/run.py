@@ -1,6 +1,7 @@
 """`specbench run` and `specbench lm-eval`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,8 @@ from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from specbench.results.execute import RunOutcome
+    from specbench.running.models import Models
+    from specbench.specs.run import RunSpec
 
 
 @takes_run_options()
@@ -58,18 +61,19 @@ def run(
         from specbench.tasks.judge.judgements import judging_of
 
         judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
-    load_pair = None
+    serving: AbstractContextManager[Callable[[RunSpec], Models] | None] = nullcontext()
     if servers is not None:
-        from specbench.served.server import load_served
+        from specbench.served.server import serving as start_servers
 
-        load_pair = load_served
+        serving = start_servers()
     request = Request(
         split(task), split(method or ""), options, command_line(), output=path("--output", output),
         servers=path("--servers", servers),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
     )  # fmt: skip
-    outcome = execute(request, stderr, load_pair)
+    with serving as load_pair:
+        outcome = execute(request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, lambda: run_tables(outcome))
     if not as_json:

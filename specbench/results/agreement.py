@@ -24,7 +24,8 @@ class Agreement:
 def agreement_of(records: Sequence[Record], first: Sequence[Generation], second: Sequence[Generation]) -> Agreement:
     """Returns the agreement of pairs of answers. Steps are compared by their emitted tokens: engines count drafted
     tokens after the drafter's end token, and an accepted end token, in several ways."""
-    answers, steps, differences = [], [], {}
+    answers, steps = [], []
+    differences: dict[str, str] = {}
     for record, own, other in zip(records, first, second, strict=True):
         tokens_differ, steps_differ = _answers_differ(own["token_ids"], other["token_ids"]), None
         answers.append(tokens_differ)

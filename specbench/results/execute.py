@@ -168,6 +168,7 @@ def execute(
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
+    models.log_into(path)
     records, rows = measure_into(
         folder, spec, cells, models, request.command, console, request.judging, make_progress, request.settings()
     )

@@ -46,6 +46,9 @@ class Models:
         """Returns what else identifies the models of a run, beyond their names and revisions."""
         return {}
 
+    def log_into(self, folder: Path) -> None:
+        """Takes note of the run's folder, for the logs of other programs; there are none in this process."""
+
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""
         own = {part.name: self.drafters[part.name] for part in method.parts if part.name in self.drafters}

@@ -1,7 +1,9 @@
 """The servers of a run: found, identified and checked before anything is measured."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, cast
 
@@ -16,6 +18,7 @@ from specbench.results.served import LEARNS
 from specbench.running.models import Models
 from specbench.served.client import Client
 from specbench.served.engine import Counters, Engine, model_of
+from specbench.served.started import StartedServers
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.servers import BASELINE, ServersSpec
@@ -80,9 +83,8 @@ class Server:
             )
 
 
-def find_server(name: str, spec: ServersSpec) -> Server:
+def find_server(client: Client, spec: ServersSpec) -> Server:
     """Returns a server with its engine. Raises ConfigError if it does not answer, or is of no known engine."""
-    client = Client(name, spec.servers[name].url, spec.timeout_seconds)
     names = [*sorted(set(ENGINES.names()) - {LAST}), LAST] if spec.engine == "auto" else [spec.engine]
     page = client.get
     for engine in (cast(Engine, ENGINES.get(each)()) for each in names):
@@ -109,6 +111,10 @@ class ServedModels(Models):
 
     servers: Mapping[str, Server]
     spec: ServersSpec
+    started: StartedServers
+
+    def log_into(self, folder: Path) -> None:
+        self.started.folder = folder
 
     def engine(self, method: MethodSpec) -> str:
         return self.servers[method.name].row_engine
@@ -137,11 +143,31 @@ class ServedModels(Models):
         return {"servers": told, "memory": self.spec.memory}
 
 
-def load_served(spec: RunSpec) -> ServedModels:
-    """Returns the servers of a run. Raises ConfigError for a server that does not fit the tokenizer or the others."""
+def find_servers(spec: ServersSpec, names: Iterable[str], started: StartedServers) -> dict[str, Server]:
+    """Returns servers by name, after those that have `start` are ready."""
+    clients = {name: Client(name, spec.servers[name].url, spec.timeout_seconds) for name in names}
+    starts = {name: start for name in clients if (start := spec.servers[name].start) is not None}
+    for name, start in starts.items():
+        started.start(clients[name], start)
+    for name, start in starts.items():
+        started.wait(clients[name], start)
+    return {name: find_server(client, spec) for name, client in clients.items()}
+
+
+@contextmanager
+def serving() -> Iterator[Callable[[RunSpec], "ServedModels"]]:
+    """Yields a function that returns the servers of a run. Those that it starts end with the block."""
+    with StartedServers() as started:
+        yield lambda spec: load_served(spec, started)
+
+
+def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedModels:
+    """Returns the servers of a run; `started` keeps those that are started. Raises ConfigError for a server that does
+    not fit the tokenizer or the others."""
     assert spec.servers is not None
+    started = started or StartedServers()
     target = load_model(spec.target, device="cpu", weights=False)
-    servers = {method.name: find_server(method.name, spec.servers) for method in spec.methods}
+    servers = find_servers(spec.servers, [method.name for method in spec.methods], started)
     engines = {name: each.engine.name for name, each in servers.items()}
     if len(set(engines.values())) > 1:
         shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
@@ -151,7 +177,7 @@ def load_served(spec: RunSpec) -> ServedModels:
         if server.speculates is not None and server.speculates == (name == BASELINE):
             how = "with speculation, but all others are compared with it" if name == BASELINE else "without speculation"
             raise server.client.error(f"was started {how}: start it again, or correct its url")
-    models = ServedModels(target, {}, servers, spec.servers)
+    models = ServedModels(target, {}, servers, spec.servers, started)
     for name in filter(models.learns, servers) if spec.repeats > 1 else ():
         raise ConfigError(
             f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so that it knows the "

@@ -26,9 +26,24 @@ class SpeculationSpec(Spec):
     """Draft model or head."""
 
 
-class ServerSpec(Spec):
-    """One server that is running already."""
+class StartSpec(Spec):
+    """How a run starts a server, which it ends with itself."""
 
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """The program and its arguments, such as [llama-server, -m, target.gguf, --port, "8001"]."""
+    environment: dict[Text, str] = Field(default_factory=dict)
+    """Environment variables that are set for it, beside those of the run."""
+    health: Text = "/health"
+    """Page that has status 200 once the server is ready."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=7200)] = 600.0
+    """Time limit until it answers."""
+
+
+class ServerSpec(Spec):
+    """One server, which is running already unless it has `start`."""
+
+    start: StartSpec | None = None
+    """The command that starts it; absent for a server that is running already."""
     url: Text
     """Address, such as http://127.0.0.1:8001."""
     speculation: Literal["none"] | SpeculationSpec

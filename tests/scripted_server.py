@@ -273,6 +273,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, script: Script, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)

@@ -27,7 +27,7 @@ from specbench.served.engine import Page
 from specbench.served.engines.llama_cpp import LlamaCpp, passes_between
 from specbench.served.events import EventReader
 from specbench.served.held import held_ids
-from specbench.served.server import load_served
+from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file

@@ -20,7 +20,7 @@ from specbench.results.execute import execute
 from specbench.running.request import Request
 from specbench.served import guard
 from specbench.served.client import Client
-from specbench.served.server import serving
+from specbench.served.models import serving
 from specbench.specs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[1]

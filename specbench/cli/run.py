@@ -63,7 +63,7 @@ def run(
         judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
     serving: AbstractContextManager[Callable[[RunSpec], Models] | None] = nullcontext()
     if servers is not None:
-        from specbench.served.server import serving as start_servers
+        from specbench.served.models import serving as start_servers
 
         serving = start_servers()
     request = Request(
@@ -84,6 +84,7 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
     """Yields the tables of a run: those of its rows, then the comparison, the draft trees and the breakdown of each
     task, and an overview of several tasks."""
     from specbench.results.breakdown import breakdown_table
+    from specbench.results.load import load_rows, load_tables, read_windows
     from specbench.results.served import served_table
     from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
 
@@ -97,6 +98,7 @@ def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
         yield breakdown_table(group) if group[0].served is None else served_table(group)
     if len(groups) > 1:
         yield overview_table(groups)
+    yield from load_tables(load_rows(read_windows(outcome.records.parent)))
 
 
 def lm_eval(context: typer.Context) -> None:

@@ -172,6 +172,7 @@ def execute(
     records, rows = measure_into(
         folder, spec, cells, models, request.command, console, request.judging, make_progress, request.settings()
     )
+    models.measure_load(spec, cells, folder, console)
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -15,9 +17,13 @@ from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
 from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget
+from specbench.running.run_folder import RunFolder
 from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 TARGET_OPTIONS = ("quantize", "device_map")  # of `load_model`, for the target alone
 
@@ -48,6 +54,9 @@ class Models:
 
     def log_into(self, folder: Path) -> None:
         """Takes note of the run's folder, for the logs of other programs; there are none in this process."""
+
+    def measure_load(self, spec: RunSpec, cells: "Sequence[Cell]", folder: RunFolder, console: Console) -> None:
+        """Measures several requests at once, after the run. Methods in this process decode one prompt at a time."""
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""

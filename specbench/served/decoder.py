@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DECODERS
@@ -106,6 +107,26 @@ class ServedDecoder(Decoder):
                 same_again=same_again,
             ),
         )  # fmt: skip
+
+    def under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> dict[str, Any]:
+        """Returns one of several answers that the server gives at once, as records of windows keep it. `passes`: its
+        target passes after the prefill; None unless the answer itself tells them. `check`: whether a prompt that was
+        cached is an error."""
+        answer = self._answer(prompt_ids, stop, seed)
+        if check:
+            self._check(answer, prompt_ids)
+        num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
+        with self.server.client.reading():
+            found = self.server.engine.acceptance(answer.events, length)
+        passes: int | None = num_tokens - 1
+        if self.method.name != BASELINE:
+            passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
+        if found is not None and found.passes is not None and passes is not None:
+            passes = len(steps_of(found.passes, num_tokens))
+        return {
+            "token_ids": answer.state.new_ids, "passes": passes,
+            "reads": [[round(seconds, 6), number] for seconds, number in answer.reads],
+        }  # fmt: skip
 
     def _answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         answer = self._read(prompt_ids, stop, seed)

@@ -2,6 +2,16 @@
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # typing takes longer to import than all else here
+if TYPE_CHECKING:
+    from typing import Any
+
+    from specbench.api import Method, Model, check, compare, load, run
+    from specbench.core.errors import ConfigError
+    from specbench.results.shown import Results
+
+__all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "load", "run"]
+
 # Modules that register the built-in components, by the entry point group of the kind; those used most come first.
 BUILT_IN = {
     "specbench.drafters": (
@@ -23,14 +33,20 @@ BUILT_IN = {
         "specbench.decoding.bridges.retokenize",
         "specbench.decoding.bridges.string",
     ),
+    "specbench.readers": (
+        "specbench.tasks.readers.questions",
+        "specbench.tasks.readers.documents",
+        "specbench.tasks.readers.programs",
+    ),
     "specbench.decoders": ("specbench.integrations.entry", "specbench.served.decoder"),
-    "specbench.readers": ("specbench.tasks.readers.questions", "specbench.tasks.readers.documents"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.choices",
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
+        "specbench.tasks.scoring.boxed",
     ),
+    "specbench.loggers": ("specbench.results.loggers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": (
         "specbench.served.engines.llama_cpp",
@@ -41,3 +57,24 @@ BUILT_IN = {
         "specbench.served.engines.openai",
     ),
 }
+
+
+# The Python interface: the modules of its names, which are imported when a name is first used.
+INTERFACE = {
+    "ConfigError": "specbench.core.errors",
+    "Results": "specbench.results.shown",
+    **dict.fromkeys(("Method", "Model", "check", "compare", "load", "run"), "specbench.api"),
+}
+
+
+def __getattr__(name: str) -> "Any":
+    """Returns a name of the interface."""
+    if name not in INTERFACE:
+        raise AttributeError(f"module 'specbench' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(INTERFACE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *INTERFACE]

@@ -1,5 +1,6 @@
 """A server that answers as the Hugging Face hub does, for a dataset in a local folder; the real clients talk to it."""
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`server` has the folder, the name of the dataset, the requests so far, and an answer for all of them, if any."""
+    """`server` has the folder, the name of the dataset, the requests so far, an answer for all of them, if any, the
+    former names of the dataset (`renamed`: old name → new name), and answers for other datasets (`refused`)."""
 
     protocol_version = "HTTP/1.1"
     server: Any
@@ -26,14 +28,36 @@ class Handler(BaseHTTPRequestHandler):
         self.answer()
 
     def do_POST(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            self.body = b""
+            while size := int(self.rfile.readline(), 16):
+                self.body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.answer()
 
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append(f"{self.command} {path}")
+        for old, new in self.server.renamed.items():  # as the hub does for a renamed dataset
+            if f"datasets/{old}/" in f"{path}/":
+                self.send(307, b"", {"Location": self.path.replace(old, new, 1)})
+                return
+        for name, (status, headers) in self.server.refused.items():
+            if f"datasets/{name}/" in f"{path}/":
+                self.send(status, b"{}", headers)
+                return
         api, files = f"/api/datasets/{self.server.name}", f"/datasets/{self.server.name}/resolve/"
-        if self.server.refusal is not None:
+        if path == "/api/repos/create":
+            self.send_json({"url": f"{self.server.url}/datasets/{self.server.name}"})
+        elif path.startswith(f"{api}/preupload/"):
+            names = [file["path"] for file in json.loads(self.body)["files"]]
+            self.send_json({"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]})
+        elif path.startswith(f"{api}/commit/"):
+            self.take_commit([json.loads(line) for line in self.body.splitlines()])
+        elif self.server.refusal is not None:
             status, headers = self.server.refusal
             self.send(status, b"{}", headers)
         elif path.startswith(files):
@@ -48,6 +72,21 @@ class Handler(BaseHTTPRequestHandler):
             self.send_json([self.entry(name) for name in self.files() if name in wanted])
         else:
             self.send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+
+    def take_commit(self, parts: list[dict[str, Any]]) -> None:
+        """Writes the files of a commit. `server.before_commit` may change files first: the commit then comes too
+        late."""
+        if self.server.before_commit is not None:
+            change, self.server.before_commit = self.server.before_commit, None
+            change()
+            self.send(412, b"{}", {})
+            return
+        assert parts[0]["value"]["parentCommit"] == COMMIT
+        for part in parts[1:]:
+            path = self.server.folder / part["value"]["path"]
+            path.write_bytes(base64.b64decode(part["value"]["content"]))
+        url = f"{self.server.url}/datasets/{self.server.name}/commit/{COMMIT}"
+        self.send_json({"commitUrl": url, "commitOid": COMMIT, "commitMessage": "", "hookOutput": "", "success": True})
 
     def files(self) -> dict[str, Path]:
         folder: Path = self.server.folder
@@ -101,6 +140,7 @@ def serving(folder: Path, name: str) -> Iterator[Any]:
     """The server, with `url` and `requests`."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.folder, server.name, server.requests, server.refusal = folder, name, [], None
+    server.renamed, server.refused, server.before_commit = {}, {}, None
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -6,7 +6,7 @@ from specbench.models.loading import load_model
 from tools.bench_trees import Step, measure, median_ratio
 
 
-@pytest.mark.parametrize("num_tokens", [5, 26])
+@pytest.mark.parametrize("num_tokens", [6, 26])
 def test_both_sides_read_the_same(num_tokens: int) -> None:
     step = Step(load_model("embedded:drafter", device="cpu"), num_tokens, 30)
     assert len(step.tree_ids) == num_tokens - 1 and len(step.path) == 3

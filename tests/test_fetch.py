@@ -20,7 +20,7 @@ from tests.hub_server import COMMIT, serving
 TASK = {
     "name": "sums", "version": 1, "title": "Sums", "prompt": "Q: {{ row.question }}", "reference": "{{ row.answer }}",
     "generation": {"max_new_tokens": 4}, "subsets": {"en": {}, "de": {}},
-    "dataset": {"path": "someone/sums", "split": "test", "data_files": "{subset}/{split}-*.parquet"},
+    "dataset": {"split": "test", "data_files": "{subset}/{split}-*.parquet"},
 }  # fmt: skip
 SHOTS = {"num_shots": 1, "split": "dev", "data_files": "dev.jsonl", "example": "{{ row.question }} {{ row.answer }}"}
 WORKER = """
@@ -42,7 +42,7 @@ for line in sys.stdin:
             if kind == "load":
                 answer = load(*arguments)
             else:
-                sys.argv = ["specbench", "fetch", *arguments]
+                sys.argv = ["specbench", kind, *arguments]
                 main()
         except ConfigError as error:
             answer = str(error)
@@ -97,13 +97,14 @@ class Client:
         self.folder, self.name = folder, name
         self.hub, self.cache, self.online, self.offline = workers
         self.hub.folder, self.hub.name, self.hub.refusal = folder / "hub", name, None
+        self.hub.renamed, self.hub.refused = {}, {}
         self.hub.requests.clear()
 
     def task(self, **changes: Any) -> str:
         path = self.folder / "sums.yaml"
         data = {**TASK, **changes}
         if data["dataset"]:
-            data["dataset"] = {**data["dataset"], "path": self.name}
+            data["dataset"] = {**data["dataset"], "path": data["dataset"].get("path", self.name)}
         path.write_text(yaml.safe_dump(data, sort_keys=False))
         return str(path)
 
@@ -198,7 +199,7 @@ def test_a_table_is_the_same_streamed_and_fetched(client: Client, name: str) -> 
     path = client.folder / "hub" / name.replace("*", "0")
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    dataset = {"path": "", "split": "test", "data_files": name}
+    dataset = {"split": "test", "data_files": name}
     prompt = "{{ row.question }}|{{ row.answer }}|{% if row.note %}{{ row.note }}{% endif %}"
     task = client.task(dataset=dataset, prompt=prompt)
     streamed = client.load(task, "en")
@@ -211,7 +212,7 @@ def test_a_table_is_the_same_streamed_and_fetched(client: Client, name: str) -> 
 
 
 def test_a_table_that_cannot_be_read_is_of_the_hub(client: Client) -> None:
-    task = client.task(dataset={"path": "", "split": "test", "data_files": "no.tsv"})
+    task = client.task(dataset={"split": "test", "data_files": "no.tsv"})
     problem = client.load(task, "en")
     assert "could not be read from the hub: " in problem and "give local files with --data FOLDER" in problem
 
@@ -245,7 +246,7 @@ def test_the_first_rows_are_streamed_and_not_fetched(client: Client) -> None:
 def test_first_rows_are_counted_after_the_reader(client: Client) -> None:
     rows = [{"lang-id": code, "question": f"{code}{n}", "answer": n} for code in ("bn", "en") for n in range(4)]
     (client.folder / "hub" / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    dataset = {"path": "", "split": "train", "data_files": "all.jsonl", "first_rows": 2}
+    dataset = {"split": "train", "data_files": "all.jsonl", "first_rows": 2}
     task = client.task(dataset=dataset, subsets={"en": {"reader": "mcot_en"}})
     assert client.load(task, "en")[2] == ["Q: en0", "Q: en1"]
 
@@ -291,10 +292,125 @@ def test_a_configuration_is_fetched_by_what_the_dataset_says_of_its_files(client
     files = [{"split": split, "path": f"de/{split}-*.parquet"} for split in ("test", "train")]
     card = {"configs": [{"config_name": "de", "data_files": files}]}
     (client.folder / "hub" / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n# Sums\n")
-    task = client.task(dataset={"path": "", "name": "{subset}", "split": "test"})
+    task = client.task(dataset={"name": "{subset}", "split": "test"})
     code, out, err = client.fetch("--task", task, "--subset", "de")
     assert code == 0, err
     assert f"{client.name}:de:test at " in out and ": 4 rows, " in out
     location, _, prompts = client.load(task, "de", offline=True)
     assert (location, prompts[0], len(prompts)) == (f"{client.name}:de:test", "Q: de0a", 4)
     assert {file for file in client.files() if file.endswith(".parquet")} == {"de/test-0.parquet", "de/test-1.parquet"}
+
+
+GATED = (403, {"X-Error-Code": "GatedRepo"})
+ABSENT = (404, {"X-Error-Code": "RepoNotFound"})
+
+
+def test_a_mirror_is_read_when_the_data_set_cannot_be(client: Client) -> None:
+    client.hub.refused = {"closed/sums": GATED, "gone/sums": ABSENT}
+    mirrors = [{"path": "gone/sums"}, {"path": client.name, "data_files": "{subset}/{split}-1.parquet"}]
+    task = client.task(dataset={**TASK["dataset"], "path": "closed/sums", "mirrors": mirrors})  # type: ignore[dict-item]
+    location, revision, prompts = client.load(task, "de")
+    assert (location, revision) == (f"{client.name}:de/test-1.parquet:test", COMMIT)
+    assert prompts == ["Q: de1a", "Q: de1b"]
+    code, out, err = client.fetch("--task", task, "--subset", "de")
+    assert code == 0 and out.startswith(f"sums/de: {client.name}:de/test-1.parquet:test at "), err
+    assert client.load(task, "de", offline=True) == [location, revision, prompts]
+
+
+def test_a_mirror_has_the_layout_of_the_data_set_unless_it_gives_one(client: Client) -> None:
+    client.hub.refused = {"closed/sums": GATED}
+    dataset = {**TASK["dataset"], "path": "closed/sums", "mirrors": [{"path": client.name}]}  # type: ignore[dict-item]
+    assert client.load(client.task(dataset=dataset), "de")[2][:3] == ["Q: de0a", "Q: de0b", "Q: de1a"]
+
+
+def test_the_problems_of_all_mirrors_are_one_line(client: Client) -> None:
+    client.hub.refused = {"closed/sums": GATED, "gone/sums": ABSENT}
+    dataset = {**TASK["dataset"], "path": "closed/sums", "mirrors": [{"path": "gone/sums"}]}  # type: ignore[dict-item]
+    problem = client.load(client.task(dataset=dataset), "de")
+    assert "dataset 'closed/sums'" in problem and "; mirror: dataset 'gone/sums'" in problem and "\n" not in problem
+
+
+def test_a_check_of_locations_that_are_there(client: Client) -> None:
+    task = client.task(fewshot=SHOTS, dataset={**TASK["dataset"], "last_rows": 3})  # type: ignore[dict-item]
+    code, out, err = client.fetch("--check", task)
+    assert code == 0, err
+    place = f"{client.name}:{{}}/test-*.parquet:test (main): there: 2 examples read"
+    lines = [f"sums/{subset}: {place.format(subset)}" for subset in ("en", "de")]
+    assert out.splitlines() == [*lines, "2 there"]
+    assert "de/test-1.parquet" not in client.files(), "it reads the first rows alone"
+
+
+def test_a_check_downloads_no_archive(client: Client) -> None:
+    dataset = {**TASK["dataset"], "data_files": "{subset}.zip", "archive_member": "{subset}/{split}.jsonl"}  # type: ignore[dict-item]
+    code, out, _ = client.fetch("--check", client.task(dataset=dataset), "--subset", "en")
+    assert code == 0 and "en.zip:en/test.jsonl (main): there" in out
+    assert "could not be read from the hub: " in client.load(client.task(dataset=dataset), "en", offline=True)
+
+
+def test_a_check_says_that_a_data_set_has_a_new_name(client: Client) -> None:
+    client.hub.renamed = {"old/sums": client.name}
+    code, out, _ = client.fetch("--check", client.task(dataset={**TASK["dataset"], "path": "old/sums"}))  # type: ignore[dict-item]
+    assert code == 1 and out.splitlines()[-1] == "2 moved"
+    assert f"(main): moved: its name is now {client.name}: 2 examples read" in out
+
+
+def test_a_check_says_that_files_moved_within_the_data_set(client: Client) -> None:
+    (client.folder / "hub" / "en").rename(client.folder / "hub" / "english")
+    code, out, _ = client.fetch("--check", client.task())
+    first, second, last = out.splitlines()
+    assert code == 1 and ": not there: " in first and ": there: " in second and last == "1 not there, 1 there"
+
+
+@pytest.mark.parametrize(("refusal", "state", "exit_code"), [(GATED, "gated", 0), (ABSENT, "not there", 1)])
+def test_a_check_of_a_closed_data_set(
+    client: Client, refusal: tuple[int, dict[str, str]], state: str, exit_code: int
+) -> None:
+    client.hub.refused = {"closed/sums": refusal}
+    dataset = {**TASK["dataset"], "path": "closed/sums", "mirrors": [{"path": client.name}]}  # type: ignore[dict-item]
+    code, out, _ = client.fetch("--check", client.task(dataset=dataset), "--subset", "en")
+    first, second, _ = out.splitlines()
+    assert code == exit_code and f": {state}: " in first and ": there: " in second
+
+
+@pytest.mark.parametrize("files", ["{subset}/{split}-*.parquet", "en.tsv", "{subset}.zip"])
+def test_a_check_of_a_data_set_whose_files_alone_are_closed(client: Client, files: str) -> None:
+    (client.folder / "hub" / "en.tsv").write_text(TABLE)
+    client.hub.refused = {f"{client.name}/resolve": GATED}
+    archive = {"archive_member": "{subset}/{split}.jsonl"} if files.endswith(".zip") else {}
+    task = client.task(dataset={"split": "test", "data_files": files, **archive})
+    code, out, _ = client.fetch("--check", task, "--subset", "en")
+    assert code == 0 and ": gated: accept its terms" in out, out
+
+
+def test_a_check_of_a_data_set_that_is_a_script(client: Client) -> None:
+    folder = client.folder / "hub"
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (folder / f"{client.name.partition('/')[2]}.py").write_text("import datasets\n")
+    code, out, _ = client.fetch("--check", client.task(dataset={"name": "{subset}", "split": "test"}), "--subset", "en")
+    assert code == 1 and ": script only: " in out
+
+
+def test_a_check_of_other_columns(client: Client) -> None:
+    for path in (client.folder / "hub" / "en").glob("test-*.parquet"):
+        pq.write_table(pa.Table.from_pylist([{"problem": "1 + 1", "answer": 2}]), path)
+    code, out, _ = client.fetch("--check", client.task())
+    assert code == 1 and ": other columns: " in out.splitlines()[0] and "no column 'question'" in out.splitlines()[0]
+    assert out.splitlines()[-1] == "1 other columns, 1 there"
+
+
+def test_a_check_of_a_hub_that_does_not_answer(client: Client) -> None:
+    client.hub.refusal = 500, {}
+    code, out, _ = client.fetch("--check", client.task(), "--subset", "en")
+    assert code == 1 and ": unreadable: " in out
+
+
+def test_a_check_of_a_task_that_is_not_on_the_hub(client: Client) -> None:
+    code, out, _ = client.fetch("--check", client.task(dataset=None))
+    assert code == 0 and out.splitlines()[-1] == "2 not on the hub" and client.hub.requests == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("--task", "mgsm", "--check", "all"), ("--check", ",")])
+def test_fetch_needs_either_tasks_or_a_check(client: Client, arguments: tuple[str, ...]) -> None:
+    code, _, err = client.fetch(*arguments)
+    assert code == 2 and len(err.strip().splitlines()) == 1 and "--check" in err

@@ -6,8 +6,10 @@ from specbench.results.metrics import summarize
 from specbench.results.units import MEANINGS, OF_SCORES, SCORES, meaning
 from tests.test_metrics import autoregressive, generation, record
 
-ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, and with `tree_nodes`
+ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, and of what they consumed
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
+    "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
+    "peak_host_bytes", "peak_host_bytes_ar", "peak_device_bytes", "peak_device_bytes_ar",
     "tree_acceptance_expected", "tree_acceptance_optimal", "verification_cost", "speedup_of_costs", "rank_chance@k",
     "e2e_seconds", "accepted_per_drafted", "ar_changed",
 }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "specbench"
 LAYERS = (
     {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations", "served"},
-    {"training"}, {"analysis"}, {"publish"}, {"cli"},
+    {"training"}, {"analysis"}, {"publish"}, {"cli", "api"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 LOADERS = {"specbench.models.loading", "specbench.training.data"}  # the only ones that may import the embedded family

@@ -81,7 +81,7 @@ def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
 
 
 def test_the_key_is_everything_but_the_outcome():
-    told = set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine", "subsets"}
+    told = set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine", "served", "subsets"}
     assert set(json.loads(row().key)) == told
     assert row(quality="bleu", signatures={"bleu": "tok:zh"}).key == row().key
     other = INTERVALS.model_copy(update={"level": 0.9})

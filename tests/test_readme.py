@@ -19,6 +19,7 @@ from specbench.cli import make_app
 from specbench.results.check_speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
+from tools import notebook
 from tools.reference import on_page_markdown, pages, walk
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -275,7 +276,7 @@ def test_a_link_to_the_reference_leads_to_a_section_here_and_to_a_page_on_the_si
 def test_every_page_is_in_the_navigation() -> None:
     config = (CHECKOUT / ".mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r": ([\w/]+\.md)$", yaml.safe_dump(yaml.safe_load(config)["nav"]), re.M))
-    there = {page.removeprefix("docs/") for page in TEXTS if page.startswith("docs/")} | set(reference())
+    there = {page.removeprefix("docs/") for page in TEXTS if page.startswith("docs/")} | {*reference(), notebook.PAGE}
     assert there == listed
 
 

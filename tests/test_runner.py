@@ -67,7 +67,7 @@ def test_every_repeat_and_every_example_draws_anew() -> None:
     short = task.generation.model_copy(update={"max_new_tokens": 12, "temperature": 1.0})
     place: Any = SimpleNamespace(
         task=task.model_copy(update={"generation": short}), subset="en", scorer=None, budgets=(), context_limit=None,
-        decoders=(compose(load_method("ar"), pair, Sampling(1.0)),),
+        models=SimpleNamespace(placement="cpu"), decoders=(compose(load_method("ar"), pair, Sampling(1.0)),),
     )  # fmt: skip
 
     def tokens(index: int, repeat: int) -> list[int]:

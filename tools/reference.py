@@ -5,14 +5,17 @@ from here, so that no file of docs/ repeats an option, a key, a metric or an exi
 """
 
 import argparse
+import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import typer
 from pydantic import BaseModel
 
+import specbench
 from specbench.cli import make_app
 from specbench.cli.help.component import KINDS, component_parameters
 from specbench.cli.help.method import MethodHelp, method_help, prose
@@ -25,16 +28,25 @@ from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
+from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import LoadSpec, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
+from tools import notebook
 from tools.surroundings import EXIT_CODES, VARIABLES
+
+# Default and meaning of the options of a run that the Python interface takes as they are.
+OPTIONS = {
+    name: (getattr(RunOptions, name), get_args(kind)[1])
+    for name, kind in get_type_hints(RunOptions, include_extras=True).items() if name not in ("target", "drafter")
+}  # fmt: skip
 
 
 def pages() -> dict[str, str]:
     """Returns the Markdown of every page by its path below docs/."""
     made = {
         "commands": commands(),
+        "python": python(),
         "tasks": tasks(),
         "methods": methods(),
         "components": components(),
@@ -64,6 +76,34 @@ def commands() -> str:
     for name, command in walk(typer.main.get_command(make_app()), "specbench"):
         lines += [f"## {name}", "", paragraphs(command.help or ""), "", *options_table(command.params)]
     return "\n".join(lines)
+
+
+def python() -> str:
+    """Returns a section for every name of the Python interface."""
+    lines = ["# Python", "", "What `import specbench` offers.", ""]
+    for name in (name for name in specbench.__all__ if name != "ConfigError"):
+        found = getattr(specbench, name)
+        lines += [f"## specbench.{name}", "", documented(found), ""]
+        if isinstance(found, type):
+            for key, each in vars(found).items():
+                if key[0] != "_" and (inspect.isfunction(each) or isinstance(each, property | cached_property)):
+                    lines += [f"### {name}.{key}", "", documented(each), ""]
+        elif name == "run":
+            rows = [[f"`{key}`", as_text(default), escaped(meaning)] for key, (default, meaning) in OPTIONS.items()]
+            lines += table(["option", "default", "meaning"], rows)
+    return "\n".join([*lines, "## specbench.ConfigError", "", documented(specbench.ConfigError), ""])
+
+
+def documented(found: Any) -> str:
+    """Returns the docstring of a part of the Python interface; of a function also its parameters, without the options
+    of a run."""
+    text = inspect.cleandoc(found.__doc__ or "")
+    if inspect.isfunction(found) and "." not in found.__qualname__:
+        given = inspect.signature(found).parameters.values()
+        own = [each for each in given if each.name not in OPTIONS]
+        names = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in own]
+        text = f"specbench.{found.__name__}({', '.join(names)})\n\n{text}"
+    return f"```text\n{text}\n```"
 
 
 def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -249,10 +289,10 @@ def escaped(text: str) -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages to a build of mkdocs (a hook of .mkdocs.yml)."""
+    """Adds the pages, and that of the notebook, to a build of mkdocs (a hook of .mkdocs.yml)."""
     from mkdocs.structure.files import File
 
-    for name, text in pages().items():
+    for name, text in {**pages(), notebook.PAGE: notebook.page()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 

@@ -6,6 +6,7 @@ from specbench.tasks.judge.requests import URL_VARIABLE
 
 # tests/test_reference.py holds the first part to the variables that the code reads.
 OWN = {
+    "WANDB_PROJECT": "Project of Weights & Biases that `--log wandb` sends a run to; specbench if absent.",
     KEY_VARIABLE: "Key of the judge's server (`--judge`) and of a training's server (`finetune.server.base_url`). Any "
     "text will do for a server that asks for none.",
     URL_VARIABLE: "Address of the judge's server where `--judge-base-url` is not given.",
@@ -28,7 +29,8 @@ VARIABLES = OWN | OF_LIBRARIES
 EXIT_CODES = {
     0: "The command did what was asked. `check`: nothing regressed. `audit`: no method that calls itself lossless "
     "diverged.",
-    1: "The command ended and found something: `check` a regression, `audit` a divergence; a cell of `suite` or a run "
+    1: "The command ended and found something: `check` a regression, `audit` a divergence, `fetch --check` a data "
+    "set that is not as its task expects; a cell of `suite` or a run "
     "of `board run` failed.",
     2: "A mistake in the command line, a file or the surroundings, told in one line on stderr. `check`: the two sides "
     "cannot be compared. `validate` and `leaderboard validate`: a file is wrong.",

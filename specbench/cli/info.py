@@ -1,5 +1,6 @@
 """`specbench list`, `show`, `validate` and `fetch`."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -166,14 +167,34 @@ def check_method(file: Path, method: MethodSpec) -> list[str]:
 
 @takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; all when absent.")
 def fetch(
-    task: Annotated[str, typer.Option(help="Task names or YAML files, separated by commas.")],
+    task: Annotated[str | None, typer.Option(help="Task names or YAML files, separated by commas.")] = None,
     split: Annotated[str | None, typer.Option(help="Another split than the task's own.")] = None,
+    check: Annotated[
+        str | None, typer.Option(help="Download nothing, but read the first rows of these tasks, or of all.")
+    ] = None,
     *,
     options: RunOptions,
 ) -> None:
-    """Download the files of tasks from the hub, so that a later run needs no connection."""
-    from specbench.tasks.fetch import fetch_tasks
+    """Download the files of tasks from the hub, so that a later run needs no connection.
 
+    With --check, print the state of every location: there, gated, moved, not there, script only, other columns or
+    unreadable. The exit code is 1 if any is moved, not there, script only, of other columns or unreadable.
+    """
     overrides = [*options.overrides, *([f"dataset.split={split}"] if split is not None else [])]
-    for line in fetch_tasks(parts(task), options.subsets, overrides, stderr):
-        stdout.print(line, soft_wrap=True, markup=False, highlight=False)
+    if (task is None) == (check is None):
+        raise ConfigError("fetch: give either --task, the tasks to download, or --check, the tasks (or all) to look at")
+    if task is not None:
+        from specbench.tasks.fetch import fetch_tasks
+
+        for line in fetch_tasks(parts(task), options.subsets, overrides, stderr):
+            stdout.print(line, soft_wrap=True, markup=False, highlight=False)
+        return
+    from specbench.tasks.hub_check import FINE, check_locations
+
+    states: Counter[str] = Counter()
+    for found in check_locations(parts(check or ""), options.subsets, overrides):
+        states[found.state] += 1
+        stdout.print(str(found), soft_wrap=True, markup=False, highlight=False)
+    stdout.print(", ".join(f"{num} {state}" for state, num in states.most_common()), highlight=False)
+    if not set(states) <= set(FINE):
+        raise typer.Exit(1)

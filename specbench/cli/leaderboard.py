@@ -130,6 +130,60 @@ def show(
         stdout.print(each, soft_wrap=isinstance(each, str))
 
 
+REPOSITORY = "Dataset repository on the Hugging Face hub: OWNER/NAME."
+IN_REPOSITORY = "Name of the file in the repository"
+
+
+@leaderboard.command()
+def push(
+    file: Annotated[Path, typer.Argument(help="Leaderboard file (JSON).")],
+    to: Annotated[str, typer.Option(help=f"{REPOSITORY} It is created where it does not exist.")],
+    name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; that of FILE when absent.")] = None,
+    private: Annotated[bool, flag("--private", help="Make a new repository private.")] = False,
+) -> None:
+    """Add the rows of a leaderboard file to one in a dataset repository.
+
+    Rows of the same configuration are replaced, as by `leaderboard add`; the paths of records are left out.
+    """
+    from specbench.results.leaderboard_hub import push as pushed
+
+    added, address = pushed(file, to, name or file.name, private)
+    for line in added.replaced:
+        stdout.print(line, soft_wrap=True)
+    stdout.print(f"{to}/{name or file.name}: {added}\n{address}", soft_wrap=True)
+
+
+@leaderboard.command()
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help=REPOSITORY)],
+    to: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
+    name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; that of the local file when absent.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
+) -> None:
+    """Add the rows of a leaderboard file in a dataset repository to a local one."""
+    from specbench.results.leaderboard_hub import pull as pulled
+
+    file = path("--to", to)
+    assert file is not None
+    added, commit = pulled(repository, name or file.name, revision, file)
+    for line in added.replaced:
+        stdout.print(line, soft_wrap=True)
+    stdout.print(f"{file}: {added}, from commit {commit[:12]}", soft_wrap=True)
+
+
+@leaderboard.command()
+def export(files: Files, to: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
+    """Write the rows of leaderboard files as a table: a line per row, three columns per metric and its interval."""
+    from specbench.results.export import export as exported
+    from specbench.results.leaderboard import load
+
+    target = path("--to", to)
+    assert target is not None
+    rows = [row for file in files for row in load(file)]
+    exported(rows, target)
+    stdout.print(f"{target}: {len(rows)} rows", soft_wrap=True)
+
+
 def schema() -> None:
     """Print the JSON Schema of leaderboard files, with their format number."""
     from specbench.results.leaderboard import schema as made

@@ -1,6 +1,6 @@
 """`specbench run` and `specbench lm-eval`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +8,9 @@ import typer
 
 from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.core.table import Table
 from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
-    from specbench.results.execute import RunOutcome
     from specbench.running.models import Models
     from specbench.specs.run import RunSpec
 
@@ -48,6 +46,10 @@ def run(
     plot: Annotated[
         str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="Trackers that get the numbers, separated by commas: wandb, mlflow, tensorboard, plug-ins."),
+    ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
@@ -71,34 +73,14 @@ def run(
         servers=path("--servers", servers),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
+        loggers=split(log or ""),
     )  # fmt: skip
     with serving as load_pair:
         outcome = execute(request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
-    print_result(rows, as_json, lambda: run_tables(outcome))
+    print_result(rows, as_json, outcome.tables)
     if not as_json:
         stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
-
-
-def run_tables(outcome: "RunOutcome") -> Iterator[Table]:
-    """Yields the tables of a run: those of its rows, then the comparison, the draft trees and the breakdown of each
-    task, and an overview of several tasks."""
-    from specbench.results.breakdown import breakdown_table
-    from specbench.results.load import load_rows, load_tables, read_windows
-    from specbench.results.served import served_table
-    from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
-
-    yield from map(run_table, outcome.tables())
-    groups = outcome.by_task()
-    for group in groups:
-        if len(group) > 2:
-            yield comparison_table(group)
-        if any(row.value("tree_nodes") is not None for row in group):
-            yield tree_table(group)
-        yield breakdown_table(group) if group[0].served is None else served_table(group)
-    if len(groups) > 1:
-        yield overview_table(groups)
-    yield from load_tables(load_rows(read_windows(outcome.records.parent)))
 
 
 def lm_eval(context: typer.Context) -> None:

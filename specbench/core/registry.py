@@ -8,7 +8,7 @@ schema.
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +20,10 @@ from pydantic_core import CoreSchema
 
 from specbench import BUILT_IN
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.resources import OBJECT
 
 Factory = Callable[..., Any]
+ELSEWHERE = "this is a Python object of another process: give it to specbench.run in Python"
 MAX_INT = 2**63 - 1  # maximum of every integer in a spec: tensors and files hold no larger ones
 
 
@@ -41,6 +43,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         self.kind = kind
         self.group = group
         self._builtin: dict[str, Factory] = {}
+        self._objects: dict[str, Factory] = {}
         self._make_features = features
         self._features: dict[Factory, AnyFeatures] = {}
         self._options: dict[str, tuple[Factory, type[BaseModel]]] = {}
@@ -68,6 +71,17 @@ class Registry(Generic[Declared, AnyFeatures]):
 
         return add
 
+    def add_object(self, name: str, factory: Factory, default: AnyFeatures) -> str:
+        """Makes a factory of this process known as `object:NAME` and returns that name. `default`: the features of a
+        factory that declares none."""
+        self._objects[OBJECT + name] = factory
+        self._features.setdefault(factory, default)
+        return OBJECT + name
+
+    def is_declared(self, factory: Any) -> bool:
+        """Returns whether `register` or `declare` has decorated a factory."""
+        return isinstance(factory, Hashable) and factory in self._features
+
     def features(self, name: str) -> AnyFeatures:
         """Returns what the factory of a name declares; if it declares nothing, the defaults."""
         default = cast(Callable[[], AnyFeatures], self._make_features)
@@ -85,6 +99,10 @@ class Registry(Generic[Declared, AnyFeatures]):
     def get(self, name: str) -> Factory:
         """Returns the factory; built-in modules are imported only until one has registered it. Raises ConfigError that
         lists the choices."""
+        if name.startswith(OBJECT):
+            if name not in self._objects:
+                raise ConfigError(f"{self.kind} '{name}': {ELSEWHERE}")
+            return self._objects[name]
         modules = iter(BUILT_IN.get(self.group, ()))
         while name not in self._builtin and (module := next(modules, None)):
             importlib.import_module(module)
@@ -276,6 +294,7 @@ DECODERS = Registry("decoder", "specbench.decoders", NoFeatures)
 RULES = Registry("rule", "specbench.rules", RuleFeatures)
 BRIDGES = Registry("bridge", "specbench.bridges", BridgeFeatures)
 READERS = Registry("reader", "specbench.readers", ReaderFeatures)
+LOGGERS = Registry("logger", "specbench.loggers", NoFeatures)
 SCORERS = Registry("scorer", "specbench.scorers", ScorerFeatures)
 TASK_SOURCES = Registry("task source", "specbench.task_sources", NoFeatures)
 ENGINES = Registry("engine", "specbench.engines", NoFeatures)

@@ -1,5 +1,5 @@
-"""Resources in the specbench package: the folders of tasks, methods and leaderboards, and the prefix of embedded
-models."""
+"""Resources in the specbench package: the folders of tasks, methods and leaderboards, and the prefixes of models that
+are neither folders nor on the hub."""
 
 from functools import cache
 from pathlib import Path
@@ -8,6 +8,7 @@ from specbench.core.extras import DISTRIBUTION
 
 PACKAGE = Path(__file__).resolve().parents[1]
 EMBEDDED = "embedded:"  # prefix of the names of the models in the package
+OBJECT = "object:"  # prefix of the names of models and components that are Python objects of this process
 
 
 @cache

@@ -1,12 +1,13 @@
-"""Tables that are shown as text on a terminal of 100 columns, as Markdown, or as LaTeX.
+"""Tables that are shown as text on a terminal of 100 columns, as Markdown, HTML or LaTeX.
 
     Table("title", (*words("method"), *numbers("α", "τ")), rows=[["sd", "0.812", "3.21"]], caption=["greedy"])
 
-A console prints a Table directly. `Table.markdown()` and `Table.latex()` return strings.
+A console prints a Table directly. `Table.markdown()`, `Table.html()` and `Table.latex()` return strings.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Literal
 
 from rich import box
@@ -102,6 +103,21 @@ class Table:
         notes = "".join(f"- {escaped_markdown(line)}\n" for line in self.caption)
         return f"### {escaped_markdown(self.title)}\n\n{made}\n" + (f"\n{notes}" if notes else "")
 
+    def html(self) -> str:
+        """Returns a table element, with title and caption as paragraphs around it."""
+        columns, rows = self._kept(escape, "<b>{}</b>".format)
+        aligned = [f' style="text-align: {"right" if column.is_number else "left"}"' for column in columns]
+        head = "".join(f"<th{how}>{escape(c.heading)}</th>" for c, how in zip(columns, aligned, strict=True))
+        body = "".join(
+            f"<tr>{''.join(f'<td{how}>{cell}</td>' for cell, how in zip(cells, aligned, strict=True))}</tr>\n"
+            for cells in rows
+        )
+        caption = "<br>".join(map(escape, self.caption))
+        return (
+            f"<p><b>{escape(self.title)}</b></p>\n<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n"
+            f"</table>\n<p>{caption}</p>\n"
+        )
+
     def latex(self) -> str:
         """Returns a table environment, with title and caption as its caption."""
         columns, rows = self._kept(escaped_latex, r"\textbf{{{}}}".format)
@@ -121,7 +137,7 @@ class Table:
         return len(row) == 1 < len(self.columns)
 
     def _kept(self, escaped: Callable[[str], str], bold: Callable[[str], str]) -> tuple[list[Column], list[list[str]]]:
-        """Returns the columns and rows that Markdown and LaTeX show, with escaped cells."""
+        """Returns the columns and rows that Markdown, HTML and LaTeX show, with escaped cells."""
         kept = [place for place, column in enumerate(self.columns) if not column.is_for_screen]
         rows = []
         for number, row in enumerate(self.rows):

@@ -1,4 +1,4 @@
-"""Loads models by hub id, local folder, or `embedded:NAME` for those that come with specbench."""
+"""Loads models by hub id, local folder, `embedded:NAME` for those that come with specbench, or `object:NAME`."""
 
 import warnings
 from pathlib import Path
@@ -11,11 +11,12 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
 from specbench.core.extras import missing, require
-from specbench.core.resources import EMBEDDED
+from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, one_line, why_not
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
 from specbench.models.devices import is_out_of_memory, moved, too_large
+from specbench.models.objects import object_model
 from specbench.specs.components import DeviceMap, Engine, Quantize, StaticEngine
 
 TIMEOUT_SECONDS = 10
@@ -50,7 +51,8 @@ def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: Engine = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
 ) -> CausalLM:  # fmt: skip
-    """Returns a model by hub id, local folder, or `embedded:NAME` for one that comes with specbench.
+    """Returns a model by hub id, local folder, `embedded:NAME` for one that comes with specbench, or `object:NAME` for
+    one of this process, which stays on its device and in its dtype.
 
     `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
     Without `weights` only configuration and tokenizer are read: the model is on torch's device `meta` and cannot
@@ -61,6 +63,9 @@ def load_model(
     Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
     """
+    if name.startswith(OBJECT):
+        given = object_model(name)
+        return prepared(given, check_engine(engine, given.device.type))
     chosen = choose_device(device)
     engine = check_engine(engine, chosen.type)
     if quantize != "none":
@@ -85,11 +90,15 @@ def load_model(
             f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "config.json, weights and tokenizer, or a hub id that this machine can reach)"
         ) from error
-    if weights:
-        check_causal(loaded)
+    return prepared(loaded, engine) if weights else loaded
+
+
+def prepared(model: CausalLM, engine: Engine) -> CausalLM:
+    """Returns a loaded model that has passed `check_causal`, with the passes of an engine."""
+    check_causal(model)
     if engine in ("graphs", "compiled"):
-        make_passes(loaded, engine)
-    return loaded
+        make_passes(model, engine)
+    return model
 
 
 def check_engine(engine: Engine, device: str) -> Engine:

@@ -11,12 +11,14 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.extras import is_installed
 from specbench.core.resources import EMBEDDED
+from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
+from specbench.results.loggers import Loggers, logged, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
@@ -125,8 +127,28 @@ class RunOutcome:
     records: Path
     leaderboard: Path
 
-    def tables(self) -> list[list[Row]]:
-        """Returns the rows of each table: one task and one method; AR only where it is the only method."""
+    def tables(self) -> Iterator[Table]:
+        """Yields the tables: those of the rows, then the comparison, the draft trees and the breakdown of each task,
+        an overview of several tasks, and the loads of servers."""
+        from specbench.results.breakdown import breakdown_table
+        from specbench.results.load import load_rows, load_tables, read_windows
+        from specbench.results.served import served_table
+        from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
+
+        yield from map(run_table, self.by_method())
+        groups = self.by_task()
+        for group in groups:
+            if len(group) > 2:
+                yield comparison_table(group)
+            if any(row.value("tree_nodes") is not None for row in group):
+                yield tree_table(group)
+            yield breakdown_table(group) if group[0].served is None else served_table(group)
+        if len(groups) > 1:
+            yield overview_table(groups)
+        yield from load_tables(load_rows(read_windows(self.records.parent)))
+
+    def by_method(self) -> list[list[Row]]:
+        """Returns the rows of each task and method; AR's only where it is the only method."""
         pairs = dict.fromkeys((row.task, row.method) for row in self.rows)
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
@@ -152,6 +174,7 @@ def execute(
     spec = run_spec(request)
     print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
+    loggers = Loggers(make_loggers(request.loggers), console)
     set_threads(request.options.threads, embedded)
     if request.plot is not None:
         check_plot(request.plot)
@@ -169,10 +192,16 @@ def execute(
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
     models.log_into(path)
-    records, rows = measure_into(
-        folder, spec, cells, models, request.command, console, request.judging, make_progress, request.settings()
-    )
-    models.measure_load(spec, cells, folder, console)
+    loggers.start(path.name, request.settings(), str(path))
+    try:
+        records, rows = measure_into(
+            folder, spec, cells, models, request.command, console, request.judging, logged(make_progress, loggers),
+            request.settings(),
+        )  # fmt: skip
+        loggers.rows(rows)
+        models.measure_load(spec, cells, folder, console)
+    finally:
+        loggers.finish()
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
@@ -181,7 +210,7 @@ def execute(
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
-        draw(outcome.tables(), request.plot)
+        draw(outcome.by_method(), request.plot)
     return outcome
 
 

@@ -111,7 +111,7 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
         return [f"{place} = {content!r:.60}: Input should be a row; {_REMEDY}"]
     if not _is_format(content.get("format")):
         return [_other_format(f"{place}.format", content.get("format"))]
-    absent = [name for name in Row.model_fields if name not in content and name != "served"]
+    absent = [name for name in Row.model_fields if name not in content]
     if absent:
         return [f"{place}.{name}: every row has this key, and this one lacks it; {_REMEDY}" for name in absent]
     try:

@@ -194,6 +194,21 @@ def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:
     return prompts.ratio(alone, num_new, bounds=SHARE)
 
 
+def consumption(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns joules per new token and peak memory, of the method and of the baseline. A metric is missing where an
+    answer does not record it."""
+    found = {}
+    for suffix, side in (("", own), ("_ar", baseline)):
+        for place in ("cpu", "gpu"):
+            if side and all(f"{place}_joules" in g for g in side):
+                joules = [g[f"{place}_joules"] for g in side]
+                found[f"{place}_joules_per_token{suffix}"] = prompts.ratio(joules, list(map(new_tokens, side)))
+        for place in ("host", "device"):
+            if side and all(f"peak_{place}_bytes" in g for g in side):
+                found[f"peak_{place}_bytes{suffix}"] = Metric(value=max(g[f"peak_{place}_bytes"] for g in side))
+    return found
+
+
 PER_PASS = (
     "draft_prefill_seconds", "draft_seconds", "verify_seconds", "overhead_seconds", "overhead_share", "cost_ratio",
 )  # fmt: skip
@@ -364,6 +379,7 @@ def summarize(
         **speeds(prompts, own, baseline, is_baseline=method == "ar"),
         **times(prompts, own, baseline),
         "ar_drift": ar_drift(records),
+        **consumption(prompts, own, baseline),
         **acceptance(prompts, own, verification),
         **scores,
     }

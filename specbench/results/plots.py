@@ -15,17 +15,20 @@ Panel = Callable[[Any], None]  # draws into the axes of a picture
 
 def check_plot(path: Path) -> None:
     """Raises ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
-    figure = pyplot().figure()
-    kinds = figure.canvas.get_supported_filetypes()
-    pyplot().close(figure)
+    kinds = new_figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in kinds:
         raise ConfigError(f"--plot {path}: no kind of picture: end the name in one of .{', .'.join(sorted(kinds))}")
 
 
 def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
-    """Writes the picture; every group holds the rows of one task and one method, a row per subset."""
+    """Writes the picture of rows into a file."""
+    _write(picture_of(groups), path, "; the rows are kept")
+
+
+def picture_of(groups: Sequence[Sequence[Row]]) -> Any:
+    """Returns a figure of matplotlib; every group holds the rows of one task and one method, a row per subset."""
     panels = [[partial(_draw_panel, rows=rows)] for rows in groups]
-    save_picture(panels, path, size=(9, 3.2 * len(groups)), kept="; the rows are kept")
+    return _picture(panels, (9, 3.2 * len(groups)), "")
 
 
 def save_picture(
@@ -37,19 +40,26 @@ def save_picture(
     as wide as its places. `size`: in inches. Raises ConfigError where the file cannot be written; `kept` ends the
     message.
     """
-    figure = pyplot().figure(figsize=size, layout="constrained")
+    _write(_picture(grid, size, title), path, kept)
+
+
+def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: str) -> Any:
+    figure = new_figure(figsize=size, layout="constrained")
+    axes = figure.subplot_mosaic([[id(panel) for panel in row] for row in grid])
+    for panel in dict.fromkeys(panel for row in grid for panel in row):
+        panel(axes[id(panel)])
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _write(figure: Any, path: Path, kept: str) -> None:
+    """Writes a figure into a file. Raises ConfigError where that is not possible."""
     try:
-        axes = figure.subplot_mosaic([[id(panel) for panel in row] for row in grid])
-        for panel in dict.fromkeys(panel for row in grid for panel in row):
-            panel(axes[id(panel)])
-        if title:
-            figure.suptitle(title)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}){kept}") from error
-    finally:
-        pyplot().close(figure)
 
 
 def reach(metrics: Sequence[Metric]) -> list[list[float]]:
@@ -80,12 +90,10 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
 
-def pyplot() -> Any:
-    """Returns matplotlib.pyplot, which draws into files. Raises ConfigError where it is not installed."""
+def new_figure(**options: Any) -> Any:
+    """Returns an empty figure, which is drawn into files; what a notebook shows of other figures stays as it is. Raises
+    ConfigError where matplotlib is not installed."""
     require("matplotlib", "--plot")
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot as found
-
-    return found
+    return Figure(**options)

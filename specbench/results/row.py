@@ -263,8 +263,7 @@ class Row(FilePart):
     intervals: Intervals = INTERVALS  # how those of the metrics were computed
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
-    # of a method that a server ran; other rows lack the key
-    served: RowServing | None = Field(default=None, exclude_if=lambda value: value is None)
+    served: RowServing | None = None  # of a method that a server ran
     warm_up: RowWarmUp | None = None  # null: the records do not have it
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known

@@ -163,6 +163,28 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "part of overhead_seconds: bridges that tokenize texts again, and the search for stop strings; null as above",
     ),
     "other_seconds": ("s, total", "the rest of overhead_seconds: Python, caches, transfers"),
+    "cpu_joules_per_token": (
+        "J/token",
+        "energy of all processor packages (RAPL) during prefill and decoding, other programs included, ÷ new tokens; "
+        "missing where the counters cannot be read",
+    ),
+    "cpu_joules_per_token_ar": ("J/token", "the same for the baseline"),
+    "gpu_joules_per_token": (
+        "J/token",
+        "energy of the target's whole GPUs (NVML) during prefill and decoding ÷ new tokens; missing without such a GPU",
+    ),
+    "gpu_joules_per_token_ar": ("J/token", "the same for the baseline"),
+    "peak_host_bytes": (
+        "bytes",
+        "largest resident memory of the process during an answer, with all models of the run; missing except on Linux",
+    ),
+    "peak_host_bytes_ar": ("bytes", "the same for the baseline"),
+    "peak_device_bytes": (
+        "bytes",
+        "largest memory of tensors on the target's CUDA devices during an answer, with all models that are on them; "
+        "missing without such a device",
+    ),
+    "peak_device_bytes_ar": ("bytes", "the same for the baseline"),
     "overhead_share": ("share", "overhead ÷ decode seconds"),
     "overhead_share_ar": ("share", "the same for the baseline"),
     "cost_ratio": (

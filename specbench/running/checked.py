@@ -9,7 +9,7 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed, missing
-from specbench.core.resources import EMBEDDED
+from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
 from specbench.running.models import TARGET_OPTIONS, parts
@@ -32,7 +32,9 @@ def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. AR comes first, even if it was not requested."""
     servers = None if request.servers is None else served(request, request.servers)
     tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
-    methods = list(servers.methods()) if servers else [load_method(name) for name in unique(["ar", *request.methods])]
+    own = {method.name: method for method in request.own_methods}
+    names = unique(["ar", *request.methods])
+    methods = list(servers.methods()) if servers else [own.get(name) or load_method(name) for name in names]
     if not request.tasks or not (request.methods or servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
@@ -42,6 +44,7 @@ def run_spec(request: Request) -> RunSpec:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
     tasks, methods = with_overrides(tasks, methods, options.overrides)
     check_revisions(options)
+    check_objects(options)
     check_counts(options)
     if options.target is not None:  # a missing target is reported before a missing --drafter
         if options.target.startswith(EMBEDDED):
@@ -117,8 +120,21 @@ def check_revisions(options: RunOptions) -> None:
 
 def check_revision(role: str, name: str, revision: str | None) -> None:
     """Raises ConfigError for a revision of a model that is not on the hub, since it would silently have no effect."""
-    if revision is not None and (name.startswith(EMBEDDED) or is_local(name)):
+    if revision is not None and (name.startswith((EMBEDDED, OBJECT)) or is_local(name)):
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+
+
+def check_objects(options: RunOptions) -> None:
+    """Raises ConfigError for an option that says how the target is loaded, where it is a Python object."""
+    if not (options.target or EMBEDDED).startswith(OBJECT):
+        return
+    for name in ("dtype", "device", "quantize", "device_map"):
+        value = getattr(options, name)
+        if value != getattr(RunOptions, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {value}: has no effect on '{options.target}', which is loaded already: "
+                "leave it out"
+            )
 
 
 def check_counts(options: RunOptions) -> None:

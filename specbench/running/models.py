@@ -12,6 +12,7 @@ from rich.console import Console
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
+from specbench.core.resources import OBJECT
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
@@ -39,6 +40,11 @@ class Models:
     def engine(self, method: MethodSpec) -> RowEngine:
         """Returns the engine that runs the passes of a method."""
         return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
+
+    @property
+    def placement(self) -> str | None:
+        """The devices of the target; None where it is not in this process."""
+        return self.target.placement
 
     def environment(self) -> dict[str, str]:
         """Returns the device, the dtype, the attention and the engine of the passes."""
@@ -133,6 +139,7 @@ def load_drafters(
     checkpoint."""
     load = load or load_model
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
+    device = str(target.device) if target.name.startswith(OBJECT) else spec.device
     loaded: dict[str, CausalLM] = {}
     found: dict[str, CausalLM] = {}
     for part in parts(methods):
@@ -142,7 +149,8 @@ def load_drafters(
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
             with naming_key(part, spec.target):
-                loaded[name] = load(name, revision=revision, dtype=dtype, device=spec.device, engine=target.engine)
+                loaded[name] = load(name, revision=revision, dtype=dtype, device=device, engine=target.engine)
+                check_device(loaded[name], target)
         found[part.name] = loaded[name]
     for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
         names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
@@ -153,6 +161,14 @@ def load_drafters(
             "another engine compares with them",
         )
     return found
+
+
+def check_device(drafter: CausalLM, target: CausalLM) -> None:
+    """Raises ConfigError for a draft model of this process that is on another device than the target."""
+    if drafter.name.startswith(OBJECT) and drafter.device != target.device:
+        raise ConfigError(
+            f"model '{drafter.name}' is on {drafter.device}, and the target on {target.device}: move it there"
+        )
 
 
 def warn_of(model: CausalLM, engine: Engine, meaning: str) -> None:

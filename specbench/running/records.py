@@ -18,6 +18,10 @@ ttft_seconds, draft_prefill_seconds
 decode_seconds              from the first token on
 rule_seconds                part of decode_seconds: verification rules and sampling
 tokenizer_seconds           part of decode_seconds: retokenization and the search for stop strings
+cpu_joules, gpu_joules      of the processor packages and of the target's GPUs during the generation, prefill included;
+                            absent where the machine does not tell
+peak_host_bytes             largest resident memory of the process during the generation; absent where unknown
+peak_device_bytes           largest memory of tensors on the target's CUDA devices; absent without one
 scores, problem             all scores, or the reason why there are none
 decoded_by                  the model that decoded alone, if one did
 warm_up                     of the method, before this process measured the subset: blocks, seconds, steady or not
@@ -191,7 +195,8 @@ def _shown(line: bytes) -> str:
 DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)  # the columns of a step
 
 Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = NonNegative
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Step = Annotated[list[int], Field(min_length=4, max_length=4)]
 Pass = tuple[Count, Seconds]
@@ -248,6 +253,10 @@ class GenerationShape(RecordPart):
     warm_up: WarmUpShape | None = None  # absent from records of earlier versions
     route: str | None = None  # the route that drafted, for a method with routes
     truncated_tokens: Count = 0
+    cpu_joules: NonNegative | None = None
+    gpu_joules: NonNegative | None = None
+    peak_host_bytes: Count | None = None
+    peak_device_bytes: Count | None = None
     score: Finite | None
     scores: dict[str, Finite | None] = Field(default_factory=dict)
     statistics: dict[str, list[Finite]] = Field(default_factory=dict)

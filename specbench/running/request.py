@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.core.resources import EMBEDDED
+from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A user's request for a run, not checked yet. `command`: the command line, which rows keep."""
+    """A user's request for a run, not checked yet. `command`: the command line, which rows keep. `own_methods`: those
+    of `methods` that are neither names of known methods nor files."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
@@ -26,6 +28,8 @@ class Request:
     lm_eval_include: Path | None = None
     servers: Path | None = None
     judging: "Judging | None" = None
+    own_methods: Sequence[MethodSpec] = ()
+    loggers: Sequence[str] = ()
 
     def settings(self) -> dict[str, Any]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two

@@ -10,6 +10,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
+from specbench.models.consumption import Consumption
 from specbench.running.blocks import Block, as_json
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
@@ -101,8 +102,11 @@ def measure(
         ids, num_cut = block_ids(block, selected, [record["methods"][name]["text"] for record in earlier], spec.chat)
         stop = selected.stop_rules(cell.task.generation, cell.context_limit)
         wait()
+        consumption = Consumption(cell.models.placement)
         generation = selected.generate(ids, stop, seed)
+        consumed = consumption.fields()
         results[name] = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected)
+        results[name] |= consumed
         if block.turn:
             results[name]["truncated_tokens"] = num_cut
         if name in warm_ups:

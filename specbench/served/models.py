@@ -50,6 +50,10 @@ class ServedModels(Models):
         speculation = self.spec.servers[name].speculation
         return speculation != "none" and speculation.method in self.servers[name].engine.remembers
 
+    @property
+    def placement(self) -> None:
+        return None
+
     def environment(self) -> dict[str, str]:
         """Returns the conditions of the servers: the first server's, which is AR's."""
         return {

@@ -166,8 +166,8 @@ def named(spec: TaskSpec | MethodSpec) -> str:
 def digest(spec: TaskSpec | MethodSpec) -> str:
     """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in.
 
-    The digest does not depend on title, paper, version, sweep, calibration and the path of the sample; absent and empty
-    values are equal. The digest of a task with subsets is that of all its subsets, each merged over the task.
+    The digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample; absent
+    and empty values are equal. The digest of a task with subsets is that of all its subsets, each merged over the task.
     """
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
@@ -195,6 +195,7 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     """Returns the parts of a spec's model_dump that decide what is measured. It changes mappings in `dump`."""
     meaning = {key: value for key, value in dump.items() if key not in WITHOUT_MEANING}
     (meaning.get("fewshot") or {}).pop("sample", None)
+    (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
         for place in ("path", "checkpoint"):  # every row has the digest of the file itself
             holder.get("drafter", {}).pop(place, None)

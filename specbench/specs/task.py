@@ -31,6 +31,27 @@ def fillable(text: str | None) -> str | None:
     return text if text is None else _known_fields(text)
 
 
+class MirrorSpec(Spec):
+    """Another location of a data set with the same rows. The keys of the layout (`name`, `data_files`,
+    `archive_member`) are the data set's own unless the mirror gives any of them."""
+
+    path: Text
+    """Name of the data set, such as openai/gsm8k."""
+    revision: Text = "main"
+    """Branch, tag or commit."""
+    name: str | None = None
+    """Configuration."""
+    data_files: str | None = None
+    """Files of the split, with wildcards if needed."""
+    archive_member: str | None = None
+    """File inside the zip archive that data_files names."""
+
+    @field_validator("path", "name", "data_files", "archive_member")
+    @classmethod
+    def _fillable(cls, text: str | None) -> str | None:
+        return fillable(text)
+
+
 class DatasetSpec(Spec):
     """The data set on the hub. All keys except `split` and `revision` may contain {task}, {subset} and {split}."""
 
@@ -50,6 +71,8 @@ class DatasetSpec(Spec):
     """Maximum number of rows, from the beginning, after the reader has dropped some."""
     last_rows: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of rows, from the end, after the reader has dropped some."""
+    mirrors: tuple[MirrorSpec, ...] = ()
+    """Other locations with the same rows. They are tried in turn when the data set cannot be read."""
 
     @field_validator("path", "name", "data_files", "archive_member")
     @classmethod
@@ -63,6 +86,16 @@ class DatasetSpec(Spec):
         if self.first_rows and self.last_rows:
             raise ConfigError("dataset.last_rows: dataset.first_rows is given too: delete one of the two keys")
         return self
+
+    def locations(self) -> list["DatasetSpec"]:
+        """Returns the data set without its mirrors, and each mirror as a data set."""
+        alone = self.model_copy(update={"mirrors": ()})
+        layout = ("name", "data_files", "archive_member")
+        places = []
+        for mirror in self.mirrors:
+            keys = ("path", "revision", *(layout if any(getattr(mirror, key) for key in layout) else ()))
+            places.append(alone.model_copy(update={key: getattr(mirror, key) for key in keys}))
+        return [alone, *places]
 
 
 class LocalSpec(Spec):

@@ -10,7 +10,7 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.local_files import Row
 from specbench.tasks.prompts import NO_SHOTS, FewshotInfo, load_fewshot, reference_of, render, sample_prefix, turns_of
 from specbench.tasks.scoring.contract import Reference
-from specbench.tasks.sources import NoRows, open_source, rows_of
+from specbench.tasks.sources import NoRows, Source, open_source, rows_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,12 @@ def load_examples(
         made: TaskData = make_examples(data=data, limit=limit, **chosen.scorer.options)
         return made
     place = data or ("sample" if use_sample else "hub")
-    source = open_source(task, subset, place, num_subsets)
+    return examples_from(task, subset, open_source(task, subset, place, num_subsets), place, limit)
+
+
+def examples_from(task: TaskSpec, subset: str, source: Source, place: str, limit: int | None) -> TaskData:
+    """Returns the first `limit` examples that the rows of a source make. `place`: where few-shot examples come from."""
+    chosen = task.subset(subset)
     shots = load_fewshot(task, subset, place)
     rows = list(islice(source.limited(rows_of(chosen, source)), limit))
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))

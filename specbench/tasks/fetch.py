@@ -1,6 +1,7 @@
 """Downloads the files of tasks from the hub before a run."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich.console import Console
 
@@ -22,13 +23,9 @@ def fetch_tasks(
 
     Raises ConfigError for an unknown task or subset, a task that is not on the hub, and any failure of the hub.
     """
-    tasks, _ = with_overrides([load_task(name) for name in dict.fromkeys(names)], [], overrides)
+    tasks = load_chosen(names, subsets, overrides)
     if not tasks:
         raise ConfigError("--task is empty: name at least one")
-    known = {name for task in tasks for name in task.subset_names}
-    for name in subsets or ():
-        if name not in known:
-            raise ConfigError(f"--subset {name}: none of the tasks has it: {nearest(name, known)}")
     wanted: dict[DatasetSpec, str] = {}
     for task in tasks:
         for subset in task.subset_names:
@@ -37,7 +34,17 @@ def fetch_tasks(
     for dataset, name in wanted.items():
         _refuse_streamed(dataset, name)
     for dataset, name in wanted.items():
-        yield f"{name}: {fetch_place(dataset, console)}"
+        yield f"{name}: {hub.first_that_works(dataset, partial(fetch_place, console=console))}"
+
+
+def load_chosen(names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str]) -> list[TaskSpec]:
+    """Returns the tasks with their overrides. Raises ConfigError for an unknown task, key, or subset of all of them."""
+    tasks, _ = with_overrides([load_task(name) for name in dict.fromkeys(names)], [], overrides)
+    known = {name for task in tasks for name in task.subset_names}
+    for name in subsets or ():
+        if name not in known:
+            raise ConfigError(f"--subset {name}: none of the tasks has it: {nearest(name, known)}")
+    return tasks
 
 
 def _refuse_streamed(dataset: DatasetSpec, name: str) -> None:

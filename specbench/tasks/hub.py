@@ -3,18 +3,25 @@ more is downloaded than used."""
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.specs.task import DatasetSpec
+from specbench.specs.task import DatasetSpec, MirrorSpec
 from specbench.tasks.local_files import RemoteFile, member_rows
 from specbench.tasks.local_files import read_rows as read_file
+
+T = TypeVar("T")
+Place = TypeVar("Place", DatasetSpec, MirrorSpec)
+
+
+class HubError(ConfigError):
+    """The hub did not give a file. `__cause__` is the error of the hub's client."""
 
 
 def key(dataset: DatasetSpec) -> str:
@@ -56,7 +63,7 @@ def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) 
 def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size.
 
-    Raises ConfigError if no file has the name in the task, and whatever the hub's client raises.
+    Raises HubError if no file has the name in the task, and whatever the hub's client raises.
     """
     import huggingface_hub
 
@@ -65,7 +72,7 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
     names = [n for n in sizes if _matches(n, dataset.data_files)] if dataset.data_files else _of_split(dataset, commit)
     if not names:
-        raise ConfigError(
+        raise HubError(
             f"dataset '{dataset.path}' (revision {commit}) has no file '{dataset.data_files or dataset.split}': "
             "correct the key dataset.data_files, or run with files of your own (specbench run --data FOLDER)"
         )
@@ -103,15 +110,37 @@ def _note_path(dataset: DatasetSpec) -> Path:
 
 TIMEOUT_SECONDS = 10
 WITHOUT_HUB = "give local files with --data FOLDER, or use --data sample"
-TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+# `datasets` would guess quotes, numbers and missing values of tables, and refuses files beside a loading script.
+READ_HERE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl")
 
 
 def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
     """Returns the place of one subset, with its fields filled in."""
     fields = {"task": task, "subset": subset, "split": dataset.split}
-    keys = ("path", "name", "data_files", "archive_member")
-    texts = {key: text.format(**fields) for key in keys if (text := getattr(dataset, key)) is not None}
-    return dataset.model_copy(update=texts)
+
+    def fill(place: Place) -> Place:
+        keys = ("path", "name", "data_files", "archive_member")
+        return place.model_copy(
+            update={key: text.format(**fields) for key in keys if (text := getattr(place, key)) is not None}
+        )
+
+    return fill(dataset).model_copy(update={"mirrors": tuple(map(fill, dataset.mirrors))})
+
+
+def first_that_works(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
+    """Returns what `read` makes of the data set, or else of the first of its mirrors that it can read.
+
+    Raises ConfigError with the problems of all locations.
+    """
+    problems: list[ConfigError] = []
+    for place in dataset.locations():
+        try:
+            return read(place)
+        except ConfigError as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    raise ConfigError("; mirror: ".join(map(str, problems))) from problems[0]
 
 
 def location(dataset: DatasetSpec) -> str:
@@ -140,24 +169,26 @@ def resolve_revision(dataset: DatasetSpec) -> str:
     return info.sha or dataset.revision
 
 
-def read_rows(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
-    """Yields all rows of one split at a commit. Downloads a zip, and files of which the last rows are requested."""
-    paths = fetched_paths(dataset, commit)
+def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> Iterator[dict[str, Any]]:
+    """Yields all rows of one split at a commit. Downloads a zip, and files of which the last rows are requested, or
+    with `downloads` off no whole file."""
+    paths: Sequence[Path | RemoteFile] = fetched_paths(dataset, commit)
     try:
-        if not paths and (dataset.archive_member or dataset.last_rows is not None):
+        if not paths and downloads and (dataset.archive_member or dataset.last_rows is not None):
             paths = [download(dataset, commit, name) for name in _names(dataset, commit)]
+        elif not paths and (dataset.archive_member or (dataset.data_files or "").endswith(READ_HERE)):
+            paths = [RemoteFile(f"datasets/{dataset.path}@{commit}/{name}") for name in _names(dataset, commit)]
         if dataset.archive_member:
             yield from member_rows(paths[0], dataset.archive_member)
         elif paths:
             for path in paths:
                 yield from read_file(path)
-        elif (dataset.data_files or "").endswith(TABLES):  # `datasets` would guess quotes, numbers and missing values
-            for name in _names(dataset, commit):
-                yield from read_file(RemoteFile(f"datasets/{dataset.path}@{commit}/{name}"))
         else:
             yield from _streamed(dataset, commit)
     except ConfigError as error:
-        if isinstance(error.__cause__, OSError) and not paths:  # an error of the connection, not of a file
+        if isinstance(error.__cause__, OSError) and not any(
+            isinstance(path, Path) for path in paths
+        ):  # an error of the connection, not of a file
             raise failure(dataset, error.__cause__, commit) from error
         raise
     except Exception as error:
@@ -189,14 +220,12 @@ def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
     )
 
 
-def failure(
-    dataset: DatasetSpec, error: Exception, commit: str | None = None, way_out: str = WITHOUT_HUB
-) -> ConfigError:
+def failure(dataset: DatasetSpec, error: Exception, commit: str | None = None, way_out: str = WITHOUT_HUB) -> HubError:
     """Returns the error of a failure of the hub, with an alternative without it."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
     if "gated" in f"{type(error).__name__} {error}".lower():
         way_out = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {way_out}"
-    return ConfigError(
+    return HubError(
         f"dataset '{dataset.path}' (revision {commit or dataset.revision}) could not be read from the hub: "
         f"{type(error).__name__}: {reason[:200]}: {way_out}"
     )

@@ -30,11 +30,16 @@ class RemoteFile:
     def suffix(self) -> str:
         return f".{self.name.rpartition('.')[2]}"
 
-    def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
-        """Opens it as unpacked text. Raises what the hub's client raises."""
+    def open_bytes(self) -> IO[bytes]:
+        """Opens it for reading from any position. Raises what the hub's client raises."""
         import huggingface_hub
 
-        raw = huggingface_hub.HfFileSystem().open(self.path, "rb")
+        opened: IO[bytes] = huggingface_hub.HfFileSystem().open(self.path, "rb")
+        return opened
+
+    def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
+        """Opens it as unpacked text. Raises what the hub's client raises."""
+        raw = self.open_bytes()
         return io.TextIOWrapper(gzip.open(raw) if self.suffix == ".gz" else raw, encoding=encoding, newline=newline)
 
     def __str__(self) -> str:
@@ -216,10 +221,11 @@ def _table_rows(
         raise ConfigError(f"{path}, line {table.line_num}: not valid {form}: {error}: correct it") from error
 
 
-def member_rows(archive: Path, member: str) -> Iterator[Row]:
+def member_rows(archive: Path | RemoteFile, member: str) -> Iterator[Row]:
     """Yields the rows of a member of a zip. Raises ConfigError if the zip cannot be read or has no such member."""
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with zipfile.ZipFile(archive if isinstance(archive, Path) else archive.open_bytes()) as opened:
+            opened.filename = str(archive)
             if member not in opened.namelist():
                 raise ConfigError(f"{archive}: has no file '{member}': {nearest(member, opened.namelist())}")
             yield from read_rows(zipfile.Path(opened, member))

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from glob import escape
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,10 +161,16 @@ def _hub(task: TaskSpec, subset: str) -> Source:
     dataset = task.subset(subset).dataset
     if dataset is None:
         raise ConfigError(f"task '{task.name}' has no dataset on the hub: give local files with --data FOLDER")
-    dataset = hub_data.filled(dataset, task.name, subset)
+    return hub_data.first_that_works(hub_data.filled(dataset, task.name, subset), hub_source)
+
+
+def hub_source(dataset: DatasetSpec, downloads: bool = True) -> Source:
+    """Returns the rows of one location on the hub. Raises ConfigError if the first row cannot be read."""
     location = hub_data.location(dataset)
     commit = hub_data.resolve_revision(dataset)
-    return Source("hub", location, commit, _placed(location, hub_data.read_rows(dataset, commit)), dataset)
+    rows = hub_data.read_rows(dataset, commit, downloads=downloads)
+    first = list(islice(rows, 1))
+    return Source("hub", location, commit, _placed(location, chain(first, rows)), dataset)
 
 
 def _placed(place: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:

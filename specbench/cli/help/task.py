@@ -53,7 +53,7 @@ def task_help(task: TaskSpec, call: str) -> TaskHelp:
         prompt_of=place, prompt=prompt, reference=reference, generation=part.generation.model_dump(),
         scorer=part.scorer.model_dump() if part.scorer else None,
         scorer_text=prose(part.scorer.factory) if part.scorer else "",
-        hub=part.dataset.model_dump(exclude_none=True) if part.dataset else None,
+        hub=part.dataset.model_dump(exclude_none=True, exclude_defaults=True) if part.dataset else None,
         local=[*part.local.files, *aligned], has_sample=task.has_sample, commands=commands(task, call),
     )  # fmt: skip
 

@@ -102,6 +102,56 @@ def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extra
     return f"{head}\n\n{code if block is not None else without_sentences(code)}"
 
 
+RUN_SCRIPT, CALL_METHOD = "run_script", "call_method"
+MODULES = (
+    "bisect",
+    "collections",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "random",
+    "re",
+    "string",
+    "sys",
+    "typing",
+)
+STARRED = (
+    "bisect",
+    "collections",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "typing",
+)  # as LiveCodeBench imports them
+PRELUDE = "\n".join([f"import {', '.join(MODULES)}", *(f"from {name} import *" for name in STARRED)])
+SCRIPT = f"""
+def _run():
+    names = {{"__name__": "__main__"}}
+    exec({PRELUDE!r}, names)
+    exec(compile(SOURCE, "answer", "exec"), names)
+    return names
+
+def {RUN_SCRIPT}(given):
+    import io, sys
+    written, before = io.BytesIO(), (sys.stdin, sys.stdout)
+    output = io.TextIOWrapper(written)
+    sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(given.encode())), output
+    try:
+        _run()
+    except SystemExit:
+        pass
+    finally:
+        sys.stdin, sys.stdout = before
+    output.flush()
+    return written.getvalue().decode()
+
+def {CALL_METHOD}(name, arguments):
+    return getattr(_run()["Solution"](), name)(*arguments)
+"""
+
+
 @dataclass(frozen=True)
 class CodeScorer(Scorer):
     """Scores programs. One answer has only a pass@1; the pass@k of a problem comes from all its answers
@@ -110,6 +160,7 @@ class CodeScorer(Scorer):
     names: tuple[str, ...]
     limits: Limits
     extract: Extract
+    script: bool = False
     combines_samples = True
 
     def __call__(self, text: str, reference: Reference) -> Score:
@@ -142,7 +193,9 @@ class CodeScorer(Scorer):
         if not reference.get("test", "").strip():
             raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
         prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
-        program = program_of(text, prefix, name or None, self.extract)
+        program = program_of(text, prefix, None if self.script else name or None, self.extract)
+        if self.script:
+            program = f"SOURCE = {program!r}\n{SCRIPT}"
         return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
 
 
@@ -159,16 +212,19 @@ def code(
     timeout_seconds: float = 10.0,
     memory_mib: int = 512,
     extract: Extract = "auto",
+    script: Literal[True] | None = None,
 ) -> CodeScorer:
     """pass@k by execution, which is off without `--allow-code-execution`: then an answer has no value.
 
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
-    answer continues; `entry_point`, the function's name. `timeout_seconds`, `memory_mib`: limits of one program. Raises
-    ConfigError for options out of range and for a reference of another type.
+    answer continues; `entry_point`, the function's name. `script: true`: the answer is a whole program, which each call
+    of the tests runs anew: `run_script(text)` returns what it prints for a standard input, `call_method(name,
+    arguments)` what a method of its class `Solution` returns. `timeout_seconds`, `memory_mib`: limits of one
+    program. Raises ConfigError for options out of range and for a reference of another type.
     """
     numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
     for option, value in numbers.items():
         if not 0 < value < inf:
             raise ConfigError(f"scorer code: {option} = {value}: must be positive and finite")
     names = tuple(f"pass@{number}" for number in sorted({1, *k}))
-    return CodeScorer(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract)
+    return CodeScorer(names, Limits(timeout_seconds=timeout_seconds, memory_mib=memory_mib), extract, bool(script))

@@ -1,0 +1,268 @@
+"""The Python interface: what the commands `run`, `compare` and `check` do, with models and methods that may be objects.
+
+    import specbench
+
+    results = specbench.run("mgsm", "sd", limit=8)
+    results = specbench.run("mgsm", specbench.Method(my_drafter), target=(model, tokenizer), data="sample")
+
+A mistake raises `specbench.ConfigError`, whose message is one line.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from pydantic import create_model
+
+from specbench.core.console import INTERRUPTED, PlainConsole, stderr
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
+from specbench.results.shown import CheckedRuns, ComparedRuns, Results
+from specbench.specs.components import Spec, build
+from specbench.specs.method import MethodSpec
+from specbench.specs.run_options import RunOptions
+
+HINTS = get_type_hints(RunOptions)
+Options = create_model(  # type: ignore[call-overload]
+    "Options", __base__=Spec, **{field.name: (HINTS[field.name], field.default) for field in fields(RunOptions)}
+)
+
+
+class Model(NamedTuple):
+    """A loaded transformers model and its tokenizer. `name`: as rows show it; that of its class if empty."""
+
+    model: Any
+    tokenizer: Any
+    name: str = ""
+
+
+ModelLike = str | Path | Model | tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method whose drafter or verification rule may be a Python object.
+
+    drafter: the name of a drafter, or a mapping as in YAML; or one of these:
+        a function of the token ids so far and a number, which returns at most so many tokens that may follow;
+        a `specbench.decoding.drafters.Drafter`; a factory of one, as in a plug-in (a class, or a declared function).
+    rule: the same; the function is called as `rule(proposal, target, generator)`, and returns a `Verification` or
+        (num_accepted, next_token); the object is a `specbench.decoding.verification.VerificationRule`.
+    name: as rows show it; made of the names of the objects if empty.
+    lossless: whether a rule that is a function or an object keeps the target's distribution; a factory declares it.
+
+    Rows hold a digest of the code and the state that the objects have now, so that changed code is another method.
+    """
+
+    drafter: Any = "model"
+    rule: Any = "rejection"
+    num_draft_tokens: int = 5
+    bridge: str | Mapping[str, Any] = "shared"
+    name: str = ""
+    lossless: bool = False
+
+    @cached_property
+    def spec(self) -> MethodSpec:
+        """The specification of the method. Raises ConfigError for parts that do not fit each other."""
+        from specbench.decoding.python_parts import drafter_factory, rule_factory
+        from specbench.specs.catalogue import method_names
+
+        drafts = DrafterFeatures(provides=frozenset({"probs"}))
+        judges = RuleFeatures(lossless=self.lossless)
+        drafter = _component(DRAFTERS, "type", self.drafter, drafter_factory, drafts)
+        verification = _component(RULES, "rule", self.rule, rule_factory, judges)
+        parts = [part for part in (self.drafter, self.rule) if not isinstance(part, str | Mapping)]
+        name = (
+            self.name or "-".join(map(_label, parts)) or "-".join([next(iter(drafter.values())), verification["rule"]])
+        )
+        if name in method_names():
+            raise ConfigError(f"method '{name}': a built-in method has this name: give another one")
+        data = {
+            "name": name, "version": 1, "title": f"{name}, from Python", "drafter": drafter,
+            "verification": verification, "num_draft_tokens": self.num_draft_tokens,
+        }  # fmt: skip
+        bridge = {} if self.bridge == "shared" else {"bridge": self.bridge}
+        return build(MethodSpec, {**data, **bridge}, prefix=f"method '{name}': ")
+
+
+def _component(
+    registry: Registry[..., Any], key: str, part: Any, factory_of: Callable[[Any], Callable[..., Any]], default: Any
+) -> dict[str, Any]:
+    """Returns a component as YAML writes it; one that is an object is registered. `default`: its features where it
+    declares none."""
+    if isinstance(part, str | Mapping):
+        return {key: part} if isinstance(part, str) else dict(part)
+    from specbench.models.objects import object_digest
+
+    factory = part if registry.is_declared(part) else factory_of(part)
+    return {key: registry.add_object(f"{_label(part)}-{object_digest(part)}", factory, default)}
+
+
+def _label(part: Any) -> str:
+    """Returns the name of a function or class, or of the class of an object."""
+    name = getattr(part, "__name__", type(part).__name__)
+    return re.sub(r"[^A-Za-z0-9_.-]+", "", name).lstrip("_.-") or "object"
+
+
+def run(
+    task: str | Sequence[str], method: str | Method | Sequence[str | Method], *, target: ModelLike | None = None,
+    drafter: ModelLike | None = None, output: str | Path | None = None, leaderboard: str | Path | None = None,
+    lm_eval_include: str | Path | None = None, judge: str | None = None, judge_base_url: str | None = None,
+    quiet: bool = False, **options: Any,
+) -> Results:  # fmt: skip
+    """Measures methods and AR on tasks, as `specbench run` does; the same call resumes an interrupted run.
+
+    task, method: names or YAML files, separated by commas or in a list; a method may be a `Method`.
+    target, drafter: hub ids, folders, `embedded:NAME`; or a loaded transformers model with its tokenizer, as a pair or
+        as a `Model`. It is measured on its device and in its dtype, and its rows hold a digest of its weights.
+    output: folder of the run; leaderboard: file that the rows are merged into; quiet: prints no progress.
+    options: the fields of `RunOptions`, which are the options of `specbench run`, such as limit=8, data="sample",
+        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}.
+
+    Raises ConfigError for bad input. The rows of an interrupted call are measured by the next one.
+    """
+    from specbench.results.execute import execute
+    from specbench.running.request import Request
+
+    models = {"target": _named_model(target, ""), "drafter": _named_model(drafter, _name_of(target))}
+    chosen = _run_options({**options, **models})
+    methods = [method] if isinstance(method, str | Method) else list(method)
+    own = [each.spec for each in methods if isinstance(each, Method)]
+    names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else _split(each))]
+    tasks = [name for each in ([task] if isinstance(task, str) else task) for name in _split(each)]
+    judging = None
+    if judge is not None or judge_base_url is not None:
+        from specbench.tasks.judge.judgements import judging_of
+
+        judging = judging_of(judge, judge_base_url, None, False)
+    places = {"output": output, "leaderboard": leaderboard, "lm_eval_include": lm_eval_include}
+    paths = {name: None if place is None else Path(place) for name, place in places.items()}
+    command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
+    request = Request(tasks, names, chosen, command, judging=judging, own_methods=own, **paths)
+    console = stderr
+    if quiet:
+        console = PlainConsole(stderr=True)
+        console.quiet = True
+    with _restored_process(chosen, [target, drafter]):
+        outcome = execute(request, console)
+    return Results(outcome, outcome.records.parent)
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _name_of(given: ModelLike | None) -> str:
+    """Returns the name of a model that is an object; an empty one for others."""
+    if given is None or isinstance(given, str | Path):
+        return ""
+    return Model(*given).name or type(given[0]).__name__
+
+
+def _named_model(given: ModelLike | None, taken: str) -> str | None:
+    """Returns the name by which a model is loaded. `taken`: a name that another model has."""
+    if given is None or isinstance(given, str | Path):
+        return None if given is None else str(given)
+    from specbench.models.objects import add_model
+
+    name = _name_of(given)
+    return add_model(given[0], given[1], f"{name}-drafter" if name == taken else name)
+
+
+def _run_options(given: Mapping[str, Any]) -> RunOptions:
+    """Returns the options of a run. Raises ConfigError for an unknown one, and for a value of a wrong type."""
+    values: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    if isinstance(values.get("subsets"), str):
+        values["subsets"] = _split(values["subsets"])
+    overrides = values.get("overrides")
+    if isinstance(overrides, Mapping):
+        values["overrides"] = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in overrides.items()]
+    checked = build(Options, values)
+    return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})
+
+
+@contextmanager
+def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterator[None]:
+    """Restores what a run changes in this process: torch's threads, the permission to run programs, and the modes and
+    the forward functions of the models. An interrupt stays a KeyboardInterrupt."""
+    import torch
+
+    from specbench.tasks.sandbox import run as permission
+
+    parts = [part for each in models if isinstance(each, tuple) for part in each[0].modules()]
+    states = [(part.training, vars(part).get("forward")) for part in parts]
+    threads, allowed = torch.get_num_threads(), permission.allowed()
+    permission.allow(options.allow_code_execution)
+    try:
+        yield
+    except SystemExit as stop:
+        raise (KeyboardInterrupt if stop.code == INTERRUPTED else stop) from None
+    finally:
+        permission.allow(allowed)
+        torch.set_num_threads(threads)
+        for part, (is_training, forward) in zip(parts, states, strict=True):
+            part.training = is_training
+            vars(part).pop("forward", None)  # a recurrent layer gets another one for its measured passes
+            if forward is not None:
+                part.forward = forward
+
+
+run.__signature__ = signature(run).replace(  # type: ignore[attr-defined]
+    parameters=[
+        *(each for each in signature(run).parameters.values() if each.kind is not Parameter.VAR_KEYWORD),
+        *(Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=HINTS[field.name])
+          for field in fields(RunOptions) if field.name not in ("target", "drafter")),
+    ]
+)  # fmt: skip
+
+
+def load(path: str | Path) -> Results:
+    """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
+    from specbench.results.comparison_input import read_path
+    from specbench.results.execute import RunOutcome
+
+    found = read_path(str(path), Path(path))
+    return Results(RunOutcome(found.rows, found.file.parent / "records.jsonl", found.file), Path(path))
+
+
+def compare(
+    first: Results | str | Path, second: Results | str | Path, *, task: str = "", subset: str = "",
+    filters: Sequence[str] = (),
+) -> ComparedRuns:  # fmt: skip
+    """Compares two runs, methods or rows, as `specbench compare` does: configuration, then paired changes of metrics.
+
+    first, second: results, or paths as PATH, PATH:METHOD or FILE:NUMBER of a row. task, subset: names, separated by
+    commas; filters: KEY=VALUE that rows of both must have.
+    """
+    from specbench.results.compare import compare as compared
+    from specbench.results.comparison_input import read_input, select_rows
+
+    inputs = [read_input(_path_of(each), filters) for each in (first, second)]
+    return ComparedRuns(**vars(compared(*(select_rows(each, _split(task), _split(subset)) for each in inputs))))
+
+
+def check(
+    baseline: Results | str | Path, candidate: Results | str | Path, *, max_regression: float = 0.03,
+    ignore: Sequence[str] = (),
+) -> CheckedRuns:  # fmt: skip
+    """Checks whether a run is worse than a baseline, as `specbench check` does.
+
+    baseline, candidate: results, or paths as PATH or PATH:METHOD. max_regression: how far a speed-up may fall (0.03:
+    3 %). ignore: conditions that may differ (attention, device, dtype, target, versions).
+    """
+    from specbench.results.check import check as checked
+
+    if not 0 <= max_regression < 1:
+        raise ConfigError(f"max_regression = {max_regression}: give a share from 0 to below 1, such as 0.03")
+    return CheckedRuns(**vars(checked(_path_of(baseline), _path_of(candidate), max_regression, list(ignore))))
+
+
+def _path_of(given: Results | str | Path) -> str:
+    return str(given.path if isinstance(given, Results) else given)

@@ -1,0 +1,148 @@
+"""Energy by the counters of the machine (RAPL of processors, NVML of GPUs), and peak memory; None where unknown."""
+
+import ctypes
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Self
+
+import torch
+
+RAPL = Path("/sys/class/powercap")
+PROCESS = Path("/proc/self")
+SECONDS = 10.0  # between two readings
+MAX_WATTS = 1000.0  # of one package: above any real power
+
+EnergyCounter = tuple[int, int]  # microjoules so far, and the value at which the counter wraps around
+
+
+class ProcessorEnergy:
+    """The energy of all processor packages since the object was created, including other programs.
+
+    A counter wraps around at its range, at full load within minutes. Inside `with` a thread therefore reads the
+    counters every few seconds. If a counter may have wrapped around unseen, the energy is unknown from then on.
+    """
+
+    def __init__(self, folder: Path = RAPL, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._joules, self._last, self._read_at = 0.0, package_counters(folder), clock()
+        self._lock, self._stopped, self._thread = Lock(), Event(), Thread(target=self._keep_reading, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._last is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def joules(self) -> float | None:
+        """Returns the energy so far; None if the counters cannot be read or were not read for too long."""
+        with self._lock:
+            now, found, last = self._clock(), package_counters(self._folder), self._last
+            self._last = None
+            if last is None or found is None or found.keys() != last.keys():
+                return None
+            most = (now - self._read_at) * MAX_WATTS * 1e6
+            if any(most >= limit for _, limit in found.values()):
+                return None
+            self._joules += sum(energy_between(last[name], found[name]) for name in found) / 1e6
+            self._last, self._read_at = found, now
+            return self._joules
+
+    def _keep_reading(self) -> None:
+        while not self._stopped.wait(SECONDS) and self.joules() is not None:
+            pass
+
+
+def energy_between(before: EnergyCounter, after: EnergyCounter) -> int:
+    """Returns the microjoules between two readings of one counter that wrapped around at most once."""
+    count, limit = after
+    return count - before[0] if count >= before[0] else count - before[0] + limit
+
+
+def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
+    """Returns the counter of every processor package by its zone; None if there is none or one cannot be read. Other
+    zones are parts of a package (core, dram) or contain all packages (psys)."""
+    try:
+        found = {
+            zone.name: (int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
+            for zone in folder.glob("intel-rapl:*")
+            if (zone / "name").read_text().startswith("package-")
+        }
+    except (OSError, ValueError):
+        return None
+    return found or None
+
+
+def gpu_joules(device: torch.device) -> float | None:
+    """Returns the energy of a GPU since its driver was loaded; None if NVML does not report it."""
+    if device.type != "cuda":
+        return None
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        handle, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
+        properties = torch.cuda.get_device_properties(device)
+        uuid = f"GPU-{properties.uuid}".encode()
+        problem = (
+            nvml.nvmlInit_v2()
+            or nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle))
+            or nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
+        )
+    except (OSError, AttributeError, RuntimeError):
+        return None
+    return None if problem else millijoules.value / 1000
+
+
+class Consumption:
+    """The energy and the peak memory of one generation, from the creation of the object to `fields`.
+
+    The energy is that of the whole machine, so other programs count too. `placement`: the devices of the target, such
+    as "cpu" or "cuda:0+cuda:1"; None: it is a server's, of which nothing is known.
+    """
+
+    def __init__(self, placement: str | None) -> None:
+        self._is_here = placement is not None
+        placement = placement or ""
+        self._gpus = [torch.device(name) for name in placement.split("+") if name.startswith("cuda")]
+        for device in self._gpus:
+            torch.cuda.reset_peak_memory_stats(device)
+        self._resets_peak = reset_peak_resident_bytes()
+        self._joules = list(map(gpu_joules, self._gpus))
+        self._processors = ProcessorEnergy()
+
+    def fields(self) -> dict[str, float | int]:
+        """Returns the known ones of cpu_joules, gpu_joules, peak_host_bytes and peak_device_bytes. Call it when the
+        devices have finished."""
+        if not self._is_here:
+            return {}
+        ends = list(map(gpu_joules, self._gpus))
+        used = [b - a for a, b in zip(self._joules, ends, strict=True) if a is not None and b is not None]
+        found = {
+            "cpu_joules": self._processors.joules(),
+            "gpu_joules": sum(used) if self._gpus and len(used) == len(self._gpus) else None,
+            "peak_host_bytes": peak_resident_bytes() if self._resets_peak else None,
+            "peak_device_bytes": sum(map(torch.cuda.max_memory_allocated, self._gpus)) if self._gpus else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def reset_peak_resident_bytes() -> bool:
+    """Makes the peak of this process's resident memory its present value. Returns whether the system can, as Linux
+    can."""
+    with suppress(OSError):
+        (PROCESS / "clear_refs").write_text("5")
+        return True
+    return False
+
+
+def peak_resident_bytes() -> int | None:
+    """Returns the largest resident memory of this process since the last reset; None if the system does not tell."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (PROCESS / "status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return None

@@ -1,0 +1,136 @@
+"""Models that are Python objects of this process, known as `object:NAME`, and digests that tell objects apart."""
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.core.digests import json_digest
+from specbench.core.errors import ConfigError
+from specbench.core.registry import ELSEWHERE
+from specbench.core.resources import OBJECT
+from specbench.models.causal_lm import CausalLM
+
+_MODELS: dict[str, tuple[Callable[[], Any], Any]] = {}  # network and tokenizer by name
+
+
+def add_model(network: Any, tokenizer: Any, name: str) -> str:
+    """Makes a transformers model of this process known to `load_model` while it lives; returns its name there.
+
+    Raises ConfigError for an object that is no causal language model of transformers, and for one that is no tokenizer.
+    """
+    if not isinstance(network, torch.nn.Module) or not hasattr(network, "config"):
+        raise ConfigError(
+            f"model '{name}' is a {type(network).__name__}: give a transformers model and its tokenizer, or a name"
+        )
+    if not callable(getattr(tokenizer, "get_vocab", None)):
+        raise ConfigError(f"model '{name}': a {type(tokenizer).__name__} is no tokenizer of transformers: give one")
+    if torch.device("meta") in {parameter.device for parameter in network.parameters()}:
+        raise ConfigError(f"model '{name}' has no weights (it is on the device meta): load them")
+    _MODELS[OBJECT + name] = weakref.ref(network), tokenizer
+    return OBJECT + name
+
+
+def object_model(name: str) -> CausalLM:
+    """Returns the model of a name. Its revision is a digest of configuration, code, weights and tokenizer.
+
+    Raises ConfigError if this process does not have it any more.
+    """
+    known, tokenizer = _MODELS.get(name, (lambda: None, None))
+    network: Any = known()
+    if network is None:
+        raise ConfigError(f"model '{name}': {ELSEWHERE}")
+    network.eval()
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = backend.to_str() if backend is not None else json_digest(tokenizer.get_vocab())
+    return CausalLM(
+        network, tokenizer, name, f"local-{object_digest([network, words, getattr(tokenizer, 'chat_template', None)])}"
+    )
+
+
+LIBRARIES = {"torch", "transformers", "specbench", "numpy", *sys.stdlib_module_names} - {"__main__"}
+UNUSED = ("__module__", "__doc__", "__firstlineno__")  # members of a class that change nothing
+PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+
+def object_digest(value: Any) -> str:
+    """Returns 12 hex digits over the code and the state of an object: of functions, classes and their instances, of
+    tensors, networks and containers. Code of LIBRARIES counts by its name, since rows hold their versions."""
+    state = sha256()
+    for part in _parts(value, {}):
+        state.update(part)
+    return state.hexdigest()[:12]
+
+
+def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
+    """Yields the bytes that an object's digest is made of. `seen`: the objects that are read already, which are read
+    once, by their id; they are kept, since another object could get the id of one that is gone."""
+    yield type(value).__qualname__.encode() + b"("
+    if isinstance(value, PLAIN):
+        yield repr(value).encode()
+    elif id(value) not in seen:
+        seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            yield f"{value.dtype} {tuple(value.shape)}".encode()
+            yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        else:
+            for part in _contents(value):
+                yield from _parts(part, seen)
+    yield b")"
+
+
+def _contents(value: Any) -> list[Any]:
+    """Returns the objects that an object consists of."""
+    if isinstance(value, torch.nn.Module):
+        tensors = chain(value.named_parameters(), value.named_buffers())
+        config = getattr(value, "config", None)
+        settings = {} if config is None else {**config.to_dict(), "_name_or_path": None}
+        return [settings, dict.fromkeys(type(part) for part in value.modules()), *tensors]
+    if isinstance(value, Mapping):
+        return [*chain.from_iterable(value.items())]
+    if isinstance(value, list | tuple):
+        return [*value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(object_digest, value))
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, types.ModuleType):
+        file = None if _is_library(value.__name__) else getattr(value, "__file__", None)
+        return [value.__name__, *([Path(file).read_bytes()] if file else [])]
+    if isinstance(value, types.CodeType):
+        return [value.co_code, value.co_consts, value.co_names]
+    if isinstance(value, types.FunctionType | type):
+        return _code(value)
+    return [type(value), dict(getattr(value, "__dict__", {}))]
+
+
+def _code(value: Any) -> list[Any]:
+    """Returns what a function or a class consists of: code, defaults, what it encloses, and what it uses of its
+    module."""
+    name = f"{value.__module__}.{value.__qualname__}"
+    if _is_library(value.__module__):
+        return [name]
+    if isinstance(value, type):
+        members = [
+            (key, getattr(member, "__func__", member)) for key, member in vars(value).items()
+            if not isinstance(member, types.GetSetDescriptorType) and key not in UNUSED
+        ]  # fmt: skip
+        return [name, value.__bases__, members]
+    used = [value.__globals__[key] for key in value.__code__.co_names if key in value.__globals__]
+    enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
+    return [value.__code__, value.__defaults__, value.__kwdefaults__, enclosed, used]
+
+
+def _is_library(module: object) -> bool:
+    return str(module).partition(".")[0] in LIBRARIES

@@ -1,0 +1,166 @@
+"""Loggers: they send the numbers of a run to an experiment tracker while it measures (`specbench run --log`)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from specbench.core.console import say
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import LOGGERS
+from specbench.results.row import Row
+
+
+class RunLogger(Protocol):
+    """Takes the numbers of one run. `start` is called first and `finish` last."""
+
+    def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None: ...
+    def log(self, values: Mapping[str, float], step: int) -> None: ...
+    def finish(self) -> None: ...
+
+
+def make_loggers(names: Sequence[str]) -> list[RunLogger]:
+    """Returns the loggers. Raises ConfigError for an unknown one, and for one whose package is not installed."""
+    for name in names:
+        if name not in LOGGERS.names():
+            raise ConfigError(f"--log {name}: {nearest(name, LOGGERS.names())}")
+    return [LOGGERS.get(name)() for name in dict.fromkeys(names)]
+
+
+def package(name: str, extra: str) -> Any:
+    """Returns a package. Raises ConfigError that says how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        install = f"pip install 'specbench-lm[{extra}]'"
+        raise ConfigError(f"--log {extra}: its package cannot be imported ({error}): {install}") from error
+
+
+@LOGGERS.register("wandb")
+class WandbLogger:
+    """Weights & Biases: a run in the project that WANDB_PROJECT names, else specbench."""
+
+    def __init__(self) -> None:
+        self._wandb = package("wandb", "wandb")
+
+    def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None:
+        import os
+
+        project = os.environ.get("WANDB_PROJECT", "specbench")
+        self._run = self._wandb.init(project=project, name=name, config=dict(settings))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+@LOGGERS.register("mlflow")
+class MlflowLogger:
+    """MLflow: a run of the experiment and at the server that MLflow's own variables name."""
+
+    def __init__(self) -> None:
+        self._mlflow = package("mlflow", "mlflow")
+
+    def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None:
+        self._mlflow.start_run(run_name=name)
+        self._mlflow.log_params(dict(settings))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self._mlflow.log_metrics(dict(values), step=step)
+
+    def finish(self) -> None:
+        self._mlflow.end_run()
+
+
+@LOGGERS.register("tensorboard")
+class TensorboardLogger:
+    """TensorBoard: event files in the folder `tensorboard` of the run."""
+
+    def __init__(self) -> None:
+        self._tensorboard = package("torch.utils.tensorboard", "tensorboard")
+
+    def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None:
+        self._writer = self._tensorboard.SummaryWriter(f"{folder}/tensorboard")
+        self._writer.add_text("settings", "  \n".join(f"{key}: {value}" for key, value in settings.items()))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+class Loggers:
+    """All loggers of a run. A failure of one, such as a lost connection, is said once, and ends this logger alone."""
+
+    def __init__(self, loggers: Sequence[RunLogger], console: Console) -> None:
+        self._loggers, self._console = list(loggers), console
+        self._step = 0
+
+    def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None:
+        self._each(lambda logger: logger.start(name, settings, folder))
+
+    def block(self, where: str, record: Mapping[str, Any], measured: bool) -> None:
+        """Logs a measured block: tokens/s and tokens per target pass of each method."""
+        self._step += 1
+        values = {}
+        for method, generation in record["methods"].items() if measured else ():
+            num_timed, steps = len(generation["token_ids"]) - 1, generation["steps"]
+            if num_timed > 0 and generation["decode_seconds"]:
+                values[f"{where}/{method}/tokens_per_second"] = num_timed / generation["decode_seconds"]
+            if steps:
+                values[f"{where}/{method}/mean_acceptance_length"] = sum(step[3] for step in steps) / len(steps)
+        if values:
+            self._each(lambda logger: logger.log(values, self._step))
+
+    def rows(self, rows: Sequence[Row]) -> None:
+        """Logs the metrics of the rows, under `rows/`."""
+        values = {
+            f"rows/{row.task_name}/{row.subset}/{row.method_name}/{name.replace('@', '_at_')}": metric.value
+            for row in rows for name, metric in row.metrics.items() if metric.value is not None
+        }  # fmt: skip
+        self._each(lambda logger: logger.log(values, self._step + 1))
+
+    def finish(self) -> None:
+        self._each(lambda logger: logger.finish())
+
+    def _each(self, call: Callable[[RunLogger], None]) -> None:
+        for logger in list(self._loggers):
+            try:
+                call(logger)
+            except Exception as error:  # whatever a tracker raises, the measurement goes on
+                self._loggers.remove(logger)
+                problem = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                say(self._console, f"warning: {type(logger).__name__} logs no more: {problem}")
+
+
+class LoggedReports:
+    """Reports of a run that are logged too."""
+
+    def __init__(self, reports: Any, loggers: Loggers) -> None:
+        self._reports, self._loggers = reports, loggers
+
+    def wait(self, number: int) -> None:
+        self._reports.wait(number)
+
+    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
+        self._reports.report(where, record, measured)
+        self._loggers.block(where, record, measured)
+
+
+def logged(
+    make_progress: Callable[[Console, int], AbstractContextManager[Any]], loggers: Loggers
+) -> Callable[[Console, int], AbstractContextManager[LoggedReports]]:
+    """Returns the function that makes the reports of a run, with loggers behind it."""
+
+    @contextmanager
+    def make(console: Console, num_blocks: int) -> Iterator[LoggedReports]:
+        with make_progress(console, num_blocks) as reports:
+            yield LoggedReports(reports, loggers)
+
+    return make

@@ -1,0 +1,142 @@
+"""Results as Python values, which notebooks show as tables and pictures."""
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.core.console import PlainConsole
+from specbench.core.errors import ConfigError
+from specbench.core.table import Table
+from specbench.results.check_findings import CheckReport
+from specbench.results.compare import Comparison
+from specbench.results.row import Row
+
+if TYPE_CHECKING:
+    from specbench.results.execute import RunOutcome
+
+
+class Shown:
+    """A result that notebooks show as tables, and that `print` writes as text."""
+
+    def tables(self) -> Iterable[Table | str]:
+        """Returns the tables, and lines of text between them."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        parts = self.tables()
+        return "".join(part.html() if isinstance(part, Table) else f"<p>{escape(part)}</p>\n" for part in parts)
+
+    def __str__(self) -> str:
+        console = PlainConsole()
+        with console.capture() as captured:
+            for part in self.tables():
+                console.print(part, soft_wrap=isinstance(part, str))
+        return captured.get()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Results(Shown):
+    """The rows and the records of a run, or the rows of a leaderboard file. `path`: its folder or its file."""
+
+    outcome: "RunOutcome"
+    path: Path
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows: one per method and subset, and one over all subsets."""
+        return self.outcome.rows
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The record of every answer: tokens, steps and times of each method. Raises ConfigError where there are
+        none."""
+        from specbench.results.runs import RecordedRun
+
+        if not self.path.is_dir():
+            raise ConfigError(f"{self.path}: a leaderboard file has no records: load the folder of a run")
+        return list(RecordedRun(self.path).records.values())
+
+    def tables(self) -> Iterable[Table]:
+        """Returns the tables that `specbench run` prints."""
+        return self.outcome.tables()
+
+    def columns(self) -> list[dict[str, Any]]:
+        """Returns the rows as flat mappings: names without versions, each metric with its interval as NAME_low and
+        NAME_high, and other values that have parts as JSON."""
+        flat = []
+        for row in self.rows:
+            data = row.model_dump(mode="json", exclude={"metrics"})
+            cells = {name: json.dumps(v) if isinstance(v, dict | list) else v for name, v in data.items()}
+            for name, metric in row.metrics.items():
+                cells |= {name: metric.value, f"{name}_low": metric.low, f"{name}_high": metric.high}
+            flat.append({**cells, "task": row.task_name, "method": row.method_name})
+        names = list(dict.fromkeys(name for cells in flat for name in cells))
+        return [{name: cells.get(name) for name in names} for cells in flat]
+
+    def to_pandas(self) -> Any:
+        """Returns a DataFrame with a line per row and the columns of `columns`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.columns())
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """Writes a Parquet file with a line per row and the columns of `columns`; returns its path."""
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise ConfigError("to_parquet needs pyarrow: pip install pyarrow") from error
+        try:
+            parquet.write_table(pyarrow.Table.from_pylist(self.columns()), path)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error
+        return Path(path)
+
+    def plot(self, path: str | Path | None = None) -> "Picture":
+        """Returns a picture of speed-up and acceptance by subset, and writes it into a file if `path` is given."""
+        from specbench.results.plots import check_plot, draw, picture_of
+
+        if path is not None:
+            check_plot(Path(path))
+            draw(self.outcome.by_method(), Path(path))
+        return Picture(picture_of(self.outcome.by_method()))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of matplotlib, which notebooks show."""
+
+    figure: Any
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=100)
+        return content.getvalue()
+
+
+class ComparedRuns(Shown, Comparison):
+    """A comparison of two runs or methods."""
+
+    def tables(self) -> Iterable[Table]:
+        from specbench.results.compare import tables
+
+        return tables(self)
+
+
+class CheckedRuns(Shown, CheckReport):
+    """A check of a run against a baseline. `result`: fine, regressed, identical or cannot compare."""
+
+    def tables(self) -> Iterable[Table | str]:
+        from specbench.results.check_report import screen
+
+        return screen(self)

@@ -1,0 +1,320 @@
+"""The Python interface: what the commands do, with models, drafters and rules that may be Python objects."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import specbench
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS, RULES
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.proposal import PointMass, Proposal, TreeProposal
+from specbench.decoding.verification import ExactMatch
+from specbench.models.loading import load_model
+from specbench.models.objects import object_digest
+from specbench.results.leaderboard import load as load_rows
+from specbench.results.shown import Results
+from tests import tiny
+
+CHECKOUT = str(Path(__file__).resolve().parents[1])
+SHORT = {"generation.max_new_tokens": 6}
+Measure = Callable[..., Results]
+
+
+@pytest.fixture
+def measure(tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Measures the tiny pair on two questions, in an empty folder."""
+    monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
+    monkeypatch.setattr("specbench.results.environment.commit", lambda checkout: "commit")
+    monkeypatch.chdir(tmp_path)
+
+    def call(method: Any = "sd", **options: Any) -> Results:
+        given = {"target": tiny_pair[0], "drafter": tiny_pair[1], "data": "sample", "subsets": "en", "limit": 2}
+        return specbench.run("mgsm", method, **{**given, "overrides": SHORT, "quiet": True, **options})
+
+    return call
+
+
+def loaded(folder: str) -> tuple[Any, Any]:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
+
+
+def repeat(ids: list[int], num_draft_tokens: int) -> list[int]:
+    return ids[-1:] * (num_draft_tokens + 3)  # too many are dropped
+
+
+def trust(proposal: Any, target: Any, generator: Any) -> tuple[int, int]:
+    return proposal.num_drafted, target.draw(proposal.num_drafted, generator)
+
+
+class Copies(Drafter):
+    """A drafter in a class, as a plug-in has it."""
+
+    def __init__(self, models: Any = None, sampling: Any = None, *, times: int = 2) -> None:
+        self.times = times
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        pass
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: Any) -> Proposal:
+        token_ids = ids[-1:] * min(self.times, num_draft_tokens)
+        return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
+
+
+def test_the_package_is_light_until_something_is_measured() -> None:
+    code = "import sys, specbench; specbench.ConfigError; print([m for m in ('torch', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert set(specbench.__all__) <= set(dir(specbench))
+    assert all(getattr(specbench, name) is not None for name in specbench.__all__)
+
+
+def test_a_run_is_that_of_the_command(
+    measure: Measure, specbench: Any, tiny_pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = measure(["sd", "pld"])
+    assert capsys.readouterr() == ("", "")
+    assert [row.names for row in results.rows] == [("mgsm", "en", name) for name in ("ar", "sd", "pld")]
+    assert [record["subset"] for record in results.records] == ["en", "en"]
+    words = ["run", "--task", "mgsm", "--method", "sd,pld", "--target", tiny_pair[0], "--drafter", tiny_pair[1],
+             "--data", "sample", "--subset", "en", "--limit", "2", "--set", "generation.max_new_tokens=6"]  # fmt: skip
+    code, out, err = specbench(*words)
+    assert code == 0 and f"all 2 examples are measured already in {results.path}" in err
+    assert str(results) in out
+    assert str(results.rows[0].command).split()[:6] == ["specbench", *words[:5]]
+
+
+def test_progress_is_the_only_output(measure: Measure, capsys: pytest.CaptureFixture[str]) -> None:
+    measure(quiet=False)
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("measuring 2 examples into runs/mgsm-sd-")
+
+
+def test_the_forms_of_results(measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = measure("pld", subsets=["en", "de"], limit=1)
+    html = results._repr_html_()
+    assert html.count("<table>") == html.count("</table>") == len(list(results.tables())) == 2
+    columns = results.columns()
+    assert [(row["task"], row["subset"], row["method"]) for row in columns] == [row.names for row in results.rows]
+    speedup = results.rows[-1].metric("speedup")
+    assert [columns[-1][f"speedup{end}"] for end in ("", "_low", "_high")] == [speedup.value, speedup.low, speedup.high]
+    assert json.loads(columns[-1]["subsets"]) == {"en": 1, "de": 1}
+    from pyarrow import parquet
+
+    assert parquet.read_table(results.to_parquet(tmp_path / "rows.parquet")).to_pylist() == columns
+    with pytest.raises(ConfigError, match="cannot be written"):
+        results.to_parquet(tmp_path / "absent" / "rows.parquet")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="to_pandas needs pandas: pip install pandas"):
+        results.to_pandas()
+
+
+def test_pandas_gets_the_columns(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = measure("ar")
+    try:
+        import pandas
+    except ImportError:
+        pandas = type(sys)("pandas")
+        pandas.DataFrame = lambda rows: rows  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "pandas", pandas)
+    frame = results.to_pandas()
+    assert list(frame["method"] if hasattr(frame, "columns") else [row["method"] for row in frame]) == ["ar"]
+
+
+def test_a_picture(measure: Measure, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    results = measure("pld")
+    assert results.plot(tmp_path / "speed.png")._repr_png_().startswith(b"\x89PNG")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="no kind of picture"):
+        results.plot("speed.doc")
+
+
+def test_a_run_is_loaded_compared_and_checked(measure: Measure) -> None:
+    first, second = measure(["sd", "pld"]), measure("sd", seed=1, output="other")
+    again = specbench.load(first.path)
+    assert list(again.rows) == list(first.rows) and again.records == first.records and str(again) == str(first)
+    compared = specbench.compare(f"{first.path}:sd", f"{first.path}:pld")
+    assert compared.compared[0].methods == "sd → pld" and "what differs in the configuration" in str(compared)
+    assert "<td" in specbench.compare(first, second, task="mgsm")._repr_html_()
+    assert specbench.check(first, again).result == "identical"
+    checked = specbench.check(f"{first.path}:sd", second)
+    assert checked.result == "cannot compare" and "cannot compare" in repr(checked)
+    rows = specbench.load(first.path / "leaderboard.json")
+    assert list(rows.rows) == list(first.rows)
+    with pytest.raises(ConfigError, match="a leaderboard file has no records: load the folder of a run"):
+        _ = rows.records
+    with pytest.raises(ConfigError, match="max_regression = 3: give a share"):
+        specbench.check(first, second, max_regression=3)
+
+
+def test_bad_input_is_one_line(measure: Measure, tmp_path: Path) -> None:
+    for options, message in (
+        ({"limt": 3}, "limt: unknown key 'limt': did you mean 'limit'"),
+        ({"limit": "8"}, "limit = '8': input should be a valid integer"),
+        ({"engine": "graph"}, "engine = 'graph': did you mean 'graphs'"),
+        ({"method": "sdd"}, "unknown method 'sdd'"),
+        ({"overrides": {"num_draft_token": 3}}, "--set num_draft_token=3"),
+        ({"target": (1, 2)}, "model 'int' is a int: give a transformers model and its tokenizer, or a name"),
+        ({"target": (torch.nn.Linear(1, 1), 2)}, "model 'Linear' is a Linear: give a transformers model"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            measure(**options)
+        assert message in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_options_are_in_the_signature() -> None:
+    parameters = inspect.signature(specbench.run).parameters
+    assert parameters["limit"].default is None and parameters["seed"].default == 0 and "options" not in parameters
+
+
+def test_models_may_be_objects(measure: Measure, tiny_pair: tuple[str, str]) -> None:
+    by_name = measure("sd")
+    target, drafter = loaded(tiny_pair[0]), loaded(tiny_pair[1])
+    target[0].train()
+    threads = torch.get_num_threads()
+    results = measure("sd", target=target, drafter=specbench.Model(*drafter), threads=1)
+    assert target[0].training and torch.get_num_threads() == threads
+    tokens = [[record["methods"]["sd"]["token_ids"] for record in each.records] for each in (by_name, results)]
+    assert tokens[0] == tokens[1]
+    row = results.rows[-1]
+    assert (row.target, row.drafter) == ("object:LlamaForCausalLM", "object:LlamaForCausalLM-drafter")
+    assert row.target_revision != row.drafter_revision
+    digests = [object_digest(model) for model in (target[0], loaded(tiny_pair[0])[0], drafter[0])]
+    assert digests[0] == digests[1] != digests[2]
+    assert [measure("sd", target=loaded(tiny_pair[0]), drafter=drafter).path] == [results.path]
+
+
+def test_a_changed_model_is_another_one(measure: Measure, tiny_pair: tuple[str, str]) -> None:
+    model, tokenizer = loaded(tiny_pair[0])
+    mine = specbench.Model(model, tokenizer, "mine")
+    before = measure("ar", target=mine, drafter=None, output="out")
+    with torch.no_grad():
+        next(model.parameters())[0, 0] += 1
+    with pytest.raises(ConfigError, match=r"target\.revision"):
+        measure("ar", target=mine, drafter=None, output="out")
+    after = measure("ar", target=mine, drafter=None)
+    assert before.rows[0].target == after.rows[0].target == "object:mine"
+    fields = {each.field for each in specbench.compare(before, after).hindrances}
+    assert fields == {"target_revision"}
+    with pytest.raises(ConfigError, match="--dtype bfloat16: has no effect on 'object:mine', which is loaded already"):
+        measure("ar", target=mine, drafter=None, dtype="bfloat16")
+    with pytest.raises(ConfigError, match="--target-revision main: 'object:mine' is not on the hub"):
+        measure("ar", target=mine, drafter=None, target_revision="main")
+    del model, mine
+    with pytest.raises(ConfigError, match="model 'object:mine': this is a Python object of another process"):
+        load_model("object:mine")
+
+
+def test_a_run_leaves_a_model_as_it_was(measure: Measure) -> None:
+    """A recurrent layer, whose passes are made in pieces while it is measured, gets its own forward function back."""
+    network, tokenizer = tiny.network("qwen3_5_text"), tiny.tokenizer()
+    network.train()
+    network.model.layers[0].eval()  # as a user freezes a part
+    ids = torch.tensor([tokenizer("What is 1 + 1?")["input_ids"]])
+    before = network(ids).logits
+    for _ in range(2):
+        results = measure("pld", target=(network, tokenizer), drafter=None, output="out")
+    assert results.rows[-1].verdict == "greedy equal"
+    assert network.training and not network.model.layers[0].training
+    assert not [part for part in network.modules() if "forward" in vars(part)]
+    assert torch.equal(network(ids).logits, before)
+    network(ids).logits.sum().backward()
+
+
+def test_drafters_and_rules_may_be_functions_objects_and_classes(measure: Measure) -> None:
+    @DRAFTERS.declare(provides={"probs"})
+    def declared(models: Any, sampling: Any, *, times: int = 3) -> Copies:
+        """Copies the last token."""
+        return Copies(times=times)
+
+    methods = [
+        specbench.Method(repeat, num_draft_tokens=3), specbench.Method(Copies(times=1)),
+        specbench.Method(Copies, name="by-class", num_draft_tokens=4), specbench.Method(declared),
+        specbench.Method("model", rule=trust), specbench.Method("prompt_lookup", rule=ExactMatch(), lossless=True),
+    ]  # fmt: skip
+    results = measure(methods)
+    rows = {row.method_name: row for row in results.rows}
+    assert list(rows) == ["ar", "repeat", "Copies", "by-class", "declared", "trust", "ExactMatch"]
+    drafted = {name: max(step[0] for record in results.records for step in record["methods"][name]["steps"])
+               for name in ("repeat", "Copies", "by-class", "declared")}  # fmt: skip
+    assert drafted == {"repeat": 3, "Copies": 1, "by-class": 2, "declared": 3}
+    assert [rows[name].verdict for name in ("repeat", "Copies", "by-class", "ExactMatch")] == ["greedy equal"] * 4
+    assert not rows["trust"].lossless and rows["trust"].value("acceptance_rate") == 1
+    assert rows["repeat"].options["drafter"]["type"].startswith("object:repeat-")
+    assert measure(methods).path == results.path
+    slower = measure([methods[3]], overrides={**SHORT, "drafter.times": 1})
+    assert max(step[0] for record in slower.records for step in record["methods"]["declared"]["steps"]) == 1
+
+
+def test_changed_code_is_another_method() -> None:
+    def made(code: str) -> Any:
+        names: dict[str, Any] = {"__name__": "notebook"}
+        exec(code, names)
+        return names["draft"]
+
+    first = "def helper(ids): return ids[-1:]\ndef draft(ids, n): return helper(ids) * n\n"
+    other = first.replace("[-1:]", "[-2:-1]")
+    assert object_digest(made(first)) == object_digest(made(first)) != object_digest(made(other))
+    assert object_digest(Copies(times=1)) == object_digest(Copies(times=1)) != object_digest(Copies(times=2))
+    itself: list[Any] = []
+    itself.append(itself)
+    assert object_digest(itself) == object_digest(itself)
+
+
+def test_methods_that_do_not_fit_are_refused(measure: Measure) -> None:
+    class Trees(Copies):
+        draws = "fixed"
+
+        def propose(self, ids: list[int], num_draft_tokens: int, generator: Any) -> TreeProposal:
+            return TreeProposal([1], [-1])
+
+    for method, message in (
+        (specbench.Method(3), "drafter: a int drafts nothing: give a name, a function or a Drafter"),
+        (specbench.Method("model", rule=3), "rule: a int judges nothing"),
+        (specbench.Method(Trees()), r"drafter Trees: proposes trees: give a factory with @DRAFTERS\.declare"),
+        (specbench.Method(repeat, name="sd"), "method 'sd': a built-in method has this name"),
+        (specbench.Method("model", num_draft_tokens=-1), "num_draft_tokens = -1"),
+        (specbench.Method(repeat, rule={"rule": "fuzzy", "divergence": "js", "threshold": 0.1}), "needs raw_probs"),
+        (specbench.Method(lambda ids, n: [10**6]), "the drafter returned token 1000000: the target has tokens 0 to"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            measure(method)
+
+
+def test_a_run_with_objects_is_read_by_other_processes(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = measure(specbench.Method(repeat))
+    code = "import sys, specbench, tests.test_api as t; r = specbench.load(sys.argv[1])\n" \
+           "print(len(r.records), r.rows[1].method_name, specbench.check(sys.argv[1], sys.argv[1]).result)\n" \
+           "print(t.object_digest([t.Copies(), t.repeat, {'b', 'a'}]))"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code, str(results.path)], env=os.environ | {"PYTHONPATH": CHECKOUT},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.split() == ["2", "repeat", "identical", object_digest([Copies(), repeat, {"a", "b"}])]
+    monkeypatch.setattr(DRAFTERS, "_objects", {})
+    with pytest.raises(ConfigError, match=r"drafter 'object:repeat-.*': this is a Python object of another process"):
+        DRAFTERS.get(results.rows[1].options["drafter"]["type"])
+    assert load_rows(results.path / "leaderboard.json") == list(results.rows)
+
+
+def test_the_names_of_objects_are_no_choices(measure: Measure) -> None:
+    measure(specbench.Method(repeat, rule=trust))
+    assert not [name for registry in (DRAFTERS, RULES) for name in registry.names() if "object:" in name]
+
+
+def test_an_interrupt_stays_one(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specbench.running.runner.measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure("ar")

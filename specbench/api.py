@@ -124,11 +124,13 @@ def run(
         as a `Model`. It is measured on its device and in its dtype, and its rows hold a digest of its weights.
     output: folder of the run; leaderboard: file that the rows are merged into; quiet: prints no progress.
     options: the fields of `RunOptions`, which are the options of `specbench run`, such as limit=8, data="sample",
-        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}.
+        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}. limit=None measures all examples;
+        without `limit` a run of the embedded models measures a share of their sample, as the command does.
 
     Raises ConfigError for bad input. The rows of an interrupted call are measured by the next one.
     """
     from specbench.results.execute import execute
+    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
 
     models = {"target": _named_model(target, ""), "drafter": _named_model(drafter, _name_of(target))}
@@ -142,17 +144,24 @@ def run(
         from specbench.tasks.judge.judgements import judging_of
 
         judging = judging_of(judge, judge_base_url, None, False)
-    places = {"output": output, "leaderboard": leaderboard, "lm_eval_include": lm_eval_include}
-    paths = {name: None if place is None else Path(place) for name, place in places.items()}
     command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
-    request = Request(tasks, names, chosen, command, judging=judging, own_methods=own, **paths)
+    request = Request(
+        tasks, names, chosen, command, output=_path(output), leaderboard=_path(leaderboard),
+        lm_eval_include=_path(lm_eval_include), judging=judging, own_methods=own,
+    )  # fmt: skip
     console = stderr
     if quiet:
         console = PlainConsole(stderr=True)
         console.quiet = True
+    if "limit" not in options:
+        request = with_default_limit(request)
     with _restored_process(chosen, [target, drafter]):
         outcome = execute(request, console)
     return Results(outcome, outcome.records.parent)
+
+
+def _path(place: Path | str | None) -> Path | None:
+    return None if place is None else Path(place)
 
 
 def _split(names: str) -> list[str]:

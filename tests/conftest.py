@@ -99,3 +99,11 @@ def embedded_prompts(embedded_pair: ModelPair) -> dict[str, list[list[int]]]:
         ]
         for subset in task.subset_names
     }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _idle_machine() -> Iterator[None]:
+    """The load of the machine that tests run on is not reported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.running.machine_load.others_load", lambda: None)
+        yield

@@ -130,6 +130,9 @@ def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path:
         f"--set generation.max_new_tokens=6 --output {good.folder}"
     )
     assert cells_of(board, RunOptions(limit=2))[0].request.options.limit == 2
+    embedded = load_suite(str(written(tmp_path, pairs={"tiny": {}}, published=[], limit=None)))
+    whole, hub = (cells_of(embedded, RunOptions(data=data))[0].request for data in (None, "hub"))
+    assert whole.options.limit is None and "--limit all" in whole.command and "--limit" not in hub.command
     assert cells_of(board, RunOptions(engine="compiled"))[0].request.options.engine == "compiled"
     assert cells_of(board, only=["bad"]) == cells_of(board)[1:]
     without = {"tiny": {"methods": {"ngram": None}}}

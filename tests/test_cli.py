@@ -13,6 +13,7 @@ import pytest
 
 from specbench import __version__
 from specbench.results.leaderboard import load
+from specbench.running import runner
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -82,9 +83,34 @@ def test_greedy_sd_emits_what_ar_emits_and_order_alternates(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:
     assert run(specbench, pair, rows, "--output", "out")[0] == 0
-    for number, record in enumerate(records(tmp_path / "out")):
+    found = records(tmp_path / "out")
+    assert [(record["subset"], record["example"]) for record in found] == [("en", 0), ("ja", 0), ("en", 1), ("ja", 1)]
+    for record in found:
         assert record["methods"]["ar"]["token_ids"] == record["methods"]["sd"]["token_ids"]
-        assert record["order"] == (["ar", "sd"] if number % 2 == 0 else ["sd", "ar"])
+        assert record["order"] == (["ar", "sd"] if record["example"] % 2 == 0 else ["sd", "ar"])
+
+
+def test_an_interrupted_run_goes_on_with_the_subset_whose_turn_it_is(
+    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each subset is warmed up once, and only where something is left to measure. The answers are the same."""
+    warm_up, warmed = runner.warm_up_cell, []
+
+    def noting(cell: Any, chat: str) -> Any:
+        warmed.append(cell.subset)
+        return warm_up(cell, chat)
+
+    monkeypatch.setattr(runner, "warm_up_cell", noting)
+    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    before, file = records(tmp_path / "out"), tmp_path / "out" / "records.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    after = records(tmp_path / "out")
+    assert warmed == ["en", "ja", "ja"] and after[:3] == before[:3]
+    assert [(r["subset"], r["example"], r["methods"]["sd"]["token_ids"]) for r in after] == [
+        (r["subset"], r["example"], r["methods"]["sd"]["token_ids"]) for r in before
+    ]
+    assert [row.subset for row in load(tmp_path / "out" / "leaderboard.json")] == ["en", "ja", "all"] * 2
 
 
 def test_a_smaller_command_leaves_the_larger_run_alone(
@@ -266,7 +292,7 @@ BAD_OPTIONS = {
     "missing data folder": (("--data", "nowhere"), "nowhere"),
     "no threads": (("--threads", "0"), "--threads 0"),
     "more threads than CPUs": (("--threads", "100000"), f"give 1 to {os.cpu_count()}"),
-    "limit that is no number": (("--limit", "abc"), "Invalid value for '--limit abc': "),
+    "limit that is no number": (("--limit", "abc"), "--limit abc: give the number of examples of each subset, or all"),
     "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit"),
     "empty output": (("--output", ""), "--output '': is empty"),
     "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),

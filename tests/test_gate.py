@@ -527,7 +527,7 @@ def test_a_run_that_was_cut_short_is_refused(base, tmp_path):
     copy = shutil.copytree(base, tmp_path / "cut")
     lines = (copy / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (copy / "records.jsonl").write_text("".join(lines[:-3]), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mgsm/sw has a row of n = 10 and records of 7: repeat its command"):
+    with pytest.raises(ConfigError, match=r"mgsm/en has a row of n = 10 and records of 9: repeat its command"):
         check(str(base), str(copy), 0.03)
 
 

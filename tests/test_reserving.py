@@ -15,6 +15,8 @@ from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import StaticSequence
 from specbench.running import requirements as reserving
 from specbench.running import runner
+from specbench.running.blocks import Block
+from specbench.running.plan import Cell
 from tests import tiny
 
 Outcome = tuple[int, str, str]
@@ -139,3 +141,37 @@ def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
     assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]
     of_target = f"_{capacities[0][1]}"
     assert [size for _, size in numbers] == [2] and all(name.endswith(of_target) for name in made[numbers[0][0] :])
+
+
+def test_subsets_in_turns_have_their_own_room_and_compile_once(
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    made: list[str],
+) -> None:  # fmt: skip
+    """A subset of short prompts and one of long prompts: each is measured in the room that it has alone."""
+    for subset, words in (("en", 10), ("de", 300)):
+        (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(3)))
+    seen: list[tuple[str, int]] = []
+    sized: list[str] = []
+    measure, longest = runner.measure, reserving.longest
+
+    def measured(block: Block, *given: Any) -> dict[str, Any]:
+        static = block.cell.models.target.static
+        assert static is not None
+        seen.append((block.cell.subset, static.capacity))
+        return measure(block, *given)
+
+    def noted(cell: Cell, *given: Any) -> int:
+        sized.append(cell.subset)
+        return longest(cell, *given)
+
+    monkeypatch.setattr(runner, "measure", measured)
+    monkeypatch.setattr(reserving, "longest", noted)
+    code, _, said = specbench(
+        "run", "--task", "mgsm", "--subset", "en,de", "--data", ".", "--method", "pld", "--target", tiny_pair[0],
+        "--set", "generation.max_new_tokens=6", "--engine", "compiled", "--device", "cpu", "--output", "here",
+    )  # fmt: skip
+    assert code == 0, said
+    (_, short), (_, long) = seen[:2]
+    assert short < long and seen == [("en", short), ("de", long)] * 3
+    lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
+    assert [line["capacity"] for line in lines] == [short, long] and sized == ["en", "de"]

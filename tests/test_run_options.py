@@ -4,6 +4,11 @@ import json
 
 import pytest
 
+from specbench.core.errors import ConfigError
+from specbench.running.checked import run_spec, with_default_limit
+from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
+
 
 def test_an_include_folder_without_a_task_of_lm_eval_is_refused(specbench):
     code, _, err = specbench("run", "--task", "mgsm", "--method", "sd", "--lm-eval-include", ".")
@@ -103,3 +108,78 @@ def test_why_answers_have_no_score_is_said(specbench, tiny_pair, tmp_path):
         tiny_pair[0], "--set", "generation.max_new_tokens=2", "--limit", "2", "--output", "out",
     )  # fmt: skip
     assert code == 0 and "not scored: 2 answers, because code execution is off: --allow-code-execution\n" in err, err
+
+
+@pytest.mark.parametrize(
+    ("tasks", "options", "expected"),
+    [
+        ("mgsm", RunOptions(), 8),
+        ("mgsm", RunOptions(subsets=("en", "de")), 48),
+        ("gsm8k", RunOptions(), 96),
+        ("gsm8k", RunOptions(limit=2), 2),
+        ("mgsm", RunOptions(data="hub"), None),
+        ("mgsm", RunOptions(target="someone/model", drafter="someone/drafter", data="sample"), None),
+    ],
+)
+def test_the_embedded_models_measure_a_share_of_their_sample(tasks, options, expected):
+    """96 prompts over all subsets, at least 8 of each; a row has the number as if it had been given."""
+    request = with_default_limit(Request(tasks.split(","), ["sd"], options, "specbench run"))
+    assert request.options.limit == expected and request.settings().get("limit") == expected
+
+
+def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):
+    monkeypatch.setattr("specbench.running.checked.SHARE", 4)
+    monkeypatch.setattr("specbench.running.checked.LEAST", 1)
+    short = ("run", "--task", "mgsm", "--method", "ar", "--subset", "en,de", "--set", "generation.max_new_tokens=2")
+    code, _, err = specbench(*short)
+    assert code == 0 and "4 of 48 examples of the sample; --limit all measures all\n" in err, err
+    code, _, err = specbench(*short, "--limit", "all")
+    assert code == 0 and "measuring 48 examples into" in err and "of the sample" not in err, err
+
+
+@pytest.fixture
+def two_tasks(specbench, tiny_pair, tmp_path):
+    """A run of two tasks: sums in de and en, greetings in en and sw; and of one without subsets."""
+    for name, languages in (("sums", ("de", "en")), ("greetings", ("en", "sw")), ("whole", ())):
+        subsets = [f"  {language}:\n    language: {language}" for language in languages]
+        lines = [f"name: {name}", "version: 1", "title: Questions.", "paper: own", *(["subsets:", *subsets] if subsets
+                 else ["language: en"]), "prompt: '{{ row.question }}'", "generation:",
+                 "  max_new_tokens: 2"]  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text("\n".join(lines) + "\n")
+    (tmp_path / "data").mkdir()
+    for name in ("sums_de", "sums_en", "greetings_en", "greetings_sw", "whole_default"):
+        (tmp_path / "data" / f"{name}.jsonl").write_text(json.dumps({"question": f"A {name}?"}) + "\n")
+
+    def call(subset: str, tasks: str = "sums.yaml,greetings.yaml") -> tuple[int, list[str], str]:
+        code, out, err = specbench(
+            "run", "--task", tasks, "--method", "ar", "--data", "data", "--target", tiny_pair[0], "--subset", subset,
+            "--output", "out", "--json",
+        )  # fmt: skip
+        return code, [f"{row['task'].split('@')[0]}/{row['subset']}" for row in json.loads(out)] if out else [], err
+
+    return call
+
+
+def test_a_subset_applies_to_the_tasks_that_have_it(two_tasks):
+    code, rows, err = two_tasks("de")
+    assert code == 0 and rows == ["sums/de"], err
+    assert "--subset: greetings has no de: it is not measured\n" in err
+
+
+def test_every_task_measures_its_own_of_the_subsets(two_tasks):
+    code, rows, err = two_tasks("sw,en")
+    assert code == 0 and rows == ["sums/en", "greetings/sw", "greetings/en", "greetings/all"], err
+    assert "--subset: sums has no sw: only en of it is measured\n" in err
+
+
+def test_a_task_without_subsets_is_measured_as_a_whole(two_tasks):
+    code, rows, err = two_tasks("de", "sums.yaml,whole.yaml")
+    assert code == 0 and rows == ["sums/de", "whole/default"], err
+    assert "--subset: whole has no subsets: it is measured as a whole\n" in err
+
+
+def test_a_subset_of_no_task_is_refused(two_tasks):
+    code, _, err = two_tasks("de,ensw")
+    assert code == 2 and "subsets: task 'sums', 'greetings' has no subset 'ensw': did you mean" in err
+    with pytest.raises(ConfigError, match="task 'mgsm' has no subset 'xx'"):
+        run_spec(Request(["mgsm"], ["ar"], RunOptions(subsets=("xx",)), ""))

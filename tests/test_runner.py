@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import stream_seed
+from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.blocks import Block, blocks, what_blocks_are
@@ -21,24 +21,54 @@ from specbench.tasks.examples import Example
 from tests import tiny
 
 
-def cell(subset: str, num_examples: int, num_turns: int = 1) -> Any:
+def decoder(name: str, learns: bool = False) -> DraftingDecoder:
+    parts: Any = (SimpleNamespace(name=name), None, SimpleNamespace(learns_over_prompts=learns), None, None)
+    return DraftingDecoder(*parts)
+
+
+DECODERS = tuple(map(decoder, ("ar", "sd", "fsd")))
+
+
+def cell(
+    subset: str, num_examples: int, num_turns: int = 1, task: str = "t", decoders: tuple[Any, ...] = DECODERS
+) -> Any:
     turns = ("What?",) * num_turns
     examples = [Example(index, str(index), turns, (None,) * num_turns) for index in range(num_examples)]
     return SimpleNamespace(
-        task=SimpleNamespace(name="t"), subset=subset, decoders=("ar", "sd", "fsd"),
+        task=SimpleNamespace(name=task), subset=subset, decoders=decoders,
         data=SimpleNamespace(examples=examples),
     )  # fmt: skip
 
 
+def places(plan: list[Block]) -> list[tuple[str, int, int]]:
+    return [(block.cell.subset, block.example.index, block.repeat) for block in plan]
+
+
 def test_blocks_cover_everything_and_alternate() -> None:
+    """The subsets of a task are measured in turns, so that each has an answer early."""
     plan = list(blocks([cell("en", 3), cell("ja", 2)], repeats=2))
-    assert [(block.cell.subset, block.example.index, block.repeat) for block in plan] == [
-        (subset, example, repeat) for subset, count in (("en", 3), ("ja", 2)) for repeat in range(2)
-        for example in range(count)
+    assert places(plan) == [
+        (subset, example, repeat) for repeat in range(2)
+        for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
     ]  # fmt: skip
-    assert [block.order[0] for block in plan[:6]] == ["ar", "fsd", "ar", "fsd", "ar", "fsd"]
+    for subset, order in (("en", ["ar", "fsd", "ar", "fsd", "ar", "fsd"]), ("ja", ["ar", "fsd", "fsd", "ar"])):
+        assert [block.order[0].method.name for block in plan if block.cell.subset == subset] == order
     first_of = {(b.cell.subset, b.example.index, b.repeat): b.order[0] for b in plan}
     assert all(first_of[subset, example, 0] != first_of[subset, example, 1] for subset, example, _ in first_of)
+
+
+def test_one_task_is_measured_after_the_other() -> None:
+    plan = blocks([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
+    assert [(block.cell.task.name, block.cell.subset) for block in plan] == [
+        ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
+    ]  # fmt: skip
+
+
+def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
+    """It would learn from the other subsets, and forgets what it learnt where a subset begins."""
+    learning = (*DECODERS, decoder("token-recycling", learns=True))
+    plan = list(blocks([cell("en", 2), cell("ja", 2, decoders=learning)], repeats=1))
+    assert places(plan) == [("en", 0, 0), ("en", 1, 0), ("ja", 0, 0), ("ja", 1, 0)]
 
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
@@ -46,7 +76,7 @@ def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
     assert [(block.example.index, block.repeat, block.turn) for block in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]
-    assert [block.order[0] for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
+    assert [block.order[0].method.name for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
     assert len({block.key for block in plan}) == len(plan)
     assert what_blocks_are(plan) == "turns" and what_blocks_are([*blocks([cell("en", 2)], 1)]) == "examples"

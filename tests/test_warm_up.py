@@ -73,10 +73,12 @@ def decoded(
     return run
 
 
-def test_a_subset_is_warmed_up_just_before_it_is_measured(decoded: Run) -> None:
+def test_a_subset_is_warmed_up_just_before_its_first_example(decoded: Run) -> None:
+    """The subsets take turns: their other examples follow without a warm-up."""
     places = [place for _, place in decoded("en,de,fr")]
     long_and_block, block = ["warm-up"] * 4, ["warm-up"] * 2  # of both methods
-    assert places == [*long_and_block, *["en"] * 4, *long_and_block, *["de"] * 4, *block, *["fr"] * 4]
+    first = [*long_and_block, *["en"] * 2, *long_and_block, *["de"] * 2, *block, *["fr"] * 2]
+    assert places == [*first, *["en"] * 2, *["de"] * 2, *["fr"] * 2]
 
 
 def test_what_is_measured_already_is_not_warmed_up(decoded: Run) -> None:
@@ -249,7 +251,7 @@ def test_a_row_has_the_warm_ups_of_its_records(
     }  # fmt: skip
     assert all(row.warm_up and row.warm_up.steady for row in rows.values())
     lines = (path / "records.jsonl").read_text().splitlines()
-    own = [json.loads(line)["methods"]["sd"]["warm_up"] for line in lines]
+    own = [json.loads(line)["methods"]["sd"]["warm_up"] for line in lines if json.loads(line)["subset"] == "en"]
     assert rows["sd", "en"].warm_up.seconds > own[0]["seconds"] and own[0] == own[1]  # type: ignore[union-attr]
     (path / "records.jsonl").write_text("\n".join(lines[:3]) + "\n")
     monkeypatch.setattr("specbench.running.runner.PROCESS", "another")

@@ -104,6 +104,18 @@ def command_line() -> str:
     return shlex.join(["specbench", *sys.argv[1:]])
 
 
+def limit_of(text: str | None) -> int | None:
+    """Returns the number of --limit; None for all examples. Raises ConfigError for another text."""
+    if text in (None, "all"):
+        return None
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise ConfigError(f"--limit {text}: give the number of examples of each subset, or all") from error
+    check_bound("limit", number)
+    return number
+
+
 def split(names: str) -> list[str]:
     """Returns the parts of a comma-separated option, stripped and without empty ones."""
     return [part.strip() for part in names.split(",") if part.strip()]
@@ -149,8 +161,14 @@ class BoundedCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest: list[str] = super().parse_args(ctx, args)
         for name, value in ctx.params.items():
-            largest = LARGEST_SEED if name == "seed" else LARGEST
-            if isinstance(value, int) and abs(value) > largest:
-                side = f"at most {largest}" if value > 0 else f"at least {-largest}"
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: give {side}")
+            if isinstance(value, int):
+                check_bound(name, value)
         return rest
+
+
+def check_bound(name: str, value: int) -> None:
+    """Raises ConfigError, with the name of the option, for an integer that is too large."""
+    largest = LARGEST_SEED if name == "seed" else LARGEST
+    if abs(value) > largest:
+        side = f"at most {largest}" if value > 0 else f"at least {-largest}"
+        raise ConfigError(f"--{name.replace('_', '-')} {value}: give {side}")

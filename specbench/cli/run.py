@@ -2,20 +2,21 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import command_line, flag, limit_of, path, print_result, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import LEAST, SHARE, RunOptions
 
 if TYPE_CHECKING:
     from specbench.running.models import Models
     from specbench.specs.run import RunSpec
 
 
-@takes_run_options()
+@takes_run_options(without=("limit",))
 def run(
     task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
     method: Annotated[
@@ -27,6 +28,13 @@ def run(
         typer.Option(help="YAML file of running servers: one is ar, each other a method, in place of --method."),
     ] = None,
     options: RunOptions,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Examples of each subset, or all. When absent: all; of the embedded models' bundled sample "
+            f"{SHARE} over all subsets, at least {LEAST} of each."
+        ),
+    ] = None,
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
     ] = None,
@@ -54,6 +62,7 @@ def run(
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
+    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
@@ -69,14 +78,14 @@ def run(
 
         serving = start_servers()
     request = Request(
-        split(task), split(method or ""), options, command_line(), output=path("--output", output),
-        servers=path("--servers", servers),
+        split(task), split(method or ""), replace(options, limit=limit_of(limit)), command_line(),
+        output=path("--output", output), servers=path("--servers", servers),
         leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
         loggers=split(log or ""),
     )  # fmt: skip
     with serving as load_pair:
-        outcome = execute(request, stderr, load_pair)
+        outcome = execute(with_default_limit(request) if limit is None else request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, outcome.tables)
     if not as_json:

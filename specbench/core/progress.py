@@ -1,16 +1,17 @@
 """The progress of a long command on stderr: a changing line or a bar on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from specbench.core.console import say, stderr
 
 SILENCE = 10.0  # minimum seconds between plain lines
+REDRAW = 0.25  # minimum seconds between two pictures of a table above a bar
 Say = Callable[[str], None]  # shows or prints a line of progress
 
 
@@ -31,23 +32,41 @@ class PlainLines:
             say(self._console, text)
 
 
+class BarBelow(Progress):
+    """A progress bar below what `above` returns."""
+
+    def __init__(
+        self, above: Callable[[], Iterable[RenderableType]] | None, *columns: ProgressColumn, **options: Any
+    ) -> None:
+        self._above = above
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yields the lines above the bar, and the bar."""
+        yield from self._above() if self._above is not None else ()
+        yield from super().get_renderables()
+
+
 class ProgressBar:
     """A bar with a description on a terminal; plain lines elsewhere; nothing if `quiet`.
 
     `total`: None if it is unknown at first. `columns`: what follows the bar, by default counts and the time left.
-    `redirect`: whether the bar keeps other output of the process from breaking its line.
+    `redirect`: whether the bar keeps other output of the process from breaking its line. `above`: returns what is shown
+    above the bar; the picture then changes with updates alone, so that no thread draws while something is measured.
     """
 
     def __init__(
         self, console: Console, description: str, total: float | None, *columns: ProgressColumn, completed: int = 0,
-        quiet: bool = False, redirect: bool = True,
+        quiet: bool = False, redirect: bool = True, above: Callable[[], Iterable[RenderableType]] | None = None,
     ) -> None:  # fmt: skip
         self.console = console
         self._lines = PlainLines(None if quiet or console.is_terminal else console)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
+        self._draws_itself, self._drawn = above is None, time.monotonic()
+        self._bar = BarBelow(
+            above, TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
             *(columns or (MofNCompleteColumn(), TimeRemainingColumn())), console=console, transient=True,
             redirect_stdout=redirect, redirect_stderr=redirect, disable=quiet or not console.is_terminal,
+            auto_refresh=self._draws_itself,
         )  # fmt: skip
         self._task = self._bar.add_task(description, total=total, completed=completed)
 
@@ -61,9 +80,12 @@ class ProgressBar:
     def update(
         self, description: str, completed: float, plain: str = "", is_due: bool = False, total: float | None = None
     ) -> None:
-        """Shows the description. `plain`: the plain line, by default the description; printed at once if `is_due`.
+        """Shows the description. `plain`: the plain line, by default the description; shown at once if `is_due`.
         `total`: the new total; None leaves it as it is."""
-        self._bar.update(self._task, description=description, completed=completed, total=total)
+        draws = not self._draws_itself and (is_due or time.monotonic() - self._drawn >= REDRAW)
+        self._bar.update(self._task, description=description, completed=completed, total=total, refresh=draws)
+        if draws:
+            self._drawn = time.monotonic()
         self._lines.say(plain or description, is_due)
 
 

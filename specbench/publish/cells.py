@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import builtin_dir
+from specbench.core.resources import EMBEDDED, builtin_dir
 from specbench.publish.suite_spec import PairSpec, SuiteSpec, TaskEntry, file_name
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
@@ -92,6 +92,9 @@ class SuiteCell:
             overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
         words = ["specbench", "run", "--task", task.task, "--method", ",".join(self.methods), *options.words()]
+        is_sample = (pair.target or EMBEDDED).startswith(EMBEDDED) and options.data in (None, "sample")
+        if is_sample and options.limit is None:  # else `specbench run` measures a share
+            words += ["--limit", "all"]
         command = shlex.join([*words, "--output", str(self.folder)])
         return Request([task.task], self.methods, options, command, output=self.folder)
 

@@ -225,7 +225,7 @@ def attempt(
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
         made = make_reports or SendingReports
-        execute(job.request, console.stderr, cache, lambda _, num: nullcontext(made(send, num)))
+        execute(job.request, console.stderr, cache, lambda _, plan: nullcontext(made(send, len(plan))))
         if job.fairness:
             cache.drop()  # the numbers need models of their own
             add_fairness(job)

@@ -12,7 +12,7 @@ Prompts are resampled, each with all its repeats, turns and columns: AR and the 
   without bounds, such as a speed-up, has an interval without width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ from specbench.results.log_ratios import (
     are_equal,
     normal,
     percentiles,
+    quick,
     ratio_of,
     studentized,
 )
@@ -88,16 +89,18 @@ INTERVALS = Intervals(
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompt of each record, and the seed of the intervals."""
+    """The prompt of each record, and the seed of the intervals. `is_quick`: intervals of ratios without bounds are
+    `log_ratios.quick`, for a table that is shown while measuring."""
 
     cluster: NDArray[np.int64]  # [num_records], the number of the record's prompt
     seed: int
+    is_quick: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[dict[str, Any]], seed: int) -> Self:
+    def of(cls, records: Sequence[Mapping[str, Any]], seed: int, *, is_quick: bool = False) -> Self:
         keys = [(record["task"], record["subset"], record["example"]) for record in records]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed)
+        return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
 
     def ratio(self, *values: Sequence[float] | Column, bounds: Bounds | None = None) -> Metric:
         """Returns Σ numerator / Σ denominator with its interval.
@@ -110,7 +113,7 @@ class Prompts:
         ]
         columns = _within(columns, bounds) or columns
         value = ratio(columns)
-        low, high = (None, None) if value is None else interval(columns, self.seed, bounds)
+        low, high = (None, None) if value is None else interval(columns, self.seed, bounds, is_quick=self.is_quick)
         return Metric(value=value, low=low, high=high)
 
     def mean(self, values: Sequence[float | None], bounds: Bounds | None = None) -> Metric:
@@ -125,7 +128,9 @@ def ratio(columns: Sequence[Column]) -> float | None:
     return _finite(float(ratio_of(np.array([column.sum() for column in columns]))))
 
 
-def interval(columns: Sequence[Column], seed: int, bounds: Bounds | None = None) -> tuple[float | None, float | None]:
+def interval(
+    columns: Sequence[Column], seed: int, bounds: Bounds | None = None, *, is_quick: bool = False
+) -> tuple[float | None, float | None]:
     """Returns the 95 % interval of a ratio of sums, of a ratio of two such ratios, or of a ratio of two of these.
 
     columns: two, four or eight arrays [num_prompts] (numerator, denominator, and those of the baseline; then the same
@@ -142,6 +147,8 @@ def interval(columns: Sequence[Column], seed: int, bounds: Bounds | None = None)
         low, high = bounded(np.array(inside), bounds, seed)
     elif are_equal(drawn):
         low = high = float(ratio_of(drawn.sum(axis=1)))
+    elif is_quick:
+        low, high = quick(drawn) or (np.nan, np.nan)
     else:
         low, high = studentized(drawn, seed) or normal(drawn) or percentiles(drawn, seed)
     return (float(low), float(high)) if np.isfinite(low) and np.isfinite(high) else (None, None)

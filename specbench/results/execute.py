@@ -18,23 +18,24 @@ from specbench.results.captions import why_unscored
 from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
+from specbench.results.live_table import LiveTable
 from specbench.results.loggers import Loggers, logged, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.running import runner
-from specbench.running.blocks import blocks, what_blocks_are
+from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import print_request_notes, run_spec, runs_programs
 from specbench.running.identity import run_identity
-from specbench.running.models import Models, load_models, training_prompts
+from specbench.running.machine_load import load_lines
+from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
 from specbench.running.plan import Cell, load_asked, make_cells
-from specbench.running.progress import RunProgress, announce, saying_what_is_kept
+from specbench.running.progress import announce, saying_what_is_kept
 from specbench.running.prompts import record_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
-from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
@@ -67,13 +68,6 @@ def measurement_of(
         trained_on=_trained_on(spec, records),
         ties=tuple(_ties(spec, cells, models, records)),
     )  # fmt: skip
-
-
-def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
-    """Returns whether the drafter decodes alone in a vocabulary of its own. Its tokens/s are then no multiple of the
-    target's."""
-    alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
-    return alone is not None and alone.vocabulary != models.target.vocabulary
 
 
 def prompts(
@@ -115,8 +109,8 @@ class Reports(Protocol):
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
 
-# Takes a console and the number of blocks; reports them while they are measured.
-MakeProgress = Callable[[Console, int], AbstractContextManager[Reports]]
+# Takes a console and the blocks of a run; reports them while they are measured.
+MakeProgress = Callable[[Console, Sequence[Block]], AbstractContextManager[Reports]]
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ def execute(
     request: Request,
     console: Console,
     load_pair: Callable[[RunSpec], Models] | None = None,
-    make_progress: MakeProgress = RunProgress,
+    make_progress: MakeProgress = LiveTable,
 ) -> RunOutcome:
     """Measures the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
     models, some of which may be loaded already."""
@@ -176,6 +170,8 @@ def execute(
     embedded = spec.target.startswith(EMBEDDED)
     loggers = Loggers(make_loggers(request.loggers), console)
     set_threads(request.options.threads, embedded)
+    for line in load_lines(spec.device):
+        say(console, line)
     if request.plot is not None:
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
@@ -216,7 +212,7 @@ def execute(
 
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
-    judging: "Judging | None" = None, make_progress: MakeProgress = RunProgress,
+    judging: "Judging | None" = None, make_progress: MakeProgress = LiveTable,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measures what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
@@ -252,12 +248,16 @@ def measure_into(
 
 def measure(
     spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
-    make_progress: MakeProgress = RunProgress,
+    make_progress: MakeProgress = LiveTable,
 ) -> list[Record]:  # fmt: skip
     """Returns the records of the plan; those without a record are measured now."""
     plan = list(blocks(cells, spec.repeats))
+    counts = [(len(cell.data.examples), cell.data.num_rows) for cell in cells if cell.data.num_rows is not None]
+    num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    if spec.limit is not None and num_examples < num_rows:
+        say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
-    with make_progress(console, len(plan)) as progress, saying_what_is_kept(console, folder.path):
+    with make_progress(console, plan) as progress, saying_what_is_kept(console, folder.path):
         return runner.run(
             spec, plan, folder, done,
             lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),

@@ -107,13 +107,17 @@ def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
 
 
 def normal(columns: Array) -> tuple[float, float] | None:
+    """Returns the `quick` interval of few prompts; None from MIN_STUDENTIZED prompts on."""
+    return quick(columns) if columns.shape[1] < MIN_STUDENTIZED else None
+
+
+def quick(columns: Array) -> tuple[float, float] | None:
     """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts].
 
-    Returns None for negative numbers, from MIN_STUDENTIZED prompts on, and where fewer than MIN_PRESENT prompts have a
-    value in one of the columns.
+    It needs no resamples. Returns None for negative numbers, and where fewer than MIN_PRESENT prompts have a value in
+    one of the columns.
     """
-    few = columns.shape[1] < MIN_STUDENTIZED
-    if not few or (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
+    if (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
         return None
     low, high = special.ndtri(TAILS)
     return _around(_log_ratio(columns.sum(axis=1)), low, high, standard_error(columns))

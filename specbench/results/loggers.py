@@ -11,6 +11,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import LOGGERS
 from specbench.results.row import Row
+from specbench.running.blocks import Block
 
 
 class RunLogger(Protocol):
@@ -154,13 +155,13 @@ class LoggedReports:
 
 
 def logged(
-    make_progress: Callable[[Console, int], AbstractContextManager[Any]], loggers: Loggers
-) -> Callable[[Console, int], AbstractContextManager[LoggedReports]]:
+    make_progress: Callable[[Console, Sequence[Block]], AbstractContextManager[Any]], loggers: Loggers
+) -> Callable[[Console, Sequence[Block]], AbstractContextManager[LoggedReports]]:
     """Returns the function that makes the reports of a run, with loggers behind it."""
 
     @contextmanager
-    def make(console: Console, num_blocks: int) -> Iterator[LoggedReports]:
-        with make_progress(console, num_blocks) as reports:
+    def make(console: Console, plan: Sequence[Block]) -> Iterator[LoggedReports]:
+        with make_progress(console, plan) as reports:
             yield LoggedReports(reports, loggers)
 
     return make

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from itertools import groupby, product, zip_longest
 from typing import Any
 
 from specbench.core.digests import text_digest
-from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.running.plan import Cell
@@ -65,14 +65,24 @@ def prompt_digest(example: Example, turn: int) -> str:
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
-    """Yields all blocks, with the turns of an example in sequence. The order of the methods is reversed from one
-    example to the next and from one repeat to the next."""
-    for cell in cells:
-        for repeat in range(repeats):
-            for number, example in enumerate(cell.data.examples):
-                order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
-                for turn in range(len(example.turns)):
-                    yield Block(cell, example, repeat, order, turn)
+    """Yields all blocks, with the turns of an example in sequence. The subsets of a task are measured in turns where
+    they may be (`is_in_turns`): the first example of each, then the second of each. The order of the methods is
+    reversed from one example of a subset to the next and from one repeat to the next."""
+    groups = [list(group) for _, group in groupby(cells, lambda cell: cell.task.name)]
+    for group in groups if is_in_turns(cells) else [[cell] for cell in cells]:
+        for repeat, number in product(range(repeats), range(max(len(cell.data.examples) for cell in group))):
+            for cell in group:
+                for example in cell.data.examples[number : number + 1]:
+                    order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
+                    for turn in range(len(example.turns)):
+                        yield Block(cell, example, repeat, order, turn)
+
+
+def is_in_turns(cells: Sequence[Cell]) -> bool:
+    """Returns whether the subsets of a task may be measured in turns. A drafter that learns from prompt to prompt would
+    learn from the other subsets: it needs one subset after the other."""
+    decoders = (decoder for cell in cells for decoder in drafting_decoders(cell.decoders))
+    return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
 
 
 def as_json(

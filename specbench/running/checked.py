@@ -1,7 +1,7 @@
 """Turns a user's request into the checked specification of a run."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from specbench.specs.catalogue import builtin_task_names, load_method, load_task
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
-from specbench.specs.run_options import RunOptions, flag_of
+from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
 from specbench.specs.servers import ServersSpec, read_servers
 from specbench.specs.task import TaskSpec
 from specbench.tasks.scoring.contract import identified_language, make_scorer
@@ -79,6 +79,17 @@ def served(request: Request, path: Path) -> ServersSpec:
                 f"{flag_of(name)} {value}: has no effect with --servers, which hold the models: leave it out"
             )
     return read_servers(path)
+
+
+def with_default_limit(request: Request) -> Request:
+    """Returns a request without a limit as one for a share of the bundled sample if the embedded models read it: its
+    first results then come soon. Other requests are returned as they are."""
+    spec = run_spec(request)
+    is_small = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
+    if not is_small or spec.limit is not None:
+        return request
+    limit = max(LEAST, SHARE // len(spec.cells()))
+    return replace(request, options=replace(request.options, limit=limit))
 
 
 def runs_programs(task: TaskSpec) -> bool:
@@ -153,16 +164,17 @@ def without_lingua(spec: RunSpec) -> list[str]:
 
 def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
     """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
-    whose bundled sample lacks subsets, for each task whose answers' language cannot be identified, for each route that
-    no subset uses, and for a draft model that no method uses.
-    """
+    that lacks requested subsets or whose bundled sample lacks some, for each task whose answers' language cannot be
+    identified, for each route that no subset uses, and for a draft model that no method uses."""
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)
     for task, absent in spec.left_out().items():
         say(console, f"{without(task, absent, 'bundled sample')}: give --data to measure them")
-    for task in without_lingua(spec):
-        say(console, f"{task}: whether answers are in their language is not measured: {missing('lingua')}")
+    for line in lacking_subsets(spec):
+        say(console, line)
+    for name in without_lingua(spec):
+        say(console, f"{name}: whether answers are in their language is not measured: {missing('lingua')}")
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for part in parts(spec.methods))
     if drafter is not None and not uses_it:
@@ -173,3 +185,15 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
         )
     for line in (line for method in spec.methods for line in unused_routes(method, spec.tasks)):
         say(console, line)
+
+
+def lacking_subsets(spec: RunSpec) -> Iterator[str]:
+    """Yields a line for each task that lacks some of the requested subsets."""
+    for task in spec.tasks:
+        missing = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
+        measured = ", ".join(name for other, name in spec.cells() if other is task)
+        if missing and not task.subsets:
+            yield f"--subset: {task.name} has no subsets: it is measured as a whole"
+        elif missing:
+            what = f"only {measured} of it is measured" if measured else "it is not measured"
+            yield f"--subset: {task.name} has no {missing}: {what}"

@@ -108,6 +108,13 @@ def bridged(method: MethodSpec) -> bool:
     return method.decodes_with == "target" and not method.same_vocabulary
 
 
+def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
+    """Returns whether the drafter decodes alone in a vocabulary of its own. Its tokens/s are then no multiple of the
+    target's."""
+    alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
+    return alone is not None and alone.vocabulary != models.target.vocabulary
+
+
 def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
     """Returns the methods, with methods that have routes replaced by their routes."""
     return [part for method in methods for part in method.parts]

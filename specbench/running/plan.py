@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from specbench.tasks.sources import NoRows, local_files, subsets_with_files
 @dataclass(frozen=True)
 class Cell:
     """One subset of one task, with its data and every method composed for it; `decoders[0]` is AR. `budgets`: the
-    lengths to which prompts and conversations are shortened."""
+    lengths to which prompts and conversations are shortened. `most_tokens`: of its longest conversation, by the id of a
+    model with recorded or compiled passes; empty until it is first measured."""
 
     task: TaskSpec
     subset: str
@@ -35,6 +36,7 @@ class Cell:
     decoders: tuple[Decoder, ...]
     context_limit: int | None
     budgets: tuple[PromptBudget, ...] = ()
+    most_tokens: dict[int, int] = field(default_factory=dict, compare=False)
 
     @cached_property
     def scorer(self) -> Scorer | None:

@@ -3,14 +3,15 @@
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.progress import MofNCompleteColumn
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
@@ -20,14 +21,16 @@ from specbench.models.devices import is_out_of_memory, memory_message
 
 class RunProgress(ProgressBar):
     """Counts blocks; shows the current subset, tokens/s of every method, the acceptance rate so far, and the time
-    left."""
+    left. `above`: returns what a terminal shows above the bar."""
 
-    def __init__(self, console: Console, num_blocks: int) -> None:
-        super().__init__(console, "warming up", num_blocks)
+    def __init__(
+        self, console: Console, num_blocks: int, above: Callable[[], Iterable[RenderableType]] | None = None
+    ) -> None:
+        super().__init__(console, "warming up", num_blocks, MofNCompleteColumn(), above=above)
         self.num_blocks = num_blocks
         self.num_done = self.num_measured = 0
         self._reported = time.monotonic()
-        self._where: str | None = None  # subset of the last measured block
+        self._subsets: set[str] = set()  # those with a measured block
         self._measuring = 0.0  # seconds
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
@@ -47,18 +50,18 @@ class RunProgress(ProgressBar):
             if num_judged and "tree_nodes" not in result:
                 self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
         self._take_time(where, record, measured)
-        line = f"{where} · {self.summary()}"
+        line = f"{where} · {self.summary()}{self._time_left()}"
         is_due = (measured and self.num_measured == 1) or self.num_done == self.num_blocks
-        self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}{self._time_left()}", is_due)
+        self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}", is_due)
 
     def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
         """Adds the time that a block took. A warm-up may precede the first block of a subset, and the reading of old
         records the first block of a run: for these blocks the recorded seconds are added instead."""
         now = time.monotonic()
-        if measured and where == self._where:
+        if measured and where in self._subsets:
             self._measuring += now - self._reported
         elif measured:
-            self._where = where
+            self._subsets.add(where)
             generations = record["methods"].values()
             self._measuring += sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations)
         self._reported = now

@@ -142,9 +142,16 @@ def check_nothing_compiled(since: int, block: Block) -> None:
 
 
 def reserve(cell: Cell, chat: str, progress: Say = say_nothing) -> Iterator[Compilation]:
-    """Compiles or records the passes of every model for the longest conversation of a cell; `progress` receives
-    lines."""
-    yield from _reserved(cell, lambda need: longest(cell, need, chat), progress, exactly=True)
+    """Provides the buffers and the compiled or recorded passes of every model for the longest conversation of a cell;
+    those that another cell has replaced are kept and return. `progress` receives lines."""
+
+    def room(need: CompileRequirements) -> int:
+        key = id(need.model)
+        if key not in cell.most_tokens:
+            cell.most_tokens[key] = longest(cell, need, chat)
+        return cell.most_tokens[key]
+
+    yield from _reserved(cell, room, progress, exactly=True)
 
 
 def reserve_for_block(

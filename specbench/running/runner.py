@@ -45,22 +45,25 @@ def run(
     """
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
-    cell = None  # the last one warmed up
-    warm_ups: Mapping[str, WarmUp] = {}
+    cell = None  # the last one measured
+    warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the cell
     for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
         if old is None:
-            if block.cell is not cell:
+            is_first = id(block.cell) not in warm_ups
+            if is_first:
                 wait(number)
+            if block.cell is not cell:
                 cell = block.cell
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
-                warm_ups = warm_up_cell(cell, spec.chat)
+            if is_first:
+                warm_ups[id(cell)] = warm_up_cell(cell, spec.chat)
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()
-        record = old or measure(block, spec, earlier, warm_ups, partial(wait, number))
+        record = old or measure(block, spec, earlier, warm_ups[id(cell)], partial(wait, number))
         if old is None:
             if cell is not None and cell.models.target.static is not None:
                 check_nothing_compiled(num_compiled, block)
@@ -87,7 +90,7 @@ def measure(
     block: Block, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
     wait: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the record of one block; `earlier`: the records of the earlier turns; `warm_ups`: by method. `wait` is
+    """Returns the record of one block; `earlier`: the records of the earlier turns; `warm_ups`: by method; `wait`: is
     called before each generation."""
     cell, example = block.cell, block.example
     results: dict[str, Any] = {}

@@ -90,7 +90,11 @@ class RunSpec(Spec):
                 f"drafter = '{self.drafter}': method '{name}' names its own, {checkpoint}: leave --drafter out, or "
                 f"give --set {checkpoint_key(name)}={self.drafter}"
             )
-        self.cells()
+        known = {name for task in self.tasks for name in task.subset_names}
+        for name in self.subsets or ():
+            if name not in known:
+                tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
+                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, known)}")
         return self
 
     def drafter_of(self, part: MethodSpec) -> str | None:
@@ -119,26 +123,16 @@ class RunSpec(Spec):
     def cells(self) -> list[tuple[TaskSpec, str]]:
         """Returns the (task, subset) pairs in the order in which they run.
 
-        For each task these are the first `subsets_per_task` of the requested subsets, or of those that have data.
-        Raises ConfigError for an unknown subset.
+        For each task these are the first `subsets_per_task` of the requested subsets that it has, or of those that have
+        data.
         """
-        known = [name for task in self.tasks for name in task.subset_names]
-        for name in self.subsets or ():
-            if name not in known:
-                tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
-                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, set(known))}")
         return [(task, name) for task in self.tasks for name in self._chosen(task)[: self.subsets_per_task]]
 
     def _chosen(self, task: TaskSpec) -> list[str]:
         if self.subsets is None or not task.subsets:
             absent = self.left_out().get(task.name, [])
             return [name for name in task.subset_names if name not in absent]
-        chosen = [name for name in self.subsets if name in task.subset_names]
-        if not chosen:
-            raise ConfigError(
-                f"subsets: task '{task.name}' has none of {', '.join(self.subsets)}: {nearest('', task.subsets)}"
-            )
-        return chosen
+        return [name for name in self.subsets if name in task.subset_names]
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:

@@ -6,6 +6,8 @@ from typing import Annotated
 from specbench.specs.components import Chat, DeviceMap, Dtype, Engine, Quantize
 
 FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
+# Examples of the bundled sample that `specbench run` measures without --limit: of all subsets, and at least of each.
+SHARE, LEAST = 96, 8
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,15 @@ class Example:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Examples and their origin. `revision`: the commit on the hub; for files the digest of their bytes."""
+    """Examples and their origin. `revision`: the commit on the hub; for files the digest of their bytes. `num_rows`: of
+    the subset in the bundled sample; None for other data."""
 
     source: Literal["hub", "local", "sample"]
     location: str
     revision: str | None
     examples: tuple[Example, ...]
     fewshot: FewshotInfo = NO_SHOTS
+    num_rows: int | None = None
 
 
 def load_examples(
@@ -72,12 +74,14 @@ def examples_from(task: TaskSpec, subset: str, source: Source, place: str, limit
     """Returns the first `limit` examples that the rows of a source make. `place`: where few-shot examples come from."""
     chosen = task.subset(subset)
     shots = load_fewshot(task, subset, place)
-    rows = list(islice(source.limited(rows_of(chosen, source)), limit))
+    found = source.limited(rows_of(chosen, source))
+    rows = list(islice(found, limit))
+    num_rows = len(rows) + sum(1 for _ in found) if source.kind == "sample" else None
     examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
     shots.check(chosen, rows)
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
-    return TaskData(source.kind, source.location, source.revision, examples, shots.fewshot)
+    return TaskData(source.kind, source.location, source.revision, examples, shots.fewshot, num_rows)
 
 
 def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:

@@ -19,13 +19,12 @@ from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.text_model import TextModel
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.execute import has_other_vocabulary
 from specbench.results.metrics import acceptance, speeds, with_own_passes
 from specbench.results.rows import NOT_MULTIPLES
 from specbench.results.warnings import not_steady
 from specbench.running.blocks import recorded
 from specbench.running.compose import compose, sampling_of, unique
-from specbench.running.models import Models, load_models
+from specbench.running.models import Models, has_other_vocabulary, load_models
 from specbench.running.warm_up import NOTHING, WarmUp, warm_up
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build

@@ -1,0 +1,54 @@
+"""The load that other programs put on a machine before a run measures."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import torch
+
+from specbench.core.threads import num_sharing
+
+MINUTE = 60.0  # seconds, of the system's load average
+SPARE = 0.5  # cores: load above this many cores too few is reported
+
+
+def load_lines(device: str) -> Iterator[str]:
+    """Yields a line if other programs leave too few CPU cores for this process, and one if other processes use the GPU;
+    none where workers share the machine, which their rows say.
+
+    `device`: the option --device.
+    """
+    if num_sharing() > 1:
+        return
+    load, num_cores, num_threads = others_load(), os.cpu_count() or 1, torch.get_num_threads()
+    if load is not None and load + num_threads > num_cores + SPARE:
+        yield (
+            f"warning: this machine is busy: other programs had a load of {load:.1f} on {num_cores} CPU cores in the "
+            f"last minute, and this run computes on {num_threads} of them: tok/s come out low, and intervals wide"
+        )
+    if number := num_gpu_processes(device):
+        yield (
+            f"warning: the GPU is shared: {number} other process{'es' if number > 1 else ''} on it: tok/s come out low "
+            "while they compute"
+        )
+
+
+def others_load() -> float | None:
+    """Returns the load average of the last minute without the part of this process; None where the system has none."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+    return max(0.0, load - min(time.process_time() / MINUTE, torch.get_num_threads()))
+
+
+def num_gpu_processes(device: str) -> int:
+    """Returns how many processes compute on the GPU of --device; 0 where that is unknown, and after this process has
+    used a GPU: in a container its own number is not the one that NVML gives."""
+    kind, _, index = device.partition(":")
+    if kind not in ("auto", "cuda") or not torch.cuda.is_available() or torch.cuda.is_initialized():
+        return 0
+    try:
+        return torch.cuda.list_gpu_processes(int(index or 0)).count(" uses ")
+    except Exception:  # NVML's own classes; a load that cannot be read ends no run
+        return 0

@@ -113,12 +113,12 @@ NGRAM = xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
 
 @contextmanager
 def llama_cpp_server(
-    drafter: str | None = None, num_draft_tokens: int = 5, synthetic_length: float | None = None,
+    drafter: str | None = None, num_draft_tokens: int = 5, synthetic_length: float | None = None, num_slots: int = 1,
 ) -> Iterator[str]:  # fmt: skip
     """Yields the address of a server of an embedded target. `drafter`: an embedded draft model, or "ngram"."""
     params = xllamacpp.CommonParams()
     params.model.path = str(gguf_file("target"))
-    params.n_ctx, params.n_parallel, params.port = 2048, 1, 0
+    params.n_ctx, params.n_parallel, params.port = 2048 * num_slots, num_slots, 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.endpoint_metrics, params.verbosity = True, -1
     if drafter == "ngram":

@@ -37,7 +37,8 @@ class Script:
 
     `tells`: whether requests tell acceptance. `counts`: whether the page of metrics does. `cut_after`, `fail_after`:
     the number of events after which the connection or the answer ends. `extra_usage`: added to the number of new tokens
-    of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only.
+    of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only. `unstable`: no
+    answer is the one before it.
     """
 
     engine: str
@@ -55,6 +56,7 @@ class Script:
     read_prompt: int = 0  # added to the number of prompt tokens
     num_cached: int | None = 0
     falls: bool = False
+    unstable: bool = False
     wrong_tokenizer: bool = False
     overstated: int = 0  # added to the sums, and to no part
     num_running: int = 0
@@ -199,7 +201,7 @@ def pages(script: Script) -> dict[str, Any]:
     """Returns what a server tells of itself, by path."""
     owner = {"vllm": "vllm", "tensorrt-llm": "tensorrt_llm", "lmdeploy": "lmdeploy"}.get(script.engine, "someone")
     model = {"id": "target", "root": "target", "owned_by": owner, "max_model_len": 2048, **script.settings}
-    found: dict[str, Any] = {"/v1/models": {"data": [model]}}
+    found: dict[str, Any] = {"/v1/models": {"data": [model]}, "/health": {}}
     if script.engine in ("vllm", "tensorrt-llm"):
         found["/version"] = {"version": VERSION}
     if script.engine == "sglang":
@@ -231,6 +233,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.page(json.dumps({"tokens": [id + 1 for id in ids] if script.wrong_tokenizer else ids}))
         makers = {"/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events}
         script.requests.append(request)
+        if script.unstable:
+            script.answer = (*script.answer[:-2], 5 if script.answer[-2] == 6 else 6, EOS)
         if script.status != 200:
             return self.page(json.dumps({"error": "the engine is gone"}), script.status)
         self.send_response(200)
@@ -269,9 +273,10 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, script: Script, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.script = script
 
     @property

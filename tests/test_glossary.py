@@ -11,7 +11,7 @@ ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, an
     "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
     "peak_host_bytes", "peak_host_bytes_ar", "peak_device_bytes", "peak_device_bytes_ar",
     "tree_acceptance_expected", "tree_acceptance_optimal", "verification_cost", "speedup_of_costs", "rank_chance@k",
-    "e2e_seconds", "accepted_per_drafted",
+    "e2e_seconds", "accepted_per_drafted", "ar_changed",
 }  # fmt: skip
 
 

@@ -13,7 +13,10 @@ from scipy.optimize import brentq
 
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
+from specbench.results.compare import compare, tables
+from specbench.results.comparison_input import read_input
 from specbench.results.execute import RunOutcome, execute
+from specbench.results.load import load_rows, read_windows
 from specbench.results.metrics import expected_speedup
 from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
@@ -24,7 +27,7 @@ from specbench.specs.run_options import RunOptions
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench[llama-cpp]'")
 
-from specbench.served.server import load_served
+from specbench.served.models import load_served
 from tests.llama_cpp import llama_cpp_server
 
 QUIET = Console(file=io.StringIO())
@@ -46,7 +49,7 @@ def servers() -> Iterator[dict[str, str]]:
         }
 
 
-def write_file(folder: Path, servers: Mapping[str, str], names: tuple[str, ...]) -> Path:
+def write_file(folder: Path, servers: Mapping[str, str], names: tuple[str, ...], **keys: Any) -> Path:
     speculation = {"ar": "none", "copies": {"method": "ngram-simple", "num_draft_tokens": NUM_DRAFT_TOKENS}}
     drafting = {"method": "draft_model", "num_draft_tokens": NUM_DRAFT_TOKENS, "model": "drafter"}
     content = {
@@ -54,7 +57,7 @@ def write_file(folder: Path, servers: Mapping[str, str], names: tuple[str, ...])
         "servers": {name: {"url": servers[name], "speculation": speculation.get(name, drafting)} for name in names},
     }  # fmt: skip
     path = folder / "servers.yaml"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | keys))
     return path
 
 
@@ -84,12 +87,24 @@ def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunO
         )
         assert other.verdict == "greedy equal" and other.served is not None
         assert other.served.acceptance_source == "steps" and other.served.caches == "verified empty"
+        assert other.value("ar_changed") == 0
         if subset not in {key[0] for key in undecided}:
             assert other.value("mean_acceptance_length") == row.value("mean_acceptance_length")
         steps = [step for key in theirs if key[0] == subset for step in theirs[key]["draft"]["steps"]]
         accepted, judged = (sum(step[column] for step in steps) for column in (ACCEPTED, JUDGED))
         assert other.value("acceptance_rate_pooled") == accepted / judged
     assert len(undecided) <= len(ours) // 12
+
+
+def check_compared(folder: Path) -> None:
+    """Asserts that `specbench compare` finds the runs of `check_equal` equal, whatever their conditions are."""
+    found = compare(read_input(f"{folder / 'served'}:draft"), read_input(f"{folder / 'in-process'}:sd"))
+    (subset,) = found.compared
+    assert subset.agreement is not None and subset.agreement.num_answers == 3
+    assert subset.agreement.num_equal == subset.agreement.num_same_steps == 3 and not subset.agreement.differences
+    assert {"engine", "device"} <= {each.field for each in found.hindrances}
+    shown = " ".join(line for table in tables(found) for line in table.caption)
+    assert "3 of 3 answers have the same tokens; 3 of 3 have as many tokens in each step" in shown
 
 
 def same_passes(key: tuple[str, int], ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
@@ -128,6 +143,7 @@ def drafter_gap(key: tuple[str, int], answer: list[int]) -> float:
 def test_a_server_answers_and_accepts_as_this_process_does(tmp_path, servers) -> None:
     served = serve(tmp_path, servers, ("ar", "draft", "copies"), subsets=("en",), limit=3)
     check_equal(tmp_path, ("en",), 3, served)
+    check_compared(tmp_path)
     copies = next(row for row in served.rows if row.method_name == "copies")
     assert copies.verdict == "greedy equal" and (copies.value("mean_acceptance_length") or 0) >= 1
 
@@ -145,7 +161,25 @@ def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path,
     assert num_passes > 60  # three standard errors are then below 0.1 of a rate, and 0.8 of a length
     assert row.value("acceptance_rate_pooled") == pytest.approx(rate, abs=0.1)
     assert row.value("mean_acceptance_length") == pytest.approx(FORCED_LENGTH, abs=0.8)
-    assert row.verdict == "not audited" and "answers_differ" in {warning.code for warning in row.warnings}
+    assert row.verdict == "diverged" and "answers_differ" in {warning.code for warning in row.warnings}
+
+
+@pytest.mark.slow
+def test_four_requests_at_once_have_the_same_answers_and_acceptance(tmp_path, servers) -> None:
+    with llama_cpp_server(num_slots=4) as plain, llama_cpp_server("drafter", num_slots=4) as drafting:
+        addresses = {"ar": plain, "draft": drafting}
+        load = {"concurrency": [1, 2, 4], "windows": 5, "requests": 3}
+        file = write_file(tmp_path, addresses, ("ar", "draft"), load=load)
+        request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=3), "", output=tmp_path / "run", servers=file)
+        outcome = execute(request, QUIET, load_served)
+    alone = outcome.rows[-1].value("mean_acceptance_length")
+    rows = load_rows(read_windows(tmp_path / "run"))
+    assert [(row.level, row.method) for row in rows] == [(c, name) for c in (1, 2, 4) for name in ("ar", "draft")]
+    for row in rows:
+        assert row.num_different == 0 and row.num_answers == 15 * row.level
+        tau, ratio = row.value("mean_acceptance_length"), row.value("pass_ratio")
+        assert tau == pytest.approx(1.0 if row.method == "ar" else alone, rel=0.01)
+        assert tau and ratio and row.value("speedup_user") == pytest.approx(tau / ratio, rel=0.05)
 
 
 def test_an_answer_cut_in_a_character_has_all_its_tokens(tmp_path, servers) -> None:

@@ -14,10 +14,12 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.vocabulary import Vocabulary
+from specbench.results.agreement import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
+from specbench.results.served import served_table
 from specbench.running.request import Request
 from specbench.served.acceptance import from_histogram, from_passes, steps_of
 from specbench.served.client import Client
@@ -25,7 +27,7 @@ from specbench.served.engine import Page
 from specbench.served.engines.llama_cpp import LlamaCpp, passes_between
 from specbench.served.events import EventReader
 from specbench.served.held import held_ids
-from specbench.served.server import load_served
+from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
@@ -186,6 +188,26 @@ def test_other_conditions_are_marked(tmp_path) -> None:
     assert row.verdict == "not audited"
 
 
+@pytest.mark.parametrize(("unstable", "verdict", "num_changed"), [(False, "diverged", 0), (True, "not audited", 6)])
+def test_answers_diverge_if_they_differ_more_often_than_those_of_ar(tmp_path, unstable, verdict, num_changed) -> None:
+    servers = pair("vllm", answer=(*Script("vllm").answer[:-2], 7, 0))
+    outcome = run(tmp_path, {**servers, "ar": Script("vllm", unstable=unstable)}, num_examples=6)
+    row = row_of(outcome)
+    assert row.value("ar_changed") == num_changed / 6
+    assert row.verdict == verdict
+    (warning,) = (each.text for each in row.warnings if each.code == "answers_differ")
+    assert f"not those of the server 'ar', which changed {num_changed} of 6 answers when it was asked again" in warning
+    shown = "\n".join(served_table([row]).caption)
+    assert f"control: asked again, 'ar' changed {100 * num_changed / 6:.1f} [" in shown
+
+
+def test_the_control_ends_after_a_number_of_answers(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.served.decoder.NUM_CONTROLS", 1)
+    row = row_of(run(tmp_path, pair("vllm")))
+    assert [each["methods"]["ar"]["external"]["same_again"] for each in records(tmp_path)] == [True, None]
+    assert row.value("ar_changed") == 0 and row.verdict == "greedy equal"
+
+
 def test_a_drafter_that_learns_across_requests_is_named_and_not_repeated(tmp_path) -> None:
     scripts = pair("llama.cpp")
     keys = {"speculation": {"method": "ngram-mod", "num_draft_tokens": 3}}
@@ -294,6 +316,21 @@ def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
 )  # fmt: skip
 def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted, passes) -> None:
     assert passes_between(num_tokens, drafted, accepted, 5) == passes
+
+
+def test_the_first_difference_of_a_subset_is_named() -> None:
+    def made(tokens: list[int], sizes: list[int]) -> dict[str, Any]:
+        return {"token_ids": tokens, "steps": [[3, 1, 0, size] for size in sizes]}
+
+    records = [{"subset": "en", "example": 4}, {"subset": "en", "example": 5}, {"subset": "th", "example": 0}]
+    first = [made([1, 2, 3, 4], [2, 1]), made([1, 2], [1]), made([1, 2], [])]
+    second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
+    found = agreement_of(records, first, second)
+    assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
+    assert agreement_lines(found)[1:] == [
+        "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
+        "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
+    ]
 
 
 def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:

@@ -29,7 +29,7 @@ from specbench.specs.catalogue import load_method, load_task, method_names, task
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
-from specbench.specs.servers import ServerSpec, ServersSpec, SpeculationSpec
+from specbench.specs.servers import LoadSpec, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
 from tools import notebook
@@ -55,7 +55,13 @@ def pages() -> dict[str, str]:
         ),
         "servers": keys(
             "Keys of a servers file",
-            {"Servers": ServersSpec, "One server": ServerSpec, "Speculation of a server": SpeculationSpec},
+            {
+                "Servers": ServersSpec,
+                "One server": ServerSpec,
+                "Speculation of a server": SpeculationSpec,
+                "Start of a server": StartSpec,
+                "Load": LoadSpec,
+            },
         ),
         "training": training(),
         "metrics": metrics(),

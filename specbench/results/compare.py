@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
+from specbench.results.agreement import Agreement, agreement_lines, agreement_of
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.captions import FEW, rests_on_few
 from specbench.results.comparison_input import ComparisonInput
@@ -24,12 +25,13 @@ OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
 class ComparedSubset:
     """A row of each side, of one task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts
     with records on both sides; 0 where records cannot be read. `same_counts`: whether the outputs and the steps are
-    equal on all of them."""
+    equal on all of them. `agreement`: of a served row and one of this process."""
 
     first: Row
     second: Row
     num_paired: int
     same_counts: bool
+    agreement: Agreement | None
     changes: tuple[MetricChange, ...]
 
     @property
@@ -72,6 +74,7 @@ class Comparison:
                     "task": each.task, "subset": each.subset, "n": [each.first.n, each.second.n],
                     "methods": [each.first.method_name, each.second.method_name],
                     "paired_prompts": each.num_paired,
+                    **({"agreement": vars(each.agreement)} if each.agreement else {}),
                     "changes": {
                         change.metric: {
                             "first": change.first.model_dump(), "second": change.second.model_dump(),
@@ -95,7 +98,9 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     found = []
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
-        found.append(ComparedSubset(own, other, pairs.num_prompts, have_same_counts(pairs), changes(pairs)))
+        found.append(
+            ComparedSubset(own, other, pairs.num_prompts, have_same_counts(pairs), agreement(pairs), changes(pairs))
+        )
     hindrances = distinct(common, conditions_that_differ)
     named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
     return Comparison(
@@ -150,6 +155,14 @@ def distinct(
         else:
             found += [replace(each, field=f"{method}: {name}") for method, each in having.items()]
     return tuple(found)
+
+
+def agreement(pairs: Pairs) -> Agreement | None:
+    """Returns how many answers and steps are equal; None unless a server made the answers of exactly one side."""
+    if not pairs.records[0] or (pairs.first.row.served is None) == (pairs.second.row.served is None):
+        return None
+    second, first = pairs.generations()
+    return agreement_of(pairs.records[0], first, second)
 
 
 def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
@@ -269,6 +282,8 @@ def _caption(each: ComparedSubset) -> list[str]:
         lines[0] += f"; {left_out} that only one side has are left out of the changes"
     if each.same_counts:
         lines.append("outputs and steps are equal on all of them; the intervals cover other prompts of the task too")
+    if each.agreement is not None:
+        lines += agreement_lines(each.agreement)
     if each.num_paired < SMALL_SAMPLE:
         lines.append(FEW)
     return lines

@@ -123,8 +123,9 @@ class RunOutcome:
 
     def tables(self) -> Iterator[Table]:
         """Yields the tables: those of the rows, then the comparison, the draft trees and the breakdown of each task,
-        and an overview of several tasks."""
+        an overview of several tasks, and the loads of servers."""
         from specbench.results.breakdown import breakdown_table
+        from specbench.results.load import load_rows, load_tables, read_windows
         from specbench.results.served import served_table
         from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
 
@@ -138,6 +139,7 @@ class RunOutcome:
             yield breakdown_table(group) if group[0].served is None else served_table(group)
         if len(groups) > 1:
             yield overview_table(groups)
+        yield from load_tables(load_rows(read_windows(self.records.parent)))
 
     def by_method(self) -> list[list[Row]]:
         """Returns the rows of each task and method; AR's only where it is the only method."""
@@ -185,6 +187,7 @@ def execute(
         say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
     path = request.output or default_folder(spec, identity)
     folder = RunFolder(path, identity, named_by_digest=request.output is None)
+    models.log_into(path)
     loggers.start(path.name, request.settings(), str(path))
     try:
         records, rows = measure_into(
@@ -192,6 +195,7 @@ def execute(
             request.settings(),
         )  # fmt: skip
         loggers.rows(rows)
+        models.measure_load(spec, cells, folder, console)
     finally:
         loggers.finish()
     if reason := why_unscored(records):

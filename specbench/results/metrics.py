@@ -265,7 +265,7 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     if any("external" in generation for generation in own):
         found |= {name: Metric() for name in PER_PASS}
     if any(map(is_served, own)):
-        found |= served_metrics(prompts, own)
+        found |= served_metrics(prompts, own, baseline)
     return found
 
 

@@ -1,19 +1,22 @@
 """Rows of methods that servers run: their conditions, their own metrics, and the reasons to doubt them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
+
+from scipy import stats
 
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.conditions import differences
 from specbench.results.row import Row, RowServing, RowWarning
-from specbench.results.units import counted, number, short
-from specbench.results.verdict import different
+from specbench.results.units import counted, number, short, with_interval
+from specbench.results.verdict import RecordVerdict, different
 from specbench.running.records import Generation, Record
 
 NOT_TOLD = "none: "  # begins the source of an answer whose acceptance is not known
 SLOW_CLIENT = 0.05  # share of an answer's time that is not the server's own
+BEYOND_CONTROL = 0.01  # p-value below which answers differ more often than those of `ar` from its own
 LEARNS = "learns_across_requests"  # key of what a run's folder says of a server
 
 
@@ -35,16 +38,39 @@ def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, An
     )  # fmt: skip
 
 
-def served_metrics(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns the metrics that only served answers have: the time from the request to the last token, and the share of
-    the draft tokens that was accepted as the engine counts both, which is no acceptance rate; null where an answer has
-    no counts."""
+def controls(records: Sequence[Record]) -> list[bool]:
+    """Returns whether each answer that the server `ar` gave twice was the same both times."""
+    found = same_again(record["methods"]["ar"] for record in records)
+    return [same for same in found if same is not None]
+
+
+def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
+    """Returns for each answer of `ar` whether it gave the same one again; None where it was not asked."""
+    return [generation["external"].get("same_again") for generation in baseline]
+
+
+def served_verdict(records: Sequence[Record], num_different: int) -> RecordVerdict:
+    """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
+    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not tell whether its target
+    is undecided at a difference, so that fewer differences prove nothing."""
+    again = controls(records)
+    if not again:
+        return "not audited"
+    counts = [[num_different, len(records) - num_different], [again.count(False), again.count(True)]]
+    return "diverged" if stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL else "not audited"
+
+
+def served_metrics(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns the metrics that only served answers have: the time from the request to the last token; the share of the
+    draft tokens that was accepted as the engine counts both, which is no acceptance rate, null where an answer has no
+    counts; and the share of the answers of `ar` that were others when it was asked again."""
     totals = [generation["external"]["totals"] for generation in own]
     share = Metric()
     if None not in totals:
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
+    changed = prompts.mean([None if same is None else float(not same) for same in same_again(baseline)], SHARE)
     whole = median(generation["ttft_seconds"] + generation["decode_seconds"] for generation in own)
-    return {"e2e_seconds": Metric(value=whole), "accepted_per_drafted": share}
+    return {"e2e_seconds": Metric(value=whole), "accepted_per_drafted": share, "ar_changed": changed}
 
 
 def served_table(rows: Sequence[Row]) -> Table:
@@ -66,7 +92,8 @@ def served_table(rows: Sequence[Row]) -> Table:
         *numbers("TTFT\nms", "E2E\nms", "TPOT\nms", "accepted\n÷ drafted"),
         *words("acceptance from"),
     )
-    first = conditions[0]
+    first, changed = conditions[0], rows[0].metric("ar_changed")
+    share = with_interval(changed, 1, 100)
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · answers of servers",
         columns,
@@ -76,6 +103,7 @@ def served_table(rows: Sequence[Row]) -> Table:
             "accepted ÷ drafted: the engine's own count, tokens after the end included; it is not α",
             f"{rows[0].engine}; concurrency {first.concurrency}; memory: {first.memory or 'not stated'}; "
             f"prompt caches: {first.caches}",
+            *([f"control: asked again, 'ar' changed {share} % of its answers"] if changed.value is not None else []),
         ],
     )
 
@@ -86,6 +114,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         return ()
     method = row.method_name
     own, baseline = ([record["methods"][name]["external"] for record in records] for name in (method, "ar"))
+    again = controls(records)
     unknown = [source for each in baseline if (source := each["acceptance_source"]).startswith(NOT_TOLD)]
     has_drafted = any(counts["totals"] is None or counts["totals"][0] for counts in own)
     num_different = 0 if row.sampling.temperature else len(different(records, method))
@@ -111,8 +140,9 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "slow_client": waiting > SLOW_CLIENT
         and f"{waiting:.0%} of an answer's time is not the server's own: the client or the network is the bottleneck",
         "answers_differ": num_different
-        and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', and a server does "
-        "not tell whether its target is undecided there: run both with batch-invariant kernels",
+        and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', which changed "
+        f"{again.count(False)} of {counted(len(again), 'answer')} when it was asked again, and a "
+        "server does not tell whether its target is undecided there: run both with batch-invariant kernels",
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 

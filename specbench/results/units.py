@@ -209,6 +209,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "share",
         "of servers: Σ accepted ÷ Σ drafted tokens as the engine counts both, those after the end included",
     ),
+    "ar_changed": (
+        "share",
+        "of servers: greedy answers of the server ar that were others when it was asked again, the control",
+    ),
     "tree_acceptance_expected": (
         "share",
         "only draft trees: chance that the rule accepts a child of the root, given the tree; mean over every 8th of "

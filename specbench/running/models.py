@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -16,9 +18,13 @@ from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
 from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget, check_template_args
+from specbench.running.run_folder import RunFolder
 from specbench.specs.components import Engine, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
+
+if TYPE_CHECKING:
+    from specbench.running.plan import Cell
 
 LOADING = {"quantize": "none", "device_map": "none", "trust_remote_code": False}  # of a target; others are passed on
 
@@ -51,6 +57,12 @@ class Models:
     def identity(self) -> dict[str, Any]:
         """Returns what else identifies the models of a run, beyond their names and revisions."""
         return {}
+
+    def log_into(self, folder: Path) -> None:
+        """Takes note of the run's folder, for the logs of other programs; there are none in this process."""
+
+    def measure_load(self, spec: RunSpec, cells: "Sequence[Cell]", folder: RunFolder, console: Console) -> None:
+        """Measures several requests at once, after the run. Methods in this process decode one prompt at a time."""
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from socket import SHUT_RDWR, socket
+from socket import SHUT_RDWR, create_connection, socket
 from threading import Event, Timer
 from time import perf_counter
 from typing import Any
@@ -26,6 +26,16 @@ class Client:
     name: str
     url: str
     timeout_seconds: float
+
+    def listens(self) -> bool:
+        """Returns whether a program takes connections at the address."""
+        parts = urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            create_connection((parts.hostname or "", port), self.timeout_seconds).close()
+        except OSError:
+            return False
+        return True
 
     def get(self, path: str) -> str | None:
         """Returns the text of a page; None if the server has no such page."""

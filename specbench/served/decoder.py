@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DECODERS
@@ -18,6 +19,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.servers import BASELINE
 
 FAILED = ("abort", "error")  # reasons with which an engine ends an answer that it gives up
+NUM_CONTROLS = 20  # greedy answers of a subset that the baseline gives twice
 UNKNOWN = "none"  # begins the acceptance_source of an answer whose acceptance is not known
 
 
@@ -28,6 +30,7 @@ class ServedCounts(ExternalCounts):
     `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
     accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
     request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`: the server's own time.
+    `same_again`: whether the baseline gave the same answer when it was asked again; None where it was not.
     """
 
     acceptance_source: str
@@ -35,6 +38,7 @@ class ServedCounts(ExternalCounts):
     events: list[tuple[float, int]]
     cached_tokens: int | None
     server_seconds: float | None
+    same_again: bool | None
 
 
 @dataclass
@@ -69,6 +73,7 @@ class ServedDecoder(Decoder):
     server: Server
     others: tuple[Server, ...]
     sampling: Sampling
+    controls: list[bool] = field(default_factory=list)  # `same_again` of the answers so far
 
     @property
     def code_revision(self) -> str:
@@ -80,13 +85,13 @@ class ServedDecoder(Decoder):
         for other in self.others:
             other.wait_until_idle()
         before = self.server.wait_until_idle()
-        answer = self._read(prompt_ids, stop, seed)
-        self._finish(answer, stop)
+        answer = self._answer(prompt_ids, stop, seed)
         self._check(answer, prompt_ids)
         found, source = self._acceptance(answer, before)
         num_tokens = answer.state.num_new_tokens
         steps = steps_of(found.passes, num_tokens) if found and found.passes is not None else []
         num_passes = len(steps) if steps else found.num_passes if found else None
+        same_again = self._same_again(answer, prompt_ids, stop, seed)
         first, last = answer.reads[0], answer.reads[-1]
         assert answer.state.finish is not None
         return Generation(
@@ -99,8 +104,45 @@ class ServedDecoder(Decoder):
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
                 cached_tokens=answer.told.num_cached, server_seconds=answer.told.seconds,
+                same_again=same_again,
             ),
         )  # fmt: skip
+
+    def under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> dict[str, Any]:
+        """Returns one of several answers that the server gives at once, as records of windows keep it. `passes`: its
+        target passes after the prefill; None unless the answer itself tells them. `check`: whether a prompt that was
+        cached is an error."""
+        answer = self._answer(prompt_ids, stop, seed)
+        if check:
+            self._check(answer, prompt_ids)
+        num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
+        with self.server.client.reading():
+            found = self.server.engine.acceptance(answer.events, length)
+        passes: int | None = num_tokens - 1
+        if self.method.name != BASELINE:
+            passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
+        if found is not None and found.passes is not None and passes is not None:
+            passes = len(steps_of(found.passes, num_tokens))
+        return {
+            "token_ids": answer.state.new_ids, "passes": passes,
+            "reads": [[round(seconds, 6), number] for seconds, number in answer.reads],
+        }  # fmt: skip
+
+    def _answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
+        answer = self._read(prompt_ids, stop, seed)
+        self._finish(answer, stop)
+        return answer
+
+    def _same_again(self, answer: Answer, prompt_ids: list[int], stop: StopRules, seed: int) -> bool | None:
+        """Returns whether the baseline gives the same greedy answer again; None for other servers, for a warm-up (which
+        has no end token), and after NUM_CONTROLS answers."""
+        is_asked = self.method.name == BASELINE and self.sampling.temperature == 0 and stop.eos_token_ids
+        if not is_asked or len(self.controls) >= NUM_CONTROLS:
+            return None
+        self.server.wait_until_idle()
+        again = self._answer(prompt_ids, stop, seed)
+        self.controls.append(again.state.new_ids == answer.state.new_ids)
+        return self.controls[-1]
 
     def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads the answer. The stream of an engine that tells its counts with every event is left where it ends."""

@@ -1,4 +1,4 @@
-"""The servers of a run: found, identified and checked before anything is measured."""
+"""A server of a run: found, identified and checked before anything is measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,18 +7,12 @@ from typing import Any, cast
 
 from specbench.core import bounded
 from specbench.core.digests import json_digest
-from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.causal_lm import ModelPair
-from specbench.models.loading import load_model
 from specbench.models.text_model import TextModel
-from specbench.results.served import LEARNS
-from specbench.running.models import Models
 from specbench.served.client import Client
 from specbench.served.engine import Counters, Engine, model_of
-from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec
-from specbench.specs.servers import BASELINE, ServersSpec
+from specbench.specs.servers import ServersSpec
 
 PROBE = "The quick brown fox jumps over the lazy dog. 1234 + 5678 = 6912."  # plain English: other texts are cut in
 # several ways by the pre-tokenizers of converted models, and prompts are sent as ids
@@ -80,9 +74,8 @@ class Server:
             )
 
 
-def find_server(name: str, spec: ServersSpec) -> Server:
+def find_server(client: Client, spec: ServersSpec) -> Server:
     """Returns a server with its engine. Raises ConfigError if it does not answer, or is of no known engine."""
-    client = Client(name, spec.servers[name].url, spec.timeout_seconds)
     names = [*sorted(set(ENGINES.names()) - {LAST}), LAST] if spec.engine == "auto" else [spec.engine]
     page = client.get
     for engine in (cast(Engine, ENGINES.get(each)()) for each in names):
@@ -101,64 +94,3 @@ class ServedPair(ModelPair):
 
     server: Server | None = None
     others: tuple[Server, ...] = ()
-
-
-@dataclass(frozen=True)
-class ServedModels(Models):
-    """A target of which only the tokenizer and the configuration are in this process, and the servers by method."""
-
-    servers: Mapping[str, Server]
-    spec: ServersSpec
-
-    def engine(self, method: MethodSpec) -> str:
-        return self.servers[method.name].row_engine
-
-    def pair(self, method: MethodSpec) -> ServedPair:
-        own = self.servers[method.name]
-        return ServedPair(self.target, server=own, others=tuple(s for s in self.servers.values() if s is not own))
-
-    def learns(self, name: str) -> bool:
-        """Returns whether the drafter of a server learns from one request to the next."""
-        speculation = self.spec.servers[name].speculation
-        return speculation != "none" and speculation.method in self.servers[name].engine.remembers
-
-    @property
-    def placement(self) -> None:
-        return None
-
-    def environment(self) -> dict[str, str]:
-        """Returns the conditions of the servers: the first server's, which is AR's."""
-        return {
-            "device": self.spec.device, "dtype": "as served",
-            "attention": "as served", "engine": self.servers[BASELINE].row_engine,
-        }  # fmt: skip
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what the servers tell of themselves, and what the file says of their memory."""
-        told = {name: {"engine": each.row_engine, **each.settings} for name, each in self.servers.items()}
-        for name in filter(self.learns, told):
-            told[name][LEARNS] = True
-        return {"servers": told, "memory": self.spec.memory}
-
-
-def load_served(spec: RunSpec) -> ServedModels:
-    """Returns the servers of a run. Raises ConfigError for a server that does not fit the tokenizer or the others."""
-    assert spec.servers is not None
-    target = load_model(spec.target, device="cpu", weights=False)
-    servers = {method.name: find_server(method.name, spec.servers) for method in spec.methods}
-    engines = {name: each.engine.name for name, each in servers.items()}
-    if len(set(engines.values())) > 1:
-        shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
-        raise ConfigError(f"servers of several engines ({shown}): AR and its methods are servers of one engine")
-    for name, server in servers.items():
-        server.check_tokenizer(target)
-        if server.speculates is not None and server.speculates == (name == BASELINE):
-            how = "with speculation, but all others are compared with it" if name == BASELINE else "without speculation"
-            raise server.client.error(f"was started {how}: start it again, or correct its url")
-    models = ServedModels(target, {}, servers, spec.servers)
-    for name in filter(models.learns, servers) if spec.repeats > 1 else ():
-        raise ConfigError(
-            f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so that it knows the "
-            "answers from the second repeat on: give --repeats 1"
-        )
-    return models

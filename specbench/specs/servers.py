@@ -26,9 +26,51 @@ class SpeculationSpec(Spec):
     """Draft model or head."""
 
 
-class ServerSpec(Spec):
-    """One server that is running already."""
+class StartSpec(Spec):
+    """How a run starts a server, which it ends with itself."""
 
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """The program and its arguments, such as [llama-server, -m, target.gguf, --port, "8001"]."""
+    environment: dict[Text, str] = Field(default_factory=dict)
+    """Environment variables that are set for it, beside those of the run."""
+    health: Text = "/health"
+    """Page that has status 200 once the server is ready."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=7200)] = 600.0
+    """Time limit until it answers."""
+
+
+class LoadSpec(Spec):
+    """Loads under which all servers are measured, after the run at concurrency 1."""
+
+    concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = ()
+    """Numbers of requests in flight, such as [1, 4, 16]: a new one is sent when one ends."""
+    rate: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = ()
+    """Requests per second, such as [2, 8], sent at random times (Poisson)."""
+    windows: Annotated[int, Field(ge=2, le=1000)] = 10
+    """Windows of each server at each level: they are what intervals resample."""
+    requests: Annotated[int, Field(ge=2, le=1000)] = 4
+    """Requests of a window for each one in flight, or for each one per second."""
+
+    @model_validator(mode="after")
+    def _has_levels(self) -> "LoadSpec":
+        if not self.levels:
+            raise ConfigError("load: name levels, such as {concurrency: [1, 4, 16]} or {rate: [2, 8]}")
+        return self
+
+    @property
+    def levels(self) -> tuple[tuple[Literal["concurrency", "rate"], float], ...]:
+        """The kind and the value of each level, the lowest first."""
+        return (
+            *(("concurrency", value) for value in sorted(set(self.concurrency))),
+            *(("rate", value) for value in sorted(set(self.rate))),
+        )  # fmt: skip
+
+
+class ServerSpec(Spec):
+    """One server, which is running already unless it has `start`."""
+
+    start: StartSpec | None = None
+    """The command that starts it; absent for a server that is running already."""
     url: Text
     """Address, such as http://127.0.0.1:8001."""
     speculation: Literal["none"] | SpeculationSpec
@@ -58,6 +100,8 @@ class ServersSpec(Spec):
     """same KV: all servers hold as many tokens; same GPU: each has the same share of a GPU, drafter included."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """Time limit of one request."""
+    load: LoadSpec | None = None
+    """Loads under which the servers are measured too."""
     servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
     """Servers by name; the name of a server is that of its method."""
 

@@ -1,0 +1,145 @@
+"""Several requests at once: windows of AR and of every method by turns, at each level of load."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any
+
+from rich.console import Console
+
+from specbench.core.digests import json_digest
+from specbench.core.progress import ProgressBar
+from specbench.decoding.decoder import stream_seed
+from specbench.decoding.generation_state import StopRules
+from specbench.results.load import LOAD_RECORDS, read_windows, write_rows
+from specbench.running.plan import Cell
+from specbench.running.prompts import prompt_ids
+from specbench.running.records import RecordFile
+from specbench.running.run_folder import RunFolder
+from specbench.running.warm_up import text_ids
+from specbench.served.decoder import ServedDecoder
+from specbench.specs.run import RunSpec
+
+WARM_UP_TOKENS = 64  # prompt and answer
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt of a window, and the time at which it is sent at the earliest, in seconds after the window begins."""
+
+    example: int
+    ids: list[int]
+    stop: StopRules
+    seed: int
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of a cell: all servers answer its requests in turn, in the same order."""
+
+    cell: Cell
+    kind: str
+    level: float
+    number: int
+    num_requests: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies the window in the file of windows."""
+        return {
+            "task": self.cell.task.name, "subset": self.cell.subset, "kind": self.kind, "level": self.level,
+            "window": self.number, "requests": self.num_requests,
+        }  # fmt: skip
+
+    @property
+    def num_workers(self) -> int:
+        """The most requests in flight."""
+        return int(self.level) if self.kind == "concurrency" else self.num_requests
+
+    def requests(self, decoder: ServedDecoder, spec: RunSpec) -> list[Request]:
+        """Returns the requests: the next prompts of the cell, from its beginning again after its end, the same and at
+        the same times for all servers."""
+        examples, found, at = self.cell.data.examples, [], 0.0
+        gaps = random.Random(json_digest(self.key))
+        stop = decoder.stop_rules(self.cell.task.generation, self.cell.context_limit)
+        for number in range(self.num_requests):
+            example = examples[(self.number * self.num_requests + number) % len(examples)]
+            names = self.cell.task.name, self.cell.subset, example.index, self.number, decoder.method.name
+            ids = prompt_ids(decoder.model, example, spec.chat)
+            found.append(Request(example.index, ids, stop, stream_seed(spec.seed, *names), at))
+            at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
+        return found
+
+    def warm_up(self, decoder: ServedDecoder) -> None:
+        """Sends as many requests at once as the level has, with a text that is not measured."""
+        length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
+        stop = StopRules(length // 2, context_limit=self.cell.context_limit)
+        request = Request(-1, text_ids(decoder.model, length), stop, 0)
+        answers(decoder, [request] * self.num_workers, self.num_workers, check=False)
+
+
+def answers(
+    decoder: ServedDecoder, requests: Sequence[Request], num_workers: int, *, check: bool = True
+) -> list[dict[str, Any]]:
+    """Returns the answers to requests of which at most `num_workers` are in flight, each with the seconds at which it
+    was `sent`. Raises ConfigError for the first one that fails; no further one is sent then."""
+    start = perf_counter()
+
+    def ask(request: Request) -> dict[str, Any]:
+        sleep(max(0.0, start + request.at - perf_counter()))
+        sent = perf_counter() - start
+        answer = decoder.under_load(request.ids, request.stop, request.seed, check=check)
+        return {"example": request.example, "sent": round(sent, 6), **answer}
+
+    executor = ThreadPoolExecutor(num_workers)
+    try:
+        return list(executor.map(ask, requests))
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def windows_of(cells: Sequence[Cell], spec: RunSpec) -> Iterator[Window]:
+    """Yields the windows of a run, level by level."""
+    assert spec.servers is not None and spec.servers.load is not None
+    load = spec.servers.load
+    for cell in cells:
+        for kind, level in load.levels:
+            for number in range(load.windows):
+                yield Window(cell, kind, level, number, math.ceil(load.requests * max(1.0, level)))
+
+
+def measure_load(spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, console: Console) -> None:
+    """Measures the windows that the run's folder does not hold yet. The order of the servers is reversed from one
+    window to the next."""
+    file, plan = RecordFile(folder.path / LOAD_RECORDS), list(windows_of(cells, spec))
+    with folder.held(folder.identity):
+        done = [
+            {name: value for name, value in each.items() if name != "methods"} for each in read_windows(folder.path)
+        ]
+        warm: tuple[Any, ...] = ()
+        with ProgressBar(console, "load", len(plan)) as progress:
+            for number, window in enumerate(plan):
+                if window.key not in done:
+                    decoders = [each for each in window.cell.decoders if isinstance(each, ServedDecoder)]
+                    level = (window.cell, window.kind, window.level)
+                    if warm != level:
+                        for decoder in decoders:
+                            window.warm_up(decoder)
+                        warm = level
+                    file.append({**window.key, "methods": measure(window, decoders, spec)})
+                progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
+        write_rows(folder.path)
+
+
+def measure(window: Window, decoders: Sequence[ServedDecoder], spec: RunSpec) -> dict[str, Any]:
+    """Returns the answers of every server to the requests of a window."""
+    found = {}
+    for decoder in decoders if window.number % 2 == 0 else reversed(decoders):
+        for server in (decoder.server, *decoder.others):
+            server.wait_until_idle()
+        found[decoder.method.name] = answers(decoder, window.requests(decoder, spec), window.num_workers)
+    return {decoder.method.name: found[decoder.method.name] for decoder in decoders}

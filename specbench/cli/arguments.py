@@ -47,8 +47,8 @@ def takes_run_options(
     """Returns a decorator that replaces a command's parameter `options` with the options of a run.
 
     The command is called with a RunOptions of their values. `only` and `without` select fields of RunOptions; the
-    others keep their defaults, as do parameters of the command itself that are in `without`. `defaults`, `helps`:
-    defaults and help texts, by field, that differ from those of `specbench run`.
+    others keep their defaults, as do parameters of the command itself that are in `without` and no options of a run.
+    `defaults`, `helps`: defaults and help texts, by field, that differ from those of `specbench run`.
     """
     names = [name for name in RUN_OPTIONS if name in only and name not in without]
 
@@ -57,7 +57,7 @@ def takes_run_options(
         signature = inspect.signature(function, eval_str=True)
         parameters = [
             each
-            for own in signature.parameters.values() if own.name not in without
+            for own in signature.parameters.values() if own.name not in without or own.name in RUN_OPTIONS
             for each in (options if own.name == "options" else [own])
         ]  # fmt: skip
 

@@ -97,9 +97,9 @@ def test_an_interrupted_run_goes_on_with_the_subset_whose_turn_it_is(
     """Each subset is warmed up once, and only where something is left to measure. The answers are the same."""
     warm_up, warmed = runner.warm_up_cell, []
 
-    def noting(cell: Any, chat: str) -> Any:
+    def noting(cell: Any, *given: Any) -> Any:
         warmed.append(cell.subset)
-        return warm_up(cell, chat)
+        return warm_up(cell, *given)
 
     monkeypatch.setattr(runner, "warm_up_cell", noting)
     assert run(specbench, pair, rows, "--output", "out")[0] == 0

@@ -162,7 +162,7 @@ def test_quantization_leaves_embeddings_and_the_output_layer(monkeypatch: pytest
         hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
         vocab_size=152064, tie_word_embeddings=False,
     )  # fmt: skip
-    network = loading.described(config).to(torch.bfloat16)
+    network = loading.described(config, {}).to(torch.bfloat16)
     found = {quantize: round(devices.num_bytes(network, quantize) / GIB, 2) for quantize in ("none", "int8", "nf4")}
     assert found == {"none": 14.19, "int8": 8.11, "nf4": 5.07}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5.3 * GIB, 80 * GIB))

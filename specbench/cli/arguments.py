@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -18,7 +17,6 @@ from typer.core import TyperCommand
 from specbench.cli.aliases import with_own_names
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.table import Table
 from specbench.specs.run_options import RunOptions, flag_of
 
 SamplePrompt = Annotated[
@@ -113,14 +111,9 @@ def amount(option: str, text: str | None) -> int | float | None:
 
 
 def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:
-    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables. A line below several
-    tables is printed below the first of them."""
+    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables."""
     if not as_json:
-        said: set[str] = set()
         for table in tables():
-            if isinstance(table, Table):
-                table = replace(table, caption=[line for line in table.caption if line not in said])
-                said.update(table.caption)
             stdout.print(table)
     elif isinstance(result, BaseModel):
         stdout.out(result.model_dump_json(indent=2))

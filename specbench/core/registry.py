@@ -176,6 +176,9 @@ class _Options(StrictModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+PYDANTIC_PARTS = ("[key]", "constrained-int", "constrained-float")  # of a location, which are no keys of the user
+
+
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
     """Returns the first problem of a pydantic error in one line: the path of the key, the problem, and the nearest
     valid choice. If several keys are missing, all are named. `remedy`: appended for a value that is out of range or of
@@ -202,7 +205,8 @@ def first_problem(error: ValidationError, model: type[BaseModel], place: str = "
 
 
 def _path(place: str, location: tuple[int | str, ...]) -> str:
-    return ".".join([place] * bool(place) + [str(part) for part in location if part != "[key]"])
+    parts = [str(part) for part in location if part not in PYDANTIC_PARTS]
+    return ".".join([place] * bool(place) + parts)
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

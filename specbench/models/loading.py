@@ -129,7 +129,7 @@ def without_weights(source: str, hub: dict[str, Any]) -> Any:
 
 def described(config: Any, hub: Mapping[str, Any]) -> Any:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=hub["trust_remote_code"])
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=hub.get("trust_remote_code", False))
 
 
 def causal_config(source: str, hub: dict[str, Any]) -> Any:

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from scipy import stats
-
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.conditions import differences
@@ -57,6 +55,8 @@ def served_verdict(records: Sequence[Record], num_different: int) -> RecordVerdi
     if not again:
         return "not audited"
     counts = [[num_different, len(records) - num_different], [again.count(False), again.count(True)]]
+    from scipy import stats  # takes long to import, and runs in this process need nothing of it
+
     return "diverged" if stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL else "not audited"
 
 

@@ -36,7 +36,8 @@ COMMANDS = {
     for page, text in TEXTS.items() if not page.startswith("docs/measured")
 }  # fmt: skip
 OTHER_PROGRAMS = ("python3", "pip", "pytest", "ruff", "mypy", "mkdocs", "llama-server", "vllm")
-NEED_A_NETWORK = ("lm-eval", "lm_eval:", "--servers")
+NEED_MORE = ("lm-eval", "lm_eval:", "--servers", "served:", "--against")  # a network, servers, another installation
+MADE = re.compile(r"--(?:output|to|leaderboard) (\S+)")
 INSTEAD = {"Qwen/Qwen2.5-7B-Instruct": "embedded:target", "Qwen/Qwen2.5-0.5B-Instruct": "embedded:drafter"}
 CHEAP = (
     "specbench list", "specbench show fsd", "specbench validate my-task.yaml my-method.yaml", "specbench schema",
@@ -74,18 +75,20 @@ def is_planned(command: str) -> bool:
 
 
 def is_ours(command: str) -> bool:
-    """Whether a command is one of specbench that needs no network."""
-    return command.startswith("specbench ") and not any(word in command for word in NEED_A_NETWORK)
+    """Whether a command is one of specbench that runs here."""
+    return command.startswith("specbench ") and not any(word in command for word in NEED_MORE)
 
 
 def chained(commands: list[str]) -> list[list[str]]:
     """Returns the commands in groups: each with those that use a folder or file which one before it makes."""
     chains: list[list[str]] = []
     for command in commands:
-        made = re.findall(r"--(?:output|to) (\S+)", "\n".join(chains[-1])) if chains else []
-        if not any(part in made for word in shlex.split(command) for part in re.split("[:=]", word)):
-            chains.append([])
-        chains[-1].append(command)
+        used = {part for word in shlex.split(command) for part in re.split("[:=]", word)}
+        makers = (chain for chain in reversed(chains) if used & set(MADE.findall("\n".join(chain))))
+        chain = next(makers, None)
+        if chain is None:
+            chains.append(chain := [])
+        chain.append(command)
     return chains
 
 

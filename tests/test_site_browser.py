@@ -201,7 +201,7 @@ def test_a_phone_scrolls_tables_and_not_pages(browser, site):
     hint = page.locator(".hint").first
     assert hint.is_visible() and "sideways" in hint.text_content()
     page.evaluate("document.querySelector('.scroll').scrollLeft = 10000")
-    page.wait_for_function("document.querySelector('.hint').hidden")
+    hint.wait_for(state="hidden")
     assert not watched.complaints
     watched.context.close()
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.extras import DISTRIBUTION
 from specbench.core.registry import LOGGERS
 from specbench.results.row import Row
 from specbench.running.blocks import Block
@@ -35,7 +36,7 @@ def package(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        install = f"pip install 'specbench-lm[{extra}]'"
+        install = f"pip install '{DISTRIBUTION}[{extra}]'"
         raise ConfigError(f"--log {extra}: its package cannot be imported ({error}): {install}") from error
 
 

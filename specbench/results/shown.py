@@ -1,7 +1,6 @@
 """Results as Python values, which notebooks show as tables and pictures."""
 
 import io
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table
 from specbench.results.check_findings import CheckReport
 from specbench.results.compare import Comparison
+from specbench.results.export import columns
 from specbench.results.row import Row
 
 if TYPE_CHECKING:
@@ -69,17 +69,8 @@ class Results(Shown):
         return self.outcome.tables()
 
     def columns(self) -> list[dict[str, Any]]:
-        """Returns the rows as flat mappings: names without versions, each metric with its interval as NAME_low and
-        NAME_high, and other values that have parts as JSON."""
-        flat = []
-        for row in self.rows:
-            data = row.model_dump(mode="json", exclude={"metrics"})
-            cells = {name: json.dumps(v) if isinstance(v, dict | list) else v for name, v in data.items()}
-            for name, metric in row.metrics.items():
-                cells |= {name: metric.value, f"{name}_low": metric.low, f"{name}_high": metric.high}
-            flat.append({**cells, "task": row.task_name, "method": row.method_name})
-        names = list(dict.fromkeys(name for cells in flat for name in cells))
-        return [{name: cells.get(name) for name in names} for cells in flat]
+        """Returns the rows as flat mappings, as `leaderboard export` writes them (`results.export.columns`)."""
+        return columns(self.rows)
 
     def to_pandas(self) -> Any:
         """Returns a DataFrame with a line per row and the columns of `columns`."""

@@ -24,7 +24,7 @@ from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.results.verdict import NUM_TOKENS
+from specbench.results.verdict import NUM_LONG_TOKENS
 from specbench.running.calibration import Loaded
 from specbench.running.checked import run_spec
 from specbench.running.compose import compose
@@ -105,7 +105,7 @@ def prepared_audit(
     composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
     compared = [*subjects, *([eager_baseline(spec.methods[0], target)] if target.static is not None else [])]
     prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
+    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
     return Audit(
         compared, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
         spec.seed, progress,

@@ -32,7 +32,13 @@ from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
 from specbench.results.verdict import (
-    NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, declaration, different, verdict_of_records,
+    NUM_LONG_TOKENS,
+    NUM_TOKENS,
+    BaselineAnswer,
+    Greedy,
+    declaration,
+    different,
+    verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
 from tests.test_leaderboard import row
@@ -301,7 +307,9 @@ def test_greedy_outputs_without_drafts_prove_nothing(target: TableModel, draft: 
     assert found.greedy is not None and found.greedy.num_equal == 3 and found.greedy.num_judged == 0
     assert found.verdict == "undecided" and found.reason == "none of its draft tokens was judged in greedy decoding"
     both = replace(made, name="idle", drawing=Toy(target, NoDrafter(), rejection, PLAIN))
-    assert "; it drafted nothing in draws of up to 16 tokens" in str(verdict(audited(target, draft, both), "idle").reason)
+    assert "; it drafted nothing in draws of up to 16 tokens" in str(
+        verdict(audited(target, draft, both), "idle").reason
+    )
     drafting = verdict(audited(target, draft, subject("sd", target, draft, rejection)), "sd")
     assert drafting.greedy is not None and drafting.greedy.num_judged and drafting.verdict == "lossless"
 
@@ -486,9 +494,12 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert code == 1, err
     found = {each["method"]: each for each in json.loads(report.read_text())["verdicts"]}
     assert {name: each["verdict"] for name, each in found.items()} == {
-        "ar": "lossless", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
+        "ar": "undecided", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
     }  # fmt: skip
     assert "a verdict needs 20 accepted draft tokens, and there were" in found["sd"]["reason"]
+    assert found["ar"]["reason"].startswith("not enough draws: the control (rejected drafts replaced by draws from p")
+    assert found["ar"]["reason"].endswith("was not caught: give more --draws")
+    assert "Of 1 method lossy by design that drew, 0 failed the test." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())

@@ -48,8 +48,8 @@ class DrawStatistics(FilePart):
 
 
 class DrawTest(DrawStatistics):
-    """The test of a method's draws, of up to `most_tokens` tokens each. Drafted, accepted, recovered and bonus tokens are counted over all draws; null for
-    decoders that do not count."""
+    """The test of a method's draws, of up to `most_tokens` tokens each. Drafted, accepted, recovered and
+    bonus tokens are counted over all draws; null for decoders that do not count."""
 
     num_draws: int
     most_tokens: int = NUM_TOKENS
@@ -255,7 +255,9 @@ def lossy_words(audit: AuditReport) -> str:
     """Returns how many of the methods that are lossy by design fail the test of draws; empty without such methods."""
     tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
     num_found = sum(test.failed for test in tests)
-    return f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_found} failed the test." if tests else ""
+    return (
+        f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_found} failed the test." if tests else ""
+    )
 
 
 def paragraphs(audit: AuditReport) -> Iterator[str]:

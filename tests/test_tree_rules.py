@@ -24,9 +24,10 @@ from specbench.decoding.tree_rules import (
     normalized,
     normalized_residual,
 )
+from specbench.decoding.verification import exact_match
 from tools.tree_laws import (
     VOCAB,
-    EnumeratedExactMatch,
+    Enumerated,
     Rows,
     Table,
     Tokens,
@@ -140,7 +141,7 @@ FORMULAS: dict[str, Callable[[torch.Tensor, torch.Tensor, str, int], float]] = {
 def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
     """The law is the target's; the root accepts p(children), which is the optimum of fixed children."""
     p, q = table(seed), table(seed + 1000)
-    rule = EnumeratedExactMatch()
+    rule = Enumerated(exact_match)
     assert distance(rule, p, trees(q, widths, "fixed"), len(widths) + 1) < EXACT
     found = law(rule, p, trees(q, widths[:1], "fixed"), 2)[1]
     assert found == pytest.approx(float(p(())[q(()).topk(widths[0]).indices].sum()), abs=EXACT)
@@ -152,8 +153,8 @@ def test_exact_match_of_chains(length: int) -> None:
     """The law is the target's, and the first token is accepted with probability Σ p q, at most Σ min(p, q)."""
     for seed in range(3):
         p, q = table(seed), table(seed + 1000)
-        assert distance(EnumeratedExactMatch(), p, chains(q, length), length + 1) < EXACT
-        found = law(EnumeratedExactMatch(), p, chains(q, 1), 2)[1]
+        assert distance(Enumerated(exact_match), p, chains(q, length), length + 1) < EXACT
+        found = law(Enumerated(exact_match), p, chains(q, 1), 2)[1]
         assert found == pytest.approx(float((p(()) * q(())).sum()), abs=EXACT)
         assert found <= optimum(p(()), list(sibling_draws(q(()), 1, "independent")))
 
@@ -210,7 +211,7 @@ def compared_and_redrawn(p: Table, draft: list[int]) -> float:
     return float((found - probs).abs().sum() / 2)
 
 
-class DrawnAgain(EnumeratedExactMatch):
+class DrawnAgain(Enumerated):
     """The control: the token after the accepted ones is drawn again."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
@@ -221,7 +222,7 @@ class DrawnAgain(EnumeratedExactMatch):
 @pytest.mark.parametrize(
     ("control", "draws", "widths"),
     [
-        (DrawnAgain(), "fixed", (2,)),
+        (DrawnAgain(exact_match), "fixed", (2,)),
         (WithReplacementResidual(), "without_replacement", (2,)),
         (SwappedRatio(), "independent", (2,)),
         (WrongTraversalWeight(), "without_replacement", (2, 2)),

@@ -8,7 +8,7 @@ import torch
 from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
 from specbench.decoding.tree_rules import Choice, Coin, TokenDraw, Walk, WalkingRule, normalized
-from specbench.decoding.verification import exact_match
+from specbench.decoding.verification import VerificationRule
 
 VOCAB = 3
 Tokens = tuple[int, ...]
@@ -154,7 +154,11 @@ def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Toke
 
 def distance(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> float:
     """Returns the total variation distance between the rule's law of `length` tokens and the target's."""
-    found, _ = law(rule, p, drafts, length)
+    return from_target(law(rule, p, drafts, length)[0], p, length)
+
+
+def from_target(found: Law, p: Table, length: int) -> float:
+    """Returns the total variation distance between a law of `length` tokens and the target's."""
     own = dict(autoregressive(p, (), length))
     assert abs(sum(found.values()) - 1.0) < 1e-12
     return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
@@ -167,16 +171,22 @@ class Given(Distributions):
         super().__init__(probs.log(), Sampling(1.0), probs)
         self._tokens = tokens
 
+    def draw(self, place: int, generator: torch.Generator) -> int:
+        return self._tokens[place]
+
     def draw_all(self, generator: torch.Generator) -> torch.Tensor:
         return torch.tensor(self._tokens)
 
 
-class EnumeratedExactMatch(WalkingRule):
-    """The exact-match rule itself, given every outcome of its draws."""
+class Enumerated(WalkingRule):
+    """A rule whose only random choices are draws from the target's rows, given every outcome of these draws."""
+
+    def __init__(self, rule: VerificationRule) -> None:
+        self._rule = rule
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tokens: list[int] = []
         for row in target_probs:
             tokens.append((yield TokenDraw(row)))
-        found = exact_match(proposal, Given(target_probs, tokens), torch.Generator())
+        found = self._rule(proposal, Given(target_probs, tokens), torch.Generator())
         return list(found.path), found.next_token

@@ -70,7 +70,7 @@ VERDICTS_TEXT = """
 ## Verdicts
 
 What an [audit](../notes/losslessness.md) says of every method: on {prompts} decoded greedily, and on {draws} draws of
-up to {tokens} tokens at temperature {temperature:g}. An audit draws 600 by default: fewer draws find fewer errors.
+up to {tokens} tokens at temperature {temperature:g}. An audit draws 2400 by default: fewer draws find fewer errors.
 The control ({control}) was {caught}.{lossy} A dash stands where
 nothing was compared, counted or drawn.
 
@@ -314,7 +314,7 @@ def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int]
 
 
 def main() -> None:
-    """Prints the table of rules, or measures and writes the page."""
+    """Prints the part of rules or writes it, or measures and writes the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.trees", description=__doc__)
     parser.add_argument("--write", action="store_true", help="measure, and write the page")
     parser.add_argument("--tasks", nargs="+", default=TASKS, help="tasks of the table of methods")

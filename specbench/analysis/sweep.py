@@ -109,6 +109,11 @@ def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[Measu
     """Measures every value with AR, each in its own folder; equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     measured = []
+    for each in settings:
+        try:
+            trials.cells([each.method])
+        except ConfigError as error:
+            raise ConfigError(f"--path {each.path}, value {shown(each.value)}: {error}") from error
     for place, each in enumerate(settings, start=1):
         meaning = each.method.model_dump_json()
         say(trials.console, f"[{place}/{len(settings)}] {each.path} = {shown(each.value)}")

@@ -228,7 +228,7 @@ class DrafterFeatures:
 
     provides: the distributions that come with its proposals, `probs` (after temperature and truncation) and
         `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, and in
-        brackets how to get it.
+        brackets how to get it; {option} stands for an option's value. embedded: whether the embedded target has it.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
     tree_shape: for a drafter whose proposals may be trees; it maps the drafter's options to the largest tree (`parents`
         and `ranks` of the nodes and `depth`, as in decoding.tree_shape), or to the largest number of levels if trees
@@ -240,6 +240,7 @@ class DrafterFeatures:
     provides: AbstractSet[str] = frozenset()
     needs_model: bool = False
     needs: str | None = None
+    embedded: bool = True
     prescribes: str | None = None
     tree_shape: Callable[..., Any] | None = None
     draws: Callable[..., AbstractSet[str]] | None = None

@@ -87,7 +87,7 @@ def fits(pair: PairSpec, gigabytes: float | None) -> str:
 
 def part_of(pair: PairSpec, method: MethodSpec) -> str | None:
     """Returns the head that is published for the pair's target, or what the drafter of a method declares to need."""
-    text = None if method.decoder is not None else method.drafter.features.needs
+    text = None if method.decoder is not None else method.drafter.needs
     if text is None:
         return None
     kind = str(method.drafter.options.get("head", method.drafter.type))

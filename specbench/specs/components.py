@@ -109,6 +109,11 @@ class DrafterSpec(Component):
     def features(self) -> DrafterFeatures:
         return DRAFTERS.features(self.type)
 
+    @property
+    def needs(self) -> str | None:
+        """What a user must provide besides models, and in brackets how to get it."""
+        return self.features.needs and self.features.needs.format_map(self.options)
+
 
 class VerificationSpec(Component):
     registry, place, key = RULES, "verification", "rule"

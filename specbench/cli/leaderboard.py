@@ -1,6 +1,7 @@
 """`specbench leaderboard`, `compare` and `check`."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,7 @@ def show(
 
     Intervals are corrected for all pairs of a table (Bonferroni): of tables of equal rows, 5 % rank any of them.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read by numpy: in products this small, threads only wait
     from specbench.results.ranking import show as shown
 
     with stderr.status("reading the records"):

@@ -26,7 +26,7 @@ from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Tie
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
-from specbench.running.checked import print_request_notes, run_spec, runs_programs
+from specbench.running.checked import print_request_notes, run_spec, runs_programs, with_default_limit
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
@@ -162,10 +162,14 @@ def execute(
     console: Console,
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = LiveTable,
+    *,
+    has_default_limit: bool = False,
 ) -> RunOutcome:
-    """Measures the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
-    models, some of which may be loaded already."""
+    """Measures the blocks without a record, and writes the rows. Progress goes to `console`. `load_pair`: returns the
+    models, some of which may be loaded already. `has_default_limit`: a request without a limit gets the default one."""
     spec = run_spec(request)
+    if has_default_limit:
+        request, spec = with_default_limit(request, spec)
     print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     loggers = Loggers(make_loggers(request.loggers), console)

@@ -153,6 +153,18 @@ def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, tmp_path: 
     code, out, err = specbench(*words, "--trust_remote_code", "--json")
     assert code == 0 and "Python code of the checkpoints may run" in err
     assert json.loads(out)[0]["request"]["trust_remote_code"] is True
+    short = ("--samples", "100", "--max-new-tokens", "1")
+    for others in (
+        ["languages", "--drafter", str(folder), *short],
+        ["limit", "--target", str(folder), "--drafter", str(folder), "--repeats", "1", "--context", "32"],
+        ["vocab", "--target", str(folder), "--drafter", str(folder), "--acceptance", "--limit", "1", "--subset", "en"],
+        ["train", "finetune", "--target", str(folder), "--drafter", str(folder), "--task", "world:story", "--limit",
+         "4", "--num-steps", "1", "--output", str(tmp_path / "trained")],
+    ):  # fmt: skip
+        code, _, err = specbench(*others)
+        assert code == 2 and "its architecture is Python code in the checkpoint" in err, err
+        code, _, err = specbench(*others, "--trust-remote-code")
+        assert code == 0, err
 
 
 HOUSE = """

@@ -59,6 +59,7 @@ class FairnessRequest:
     dtype: str = "auto"
     device: str = "auto"
     threads: int | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError for options that do not fit together."""
@@ -105,7 +106,7 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
     if request.samples and languages:
         require("lingua", "--samples")
     progress("loading models")
-    loader = ModelLoader(request.device, request.dtype)
+    loader = ModelLoader(request.device, request.dtype, trust_remote_code=request.trust_remote_code)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
     sums = sums_of_entries(request, common, entries, target, progress)

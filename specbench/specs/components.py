@@ -40,7 +40,9 @@ Chat = Literal["auto", "always", "never"]
 class Spec(StrictModel):
     """A frozen model in which an unknown key is an error. The docstring below a key is its description in the help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

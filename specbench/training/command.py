@@ -126,6 +126,8 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
         words += ["--target", settings["target"]]
     if settings["target_revision"] is not None:
         words += ["--target-revision", settings["target_revision"]]
+    if settings.get("trust_remote_code"):
+        words += ["--trust-remote-code"]
     if data["subsets"] is not None:
         words += ["--subset", ",".join(data["subsets"])]
     return shlex.join(["specbench", "run", *words])

@@ -121,7 +121,7 @@ def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_n
     change = pair_up(unknown, ar).change("speedup")
     assert not change.separable and not change.has_interval and pair_up(sides[1], ar).change("speedup").separable
     words = text_of(tables({str(number): each for number, each in enumerate([*sides, unknown])}))
-    assert "ratio holds 1, or there is none" in " ".join(words.split())
+    assert "ratio contains 1, or there is none" in " ".join(words.split())
 
 
 def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):

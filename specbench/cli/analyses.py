@@ -337,7 +337,8 @@ def audit(
         stderr.print(f"{board}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
         if place is None:
             stderr.print(
-                "`leaderboard validate` will call this verdict stated: give --output to keep the audit's report"
+                "without --output the audit's report is not kept: `leaderboard validate` will list this verdict as stated",
+                soft_wrap=True,
             )
     if not report.as_declared:
         raise typer.Exit(1)

@@ -177,7 +177,8 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
             notes = check_method(file, spec) if isinstance(spec, MethodSpec) else []
         except ConfigError as error:
             num_wrong += 1
-            fail(error)
+            for problem in (str(error), *error.others):
+                fail(ConfigError(problem))
         else:
             kind = "methods" if isinstance(spec, MethodSpec) else "tasks"
             stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", soft_wrap=True)

@@ -159,14 +159,14 @@ def push(
 @leaderboard.command()
 def pull(
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help=REPOSITORY)],
-    to: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
+    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
     name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; that of the local file when absent.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
 ) -> None:
     """Add the rows of a leaderboard file in a dataset repository to a local one."""
     from specbench.results.leaderboard_hub import pull as pulled
 
-    file = path("--to", to)
+    file = path("--leaderboard", leaderboard)
     assert file is not None
     added, commit = pulled(repository, name or file.name, revision, file)
     for line in added.replaced:
@@ -175,16 +175,17 @@ def pull(
 
 
 @leaderboard.command()
-def export(files: Files, to: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
+def export(files: Files, output: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
     """Write the rows of leaderboard files as a table: a line per row, three columns per metric and its interval."""
     from specbench.results.export import export as exported
     from specbench.results.leaderboard import load
+    from specbench.results.units import counted
 
-    target = path("--to", to)
-    assert target is not None
-    rows = [row for file in files for row in load(file)]
-    exported(rows, target)
-    stdout.print(f"{target}: {len(rows)} rows", soft_wrap=True)
+    file = path("--output", output)
+    assert file is not None
+    rows = [row for each in files for row in load(each)]
+    exported(rows, file)
+    stdout.print(f"{file}: {counted(len(rows), 'row')}", soft_wrap=True)
 
 
 def schema() -> None:

@@ -23,7 +23,7 @@ def suite(
         bool, flag("--dry-run", help="Print the cells, what is measured of them and the time of the rest.")
     ] = False,
     pair: Annotated[str | None, typer.Option(help="Pair of the suite; all when absent.")] = None,
-    only: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; all when absent.")] = None,
+    task: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; all when absent.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
     ] = None,
@@ -56,7 +56,7 @@ def suite(
     from specbench.publish.suite import measure_suite, show
 
     folder = path("--runs", runs) or RUNS
-    cells = cells_of(load_suite(name), options, folder, pair, None if only is None else split(only))
+    cells = cells_of(load_suite(name), options, folder, pair, None if task is None else split(task))
     forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))

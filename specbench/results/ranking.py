@@ -249,19 +249,19 @@ def unranked(rows: Sequence[Row]) -> list[str]:
 
 
 def _ranking_line(order: Sequence[Ranked], metric: str) -> str:
-    what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
+    what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
     text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) < 2:
         return text
     num_valued = sum(each.best is not None for each in order)
     if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
-        return f"{text}; it has no intervals here, so nothing is separable"
+        return f"{text}; it has no intervals here, so no row can be told from another"
     if any(each.best != each.worst for each in order):
-        text += f"; a rank like 2–3 is not separable from its neighbours: the interval of their {what}"
+        text += f"; rows with ranks like 2–3 cannot be told from their neighbours: the interval of the {what}"
         text += ", or there is none" if any(each.unknown for each in order) else ""
     text += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        text += f"; not all are paired ({', '.join(reasons)}): such rows are separable less often"
+        text += f"; not all are paired ({', '.join(reasons)}): such rows can be told apart less often"
     return text
 
 

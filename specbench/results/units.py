@@ -176,7 +176,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "gpu_joules_per_token_ar": ("J/token", "the same for the baseline"),
     "peak_host_bytes": (
         "bytes",
-        "largest resident memory of the process during an answer, with all models of the run; missing except on Linux",
+        "largest resident memory of the process during an answer, with all models of the run; known on Linux only",
     ),
     "peak_host_bytes_ar": ("bytes", "the same for the baseline"),
     "peak_device_bytes": (

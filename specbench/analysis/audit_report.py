@@ -216,8 +216,8 @@ def caption(audit: AuditReport) -> list[str]:
         f"greedy: {counted(noise.num_prompts, 'prompt')} of {audit.task} {', '.join(audit.subsets)} (--limit of each "
         f"subset), {counted(noise.num_positions, 'token')}; {audit.dtype} on {audit.device}, {audit.engine}. "
         f"AR against itself with other query lengths: another token on {noise.num_changed} of {noise.num_prompts}; "
-        f"gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap of at most {noise.tolerance:.2g}. "
-        "“differs at token” is a median over prompts."
+        f"gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap of at most "
+        f"{noise.tolerance:.2g}. “differs at token” is a median over prompts."
     ]
     if control is not None:
         lines.append(

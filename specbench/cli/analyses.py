@@ -337,7 +337,7 @@ def audit(
         stderr.print(f"{board}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
         if place is None:
             stderr.print(
-                "without --output the audit's report is not kept: `leaderboard validate` will list this verdict as stated",
+                "the audit's report is not kept without --output: `leaderboard validate` lists the verdict as stated",
                 soft_wrap=True,
             )
     if not report.as_declared:

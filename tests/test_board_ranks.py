@@ -223,6 +223,24 @@ def test_show_ranks_a_run_by_paired_intervals(specbench, folder, tmp_path):
     assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 2
 
 
+def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):
+    speeds = {"pld": 40.0, "sd": 50.0}
+    for number, (name, speed) in enumerate(speeds.items(), start=1):
+        created = f"2026-10-0{number}T12:00:00+00:00"
+        rates = {"tokens_per_second_ar": Metric(value=speed), "tokens_per_second": Metric(value=speed)}
+        rows = [
+            row(method=f"{each}@1", created=created, metrics={**rates, "speedup": Metric(value=1.0)})
+            for each in ("ar", name)
+        ]
+        write(tmp_path / f"{name}.json", rows)
+    files = [tmp_path / "sd.json", tmp_path / "pld.json"]
+    (table, *_) = show(files, "speedup", [], [])
+    assert sorted((cells[1], cells[2], cells[6]) for cells in table.rows) == [
+        ("1:0", "ar", "50.0"), ("1:1", "sd", "50.0"), ("2:1", "pld", "40.0")
+    ]  # fmt: skip
+    assert any("of 2 runs" in line and line.endswith("ar is that of the newest run") for line in table.caption)
+
+
 def test_compare_two_methods_of_a_run(specbench, folder):
     code, out, _ = specbench("compare", f"{folder}:sd", f"{folder}:ngram")
     assert code == 0 and "options.drafter.type" in out and "paired over 10 prompts" in out

@@ -16,6 +16,7 @@ from specbench.results.captions import (
     FEW,
     computed_on,
     heading,
+    is_baseline,
     model_name,
     prescribed,
     rests_on_few,
@@ -226,7 +227,8 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
-    own = f"the rows are of {num_baselines} runs: tok/s ar is that of the row's own run, and its speed-up is over it"
+    own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are those of its own run"
+    own += "; ar is that of the newest run" * any(map(is_baseline, rows))
     few = [each.row for each in order if rests_on_few(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
@@ -275,11 +277,14 @@ def show(
     """
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
-    places: dict[tuple[str, str], tuple[Row, Path, str]] = {}  # of each row, once: its file and its name
+    # Of each row, once: its file and its name; of equal baselines of several runs the newest.
+    places: dict[tuple[str, str], tuple[Row, Path, str]] = {}
     for position, file in enumerate(files, start=1):
         for place, row in enumerate(load(file)):
             name = f"{position}:{place}" if len(files) > 1 else str(place)
-            places.setdefault((row.key, row.created), (row, file, name))
+            key = row.key, "" if is_baseline(row) else row.created
+            if key not in places or row.created > places[key][0].created:
+                places[key] = row, file, name
     rows = [row for row, _, _ in places.values()]
     if not rows:
         raise ConfigError(
@@ -290,7 +295,9 @@ def show(
     if metric not in known:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
     runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
-    shown = {name: runs.with_records(row, file) for key, (row, file, name) in places.items() if key in keys}
+    shown = {
+        name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
+    }
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
     return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]

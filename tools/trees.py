@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from specbench.analysis.audit_report import AuditReport, p_value
+from specbench.core.console import counted
 from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
 from specbench.decoding.proposal import Draws, TreeProposal
@@ -29,7 +30,7 @@ from specbench.results.comparison_input import of_subsets
 from specbench.results.environment import environment
 from specbench.results.paired import pair_up
 from specbench.results.runs import RecordedRun, finished_run
-from specbench.results.units import NULL, counted, number, with_interval
+from specbench.results.units import NULL, number, with_interval
 from specbench.results.verdict import NUM_TOKENS as NUM_DRAWN
 from tools.bench_trees import WANTED, Step, measure, median_ratio
 

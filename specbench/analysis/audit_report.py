@@ -7,12 +7,13 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from specbench.core import bounded
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Column, Table, numbers, words
 from specbench.results.bootstrap import FilePart
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
-from specbench.results.units import NULL, counted
+from specbench.results.units import NULL
 from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_TOKENS, Greedy, Noise
 
 VerdictName = Literal[

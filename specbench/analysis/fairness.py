@@ -23,6 +23,7 @@ from specbench.analysis.fairness_runs import (
     texts_of,
 )
 from specbench.analysis.representation import Representation, representation
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import require
 from specbench.core.progress import Say, say_nothing
@@ -34,7 +35,6 @@ from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
-from specbench.results.units import counted
 from specbench.specs.languages import known
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods

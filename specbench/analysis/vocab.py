@@ -26,6 +26,7 @@ from specbench.analysis.vocab_figures import (
     text_overlap,
     vocabulary_overlap,
 )
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, numbers, words
@@ -204,7 +205,7 @@ def vocab_report(
     bundled = data is None and (task is None or target.startswith(EMBEDDED))
     task = task or DEFAULT_TASK
     texts = task_prompts(task, subsets, data=data, use_sample=bundled, limit=limit, console=console)
-    texts_from = f"{len(texts)} prompts of {task}"
+    texts_from = f"{counted(len(texts), 'prompt')} of {task}"
     if not acceptance:
         load = partial(load_tokenizer, trust_remote_code=trust_remote_code)
         own = NamedTokenizer(target, load(target, target_revision))

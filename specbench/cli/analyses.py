@@ -309,10 +309,10 @@ def audit(
     """
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
+    from specbench.core.console import counted
     from specbench.core.files import check_output, write_output
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.results.leaderboard_merge import relative
-    from specbench.results.units import counted
     from specbench.running.request import Request
 
     tasks = split(task)

@@ -19,6 +19,7 @@ from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import RunOptions, flag_of
 
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import Files, command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 SHOWN = 50  # problems of a file
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 
 
 @leaderboard.callback()
@@ -177,9 +176,9 @@ def pull(
 @leaderboard.command()
 def export(files: Files, output: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
     """Write the rows of leaderboard files as a table: a line per row, three columns per metric and its interval."""
+    from specbench.core.console import counted
     from specbench.results.export import export as exported
     from specbench.results.leaderboard import load
-    from specbench.results.units import counted
 
     file = path("--output", output)
     assert file is not None

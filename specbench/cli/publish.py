@@ -1,12 +1,11 @@
 """`specbench suite`, `specbench board` (suites with the published figures of a paper) and `specbench site`."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import flag, path, split, takes_run_options
+from specbench.cli.arguments import Files, flag, path, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.specs.run_options import RunOptions
 
@@ -126,7 +125,7 @@ def show_board(
 
 
 def site(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")],
+    files: Files,
     output: Annotated[
         str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")
     ],
@@ -142,8 +141,8 @@ def site(
 
     The same files always give the same pages.
     """
+    from specbench.core.console import counted
     from specbench.publish.site.build import build
-    from specbench.results.units import counted
 
     folder = path("--output", output)
     assert folder is not None

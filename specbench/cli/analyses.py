@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import PAIR, SamplePrompt, command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import (
+    PAIR,
+    RowSubsets,
+    SamplePrompt,
+    command_line,
+    flag,
+    path,
+    print_result,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
@@ -218,9 +228,7 @@ def predict(
     limit_report: Annotated[
         str | None, typer.Option(help="File of `specbench limit --output` on the other machine, with all these times.")
     ] = None,
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
-    ] = None,
+    subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
 ) -> None:
     """Predict speed-ups on another machine from recorded steps and the times of its passes.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import Files, command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import Files, RowSubsets, command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
@@ -112,9 +112,7 @@ def show(
     filter_: Annotated[
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows must have: method=sd")
     ] = None,
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
-    ] = None,
+    subset: RowSubsets = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
     """Print ranked tables, one per set of conditions; rows that the intervals cannot separate share ranks.

@@ -26,7 +26,7 @@ from specbench.analysis.trials import (
     with_value,
 )
 from specbench.core import dotted
-from specbench.core.console import say
+from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers, words
 from specbench.results.bootstrap import Metric
@@ -179,7 +179,8 @@ def conditions(trials: Trials) -> str:
     """Returns the models and the prompts of the runs, as captions name them."""
     subsets = ", ".join(subset for _, subset, _ in trials.loaded)
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
-    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {num_prompts} prompts of {subsets}"
+    prompts = counted(num_prompts, "prompt")
+    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {prompts} of {subsets}"
 
 
 def _drafters(trials: Trials) -> str:

@@ -19,6 +19,8 @@ from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import RunOptions, flag_of
 
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
+RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")]
 SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),

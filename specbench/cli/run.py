@@ -62,7 +62,6 @@ def run(
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
-    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
@@ -85,7 +84,7 @@ def run(
         loggers=split(log or ""),
     )  # fmt: skip
     with serving as load_pair:
-        outcome = execute(with_default_limit(request) if limit is None else request, stderr, load_pair)
+        outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, outcome.tables)
     if not as_json:

@@ -120,9 +120,9 @@ class SuiteCell:
 
 def cells_of(
     suite: SuiteSpec, options: RunOptions | None = None, runs: Path = RUNS, pair: str | None = None,
-    only: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
 ) -> list[SuiteCell]:  # fmt: skip
-    """Returns all cells that have methods, those of a pair one after the other. `pair`, `only`: a pair and tasks, all
+    """Returns all cells that have methods, those of a pair one after the other. `pair`, `tasks`: a pair and tasks, all
     when None. Raises ConfigError for a pair or task that the suite has not."""
     options = options or RunOptions()
     if pair is not None and pair not in suite.pairs:
@@ -130,13 +130,13 @@ def cells_of(
     grid = product([pair] if pair else suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)
     cells = [SuiteCell(suite, *place, options, runs) for place in grid]
     cells = [cell for cell in cells if cell.methods and cell.task.label in (cell.pair.tasks or [cell.task.label])]
-    if only is None:
+    if tasks is None:
         return cells
     known = {cell.task.label for cell in cells}
-    for name in only or [""]:
+    for name in tasks or [""]:
         if name not in known:
-            raise ConfigError(f"--only '{name}': no chosen pair has such a task: {nearest(name, known)}")
-    return [cell for cell in cells if cell.task.label in only]
+            raise ConfigError(f"--task '{name}': no chosen pair has such a task: {nearest(name, known)}")
+    return [cell for cell in cells if cell.task.label in tasks]
 
 
 def folder_of(suite: SuiteSpec, runs: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.core.console import PlainConsole, say
+from specbench.core.console import PlainConsole, counted, say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
@@ -151,7 +151,7 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
     without = f"; it leaves out {estimate.unknown} cells, since nothing like them is measured"
     return (
         f"estimated time: about {duration(estimate.seconds)}, at most {duration(estimate.most)} if every answer has "
-        f"the greatest length; at the speeds of {num_records} measured example{'s' if num_records > 1 else ''}"
+        f"the greatest length; at the speeds of {counted(num_records, 'measured example')}"
         f"{without if estimate.unknown else ''}"
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.agreement import Agreement, agreement_lines, agreement_of
@@ -16,7 +17,7 @@ from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
-from specbench.results.units import NULL, counted, interval, number, unit_of
+from specbench.results.units import NULL, interval, number, unit_of
 
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
 

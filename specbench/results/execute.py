@@ -25,8 +25,8 @@ from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
-from specbench.running.calibration import without_calibration
-from specbench.running.checked import all_methods, print_request_notes, run_spec, runs_programs
+from specbench.running.calibration import Loaded, without_calibration
+from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
 from specbench.running.compose import misfits, sampling_of
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
@@ -163,12 +163,17 @@ def execute(
     console: Console,
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = LiveTable,
+    *,
+    has_default_limit: bool = False,
 ) -> RunOutcome:
-    """Measures the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
-    models, some of which may be loaded already."""
-    expanded, reasons = all_methods(request)
-    spec = run_spec(expanded)
-    print_request_notes(expanded, spec, console)
+    """Measures the blocks without a record, and writes the rows. Progress goes to `console`. `load_pair`: returns the
+    models, some of which may be loaded already. `has_default_limit`: a request without a limit gets the default one."""
+    takes_all = ALL in request.methods
+    request, reasons = all_methods(request)
+    spec = run_spec(request)
+    if has_default_limit:
+        request, spec = with_default_limit(request, spec)
+    print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     loggers = Loggers(make_loggers(request.loggers), console)
     set_threads(request.options.threads, embedded)
@@ -181,12 +186,8 @@ def execute(
         check_takes(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
-    if expanded is not request:
-        samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
-        reasons |= misfits(spec.methods, models, samplings)
-        spec = spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in reasons)})
-        if reasons:
-            say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
+    if takes_all:
+        spec = fitting(spec, models, loaded, reasons, console)
     cells = make_cells(spec, models, loaded)
     conditions = environment(**models.environment())
     identity = run_identity(spec, cells, models, conditions)
@@ -216,6 +217,16 @@ def execute(
     if request.plot is not None:
         draw(outcome.by_method(), request.plot)
     return outcome
+
+
+def fitting(spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str, str], console: Console) -> RunSpec:
+    """Returns the spec of `--method all` with the methods that fit the models and the data, and prints why others are
+    left out. `reasons`: why methods are left out already, by name."""
+    samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
+    reasons = {**reasons, **misfits(spec.methods, models, samplings)}
+    if reasons:
+        say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
+    return spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in reasons)})
 
 
 def measure_into(

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from specbench.core.console import counted
 from specbench.core.files import write_atomically
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import FilePart, Metric, Prompts
-from specbench.results.units import NULL, counted, interval, number, speed
+from specbench.results.units import NULL, interval, number, speed
 from specbench.running.records import RecordFile
 
 LOAD_RECORDS, LOAD_ROWS = "load.jsonl", "load.json"  # files of a run's folder

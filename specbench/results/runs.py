@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.core import bounded
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed
 from specbench.core.files import locked
@@ -16,7 +17,6 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
-from specbench.results.units import counted
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.specs.method import MethodSpec

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from specbench.core.console import counted
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.conditions import differences
 from specbench.results.row import Row, RowServing, RowWarning
-from specbench.results.units import counted, number, short, with_interval
+from specbench.results.units import number, short, with_interval
 from specbench.results.verdict import RecordVerdict, different
 from specbench.running.records import Generation, Record
 

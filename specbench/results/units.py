@@ -20,11 +20,6 @@ def number(metric: Metric | float | None, digits: int, factor: float = 1, sign: 
     return NULL if value is None else f"{factor * value:{sign}z.{digits}f}"
 
 
-def counted(num: int, noun: str) -> str:
-    """Returns a number of things, such as "1 row" or "3 rows"."""
-    return f"{num} {noun}{'' if num == 1 else 's'}"
-
-
 def speed(metric: Metric | None) -> str:
     """Returns tokens/s: with one decimal below 1000."""
     return number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
@@ -176,7 +171,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "gpu_joules_per_token_ar": ("J/token", "the same for the baseline"),
     "peak_host_bytes": (
         "bytes",
-        "largest resident memory of the process during an answer, with all models of the run; missing except on Linux",
+        "largest resident memory of the process during an answer, with all models of the run; known on Linux only",
     ),
     "peak_host_bytes_ar": ("bytes", "the same for the baseline"),
     "peak_device_bytes": (

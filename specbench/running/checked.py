@@ -76,15 +76,14 @@ def served(request: Request, path: Path) -> ServersSpec:
     return read_servers(path)
 
 
-def with_default_limit(request: Request) -> Request:
-    """Returns a request without a limit as one for a share of the bundled sample if the embedded models read it: its
-    first results then come soon. Other requests are returned as they are."""
-    spec = run_spec(request)
+def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpec]:
+    """Returns a request without a limit, and its specification, with a share of the bundled sample as the limit if the
+    embedded models read it: its first results then come soon. Others are returned as they are."""
     is_small = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
     if not is_small or spec.limit is not None:
-        return request
+        return request, spec
     limit = max(LEAST, SHARE // len(spec.cells()))
-    return replace(request, options=replace(request.options, limit=limit))
+    return replace(request, options=replace(request.options, limit=limit)), spec.model_copy(update={"limit": limit})
 
 
 def template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:

@@ -52,7 +52,10 @@ def run(
     ] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
-        str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
+        str | None,
+        typer.Option(
+            help="File for a picture of speed-up and acceptance, and of throughput by load, such as speed.png."
+        ),
     ] = None,
     log: Annotated[
         str | None,

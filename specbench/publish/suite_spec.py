@@ -40,10 +40,11 @@ class FigureReference(Spec):
     """The measurement that a figure is of. A key of the column wins over the row, the row over the group, the group
     over the table.
 
-    `task`: its name in the suite. `metric`: of a row of results (`specbench list metrics`); `quality`, the row's main
-    score; or `fairness.…`, the path of a number of `specbench fairness`. `scale`: the figure is so many times the
-    metric (100: a percentage, 1000: milliseconds). `minus`, `change_from`: a method; the figure is the difference to
-    it, or the change from it in percent.
+    `task`: its name in the suite. `load`: of servers, such as concurrency 4; one request at a time when absent.
+    `metric`: of a row of results (`specbench list metrics`); `quality`, the row's main score; or `fairness.…`, the path
+    of a number of `specbench fairness`. `scale`: the figure is so many times the metric (100: a percentage, 1000:
+    milliseconds). `minus`, `change_from`: a method; the figure is the difference to it, or the change from it in
+    percent.
     """
 
     pair: Name | None = None
@@ -51,6 +52,7 @@ class FigureReference(Spec):
     task: Name | None = None
     subset: Text | None = None
     method: Text | None = None
+    load: Text | None = None
     metric: Text | None = None
     scale: float | None = None
     minus: Text | None = None

@@ -100,6 +100,9 @@ class ServersSpec(Spec):
     """same KV: all servers hold as many tokens; same GPU: each has the same share of a GPU, drafter included."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """Time limit of one request."""
+    turns: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Number of parts of the run, if only one server can be up at a time: in each part one server after the other is
+    started, measured and ended. When absent, all are up at once."""
     load: LoadSpec | None = None
     """Loads under which the servers are measured too."""
     servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
@@ -123,8 +126,12 @@ class ServersSpec(Spec):
         if baseline.speculation != "none":
             raise ConfigError(f"servers.{BASELINE}.speculation: write none: all others are compared with this server")
         for name, server in self.servers.items():
+            if self.turns is not None and server.start is None:
+                raise ConfigError(
+                    f"servers.{name}.start: is absent, but by turns the run starts and ends each server: write start"
+                )
             same = [other for other, each in self.servers.items() if each.url == server.url and other != name]
-            if same:
+            if same and self.turns is None:
                 raise ConfigError(f"servers.{name}.url = '{server.url}': is that of '{same[0]}' too: start two servers")
             if name != BASELINE and server.speculation == "none":
                 raise ConfigError(

@@ -117,8 +117,10 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
     row, which is of both."""
     if not rows:
         return []
-    names, target, drafter = cell.row_names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
     key = measurement_key(cell.request.settings())
+    if cell.suite.is_served:
+        return [row for row in rows if measurement_key(row.request) == key]
+    names, target, drafter = cell.row_names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
     return [
         row
         for row in rows

@@ -1,5 +1,6 @@
 """ServersSpec: the keys of a servers file, which names the servers of `specbench run --servers`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -145,10 +146,12 @@ class ServersSpec(Spec):
         """The machine of the servers, as rows name their device."""
         return self.hardware or "servers on a machine that is not named"
 
-    def methods(self) -> tuple[MethodSpec, ...]:
-        """Returns a method for each server, the baseline first."""
-        names = sorted(self.servers, key=lambda name: name != BASELINE)
-        return tuple(_method(name, self.servers[name]) for name in names)
+    def methods(self, names: Sequence[str] = ()) -> list[MethodSpec]:
+        """Returns a method for each server, the baseline first; of those with these names, if more than the baseline is
+        named."""
+        chosen = set(names) - {BASELINE} or set(self.servers)
+        known = sorted(self.servers, key=lambda name: name != BASELINE)
+        return [_method(name, self.servers[name]) for name in known if name in {BASELINE, *chosen}]
 
 
 def _method(name: str, server: ServerSpec) -> MethodSpec:

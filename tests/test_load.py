@@ -233,3 +233,15 @@ def test_the_picture_has_a_curve_for_each_server_and_marks_the_break_even() -> N
     ((user, whole),) = cross  # half of the way from 4 to 16 requests, of the logarithms
     assert user == pytest.approx((11.25 * 2.5) ** 0.5) and whole == pytest.approx((45 * 40) ** 0.5)
     assert [text.get_text() for text in panel.get_legend().get_texts()][2] == "draft: as fast as ar at 8.0"
+
+
+def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
+    scripts = {"ar": Script("vllm", AR), "draft": Script("vllm", SD)}
+    with servers_file(tmp_path, scripts, load={"concurrency": [2], "windows": 2, "requests": 2}) as file:
+        options = RunOptions(subsets=("en", "de"), limit=2)
+        request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
+        outcome = execute(request, Console(file=io.StringIO()), load_served)
+    rows = [row for row in outcome.rows if row.level and row.method_name == "draft"]
+    assert [(row.subset, row.n, load_of(row).windows) for row in rows] == [("en", 2, 2), ("de", 2, 2), ("all", 4, 4)]
+    assert rows[2].subsets == {"de": 2, "en": 2}
+    assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)

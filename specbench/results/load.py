@@ -1,6 +1,7 @@
 """Windows of several requests at once → throughput, latencies and speed-ups by level of load."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ import numpy as np
 from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.row import Row, RowLoad, RowWarning
+from specbench.results.row import ALL, Row, RowLoad, RowWarning
 from specbench.results.served import served_verdict
 from specbench.results.tables import speedup_cell, warning_lines
 from specbench.results.units import NULL, counted, number, speed
@@ -55,12 +56,14 @@ class Span:
 
 
 def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
-    """Returns a row for each level, subset and server. `rows`: those of the same run, of one request at a time."""
-    places = dict.fromkeys((w["task"], w["subset"], w["kind"], w["level"], w["requests"]) for w in windows)
+    """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: those of the same
+    run, of one request at a time."""
+    loads = dict.fromkeys((w["task"], w["kind"], w["level"], w["requests"]) for w in windows)
+    subsets = {(w["task"], w["subset"]) for w in windows} | {(w["task"], ALL) for w in windows}
     found = []
-    for task, subset, kind, level, requests in places:
+    for task, kind, level, requests in loads:
         load = RowLoad(kind=kind, level=level, windows=1, requests=requests)
-        own = [row for row in rows if (row.task_name, row.subset, row.level) == (task, subset, "")]
+        own = [row for row in rows if row.task_name == task and (task, row.subset) in subsets and not row.level]
         found += [load_row(row, windows, load) for row in own]
     return found
 
@@ -68,17 +71,22 @@ def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
 def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
     """Returns the row of a server at a level; its `windows` are those that there are. `row`: of the same server, task
     and subset, of one request at a time. Raises ConfigError if there are no such windows."""
-    place = (row.task_name, row.subset, load.kind, load.level, load.requests)
-    own = [w for w in windows if (w["task"], w["subset"], w["kind"], w["level"], w["requests"]) == place]
+    place = (row.task_name, load.kind, load.level, load.requests)
+    own = [
+        w for w in windows
+        if (w["task"], w["kind"], w["level"], w["requests"]) == place and row.subset in (ALL, w["subset"])
+    ]  # fmt: skip
     if not own or row.served is None or row.method_name not in own[0]["methods"]:
         raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
+    verdict, warnings = _equality(row, own)
+    examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
+    subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
-    verdict, warnings = _equality(row, answers, plain)
     return row.model_copy(
         update={
             "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
-            "n": len({answer["example"] for window in answers for answer in window}), "repeats": 1,
+            "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
             "created": datetime.fromtimestamp(own[-1]["measured_at"], UTC).isoformat(timespec="seconds"),
             "accepted_tokens_per_step": None, "warm_up": None, "verdict": verdict, "warnings": warnings,
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
@@ -86,29 +94,31 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
     )  # fmt: skip
 
 
-def _equality(
-    row: Row, own: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]]
-) -> tuple[str, tuple[RowWarning, ...]]:
+def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
     """Returns the verdict on greedy answers, and the warnings: those of the servers, and that answers differ. The
     control is `ar` itself: its answers to a prompt that several windows repeat."""
     warnings = [each for each in row.warnings if each.code in OF_SERVERS]
     if row.sampling.temperature or row.method_name == BASELINE:
         return row.verdict if row.method_name == BASELINE else "not audited", tuple(warnings)
-    pairs = [(mine, other) for pair in zip(own, plain, strict=True) for mine, other in zip(*pair, strict=True)]
-    num_different = sum(mine["token_ids"] != other["token_ids"] for mine, other in pairs)
-    if not num_different:
+    first: dict[tuple[str, int], list[int]] = {}
+    same, again = list[bool](), list[bool]()
+    for window in windows:
+        plain = window["methods"][BASELINE]
+        for mine, other in zip(window["methods"][row.method_name], plain, strict=True):
+            same.append(mine["token_ids"] == other["token_ids"])
+        for answer in plain:
+            place = window["subset"], answer["example"]
+            if place in first:
+                again.append(first[place] == answer["token_ids"])
+            first.setdefault(place, answer["token_ids"])
+    if all(same):
         return "greedy equal", tuple(warnings)
-    first: dict[int, list[int]] = {}
-    again = [
-        first[answer["example"]] == answer["token_ids"] for window in plain for answer in window
-        if first.setdefault(answer["example"], answer["token_ids"]) is not answer["token_ids"]
-    ]  # fmt: skip
     text = (
-        f"{num_different} of {counted(len(pairs), 'answer')} are not those of ar, which changed {again.count(False)} "
-        f"of {counted(len(again), 'answer')} to the same prompt at this load"
+        f"{same.count(False)} of {counted(len(same), 'answer')} are not those of ar, which changed "
+        f"{again.count(False)} of {counted(len(again), 'answer')} to the same prompt at this load"
     )
     warnings.append(RowWarning(code="answers_differ", text=text))
-    return served_verdict(again, len(pairs), num_different), tuple(warnings)
+    return served_verdict(again, len(same), same.count(False)), tuple(warnings)
 
 
 def metrics_of(

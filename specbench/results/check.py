@@ -80,7 +80,7 @@ def check(
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
-        rejected = [row for row in refused if row.candidate.names[:3:2] == (task, method)]
+        rejected = [row for row in refused if row.candidate.names[::2] == (task, method)]
         reasons = names_by_text((row.candidate.subset, reason) for row in rejected for reason in row.reasons)
         each = MethodFindings(task, method, problems=[f"{text} (of {', '.join(of)})" for text, of in reasons.items()])
         if own:

@@ -156,7 +156,7 @@ def _check_one_each(found: ComparisonInput) -> None:
     """Raises ConfigError where a method has several rows of a task and subset."""
     seen: dict[tuple[str, ...], Row] = {}
     for row in found.rows:
-        if seen.setdefault(row.names, row) is not row:
+        if seen.setdefault((*row.names, row.level), row) is not row:
             raise ConfigError(
                 f"{found.text}: has several rows of {row.place}, measured under other conditions: choose with --filter "
                 "KEY=VALUE, or name one row as FILE:NUMBER (`specbench leaderboard show` prints the numbers)"

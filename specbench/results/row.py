@@ -314,9 +314,9 @@ class Row(FilePart):
         return str(self.served.load) if self.served is not None and self.served.load is not None else ""
 
     @property
-    def names(self) -> tuple[str, str, str, str]:
-        """The names of task, subset and method, and the level of load."""
-        return self.task_name, self.subset, self.method_name, self.level
+    def names(self) -> tuple[str, str, str]:
+        """The names of task, subset and method."""
+        return self.task_name, self.subset, self.method_name
 
     def metric(self, name: str | None) -> Metric:
         """Returns a metric; without a value where the row has none of this name."""

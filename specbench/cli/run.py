@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 def run(
     task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
     method: Annotated[
-        str | None, typer.Option(help="Names or YAML files of methods, separated by commas; ar is always measured too.")
+        str | None,
+        typer.Option(
+            help="Names or YAML files of methods, separated by commas; ar is always measured too. With --servers: "
+            "names of servers, all when absent."
+        ),
     ] = None,
     *,
     servers: Annotated[
         str | None,
-        typer.Option(help="YAML file of running servers: one is ar, each other a method, in place of --method."),
+        typer.Option(help="YAML file of servers: one is ar, each other a method."),
     ] = None,
     options: RunOptions,
     limit: Annotated[
@@ -52,7 +56,10 @@ def run(
     ] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
-        str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
+        str | None,
+        typer.Option(
+            help="File for a picture of speed-up and acceptance, and of throughput by load, such as speed.png."
+        ),
     ] = None,
     log: Annotated[
         str | None,

@@ -215,7 +215,9 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
         if key not in counted:
             counted[key] = subsets_of(cell)
         rows = cell.rows()
-        methods = tuple(load_method(name).name for name in unique(["ar", *cell.methods]))
+        methods = tuple(unique(["ar", *cell.methods]))
+        if not cell.suite.is_served:
+            methods = tuple(load_method(name).name for name in methods)
         subsets, problem = (None, str(found)) if isinstance(found := counted[key], ConfigError) else (found, None)
         plan.append(PlannedCell(cell, methods, subsets, cell.is_measured(rows), problem=problem))
     forecast = Forecast(plan)

@@ -55,6 +55,8 @@ def needs(rows: PairRows) -> list[str]:
     pair = rows.suite.pairs[rows.pair_name]
     if pair.is_embedded:
         return ["embedded, nothing is downloaded"]
+    if pair.servers is not None:
+        return list(filter(None, (pair.target, f"its servers in {pair.servers}")))
     names = [each for each in (pair.target, pair.drafter) if each is not None]
     methods = dict.fromkeys(chain.from_iterable(cell.methods for cell, _ in rows.cells))
     parts = dict.fromkeys(filter(None, (part_of(pair, load_method(name)) for name in methods)))
@@ -80,6 +82,8 @@ def fits(pair: PairSpec, gigabytes: float | None) -> str:
     if pair.is_embedded:
         return "yes"
     known = [size for size in sizes(pair) if size is not None]
+    if pair.servers is not None:
+        return "unknown"
     if gigabytes is None or sum(known) * BYTES_PER_PARAMETER >= gigabytes:
         return "no"
     return "yes" if known and None not in sizes(pair) else "unknown"

@@ -128,8 +128,9 @@ def caption(rows: Sequence[Row]) -> list[str]:
 
 def rests_on_few(row: Row) -> bool:
     """Returns whether the speed-up has fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
-    absent. The speed-up of the baseline over itself is exact."""
-    return row.value("speedup") is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
+    absent. The speed-up of the baseline over itself is exact, and that of a load rests on windows."""
+    has_speedup = row.value("speedup") is not None and not is_baseline(row)
+    return has_speedup and num_timed(row) < SMALL_SAMPLE and not row.level
 
 
 def no_forecast(row: Row) -> str | None:

@@ -195,7 +195,8 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     place = PLACES.get(metric, QUALITY + (extra is not None))
     best = (0, place) if separable else None
-    return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best)
+    title = " · ".join(filter(None, (short(rows[0].task), rows[0].subset, rows[0].level)))
+    return Table(title, columns, cells, caption, best)
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:

@@ -29,7 +29,8 @@ def with_overrides(
     A pair also overrides the values of a task's subsets. `generation.stop` also holds in chat, unless a pair sets
     `generation.chat_stop`. Raises ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
     """
-    known = {key for spec in (*tasks, *methods) for key in _paths(spec)}
+    specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
+    known = {key for spec in specs for key in _paths(spec)}
     values = {}
     for pair in pairs:
         path, equals, text = (part.strip() for part in pair.partition("="))

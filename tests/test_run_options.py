@@ -7,6 +7,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.running.checked import run_spec, with_default_limit
 from specbench.running.request import Request
+from specbench.specs.catalogue import method_names
 from specbench.specs.run_options import RunOptions
 
 
@@ -184,3 +185,18 @@ def test_a_subset_of_no_task_is_refused(two_tasks):
     assert code == 2 and "subsets: task 'sums', 'greetings' has no subset 'ensw': did you mean" in err
     with pytest.raises(ConfigError, match="task 'mgsm' has no subset 'xx'"):
         run_spec(Request(["mgsm"], ["ar"], RunOptions(subsets=("xx",)), ""))
+
+
+@pytest.mark.slow
+def test_all_methods_are_those_that_fit_the_models(specbench, tiny_pair, tmp_path):
+    out = tmp_path / "all"
+    words = ["--target", tiny_pair[0], "--data", "sample", "--subset", "en", "--limit", "1"]
+    words += ["--set", "generation.max_new_tokens=4", "--output", str(out)]
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "all", *words)
+    assert code == 0, err
+    measured = {row["method"].partition("@")[0] for row in json.loads((out / "leaderboard.json").read_text())["rows"]}
+    assert {"ar", "pld", "token-recycling", "lookahead"} <= measured and not {"sd", "mtp", "eagle3"} & measured
+    left_out = " ".join(err.split()).partition("--method all leaves out ")[2]
+    assert all(f"{name}: " in left_out for name in set(method_names()) - measured)
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "all,sd", *words)
+    assert code == 2 and "'all' is every method: give no other name with it" in err

@@ -135,6 +135,8 @@ def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
         return request, {}
     if set(request.methods) != {ALL}:
         raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
+    if request.servers is not None:  # without names, all servers are methods
+        return replace(request, methods=[]), {}
     target = request.options.target or EMBEDDED + "target"
     has_drafter = request.options.drafter is not None or target == EMBEDDED + "target"
     reasons = {

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -50,7 +50,7 @@ class StaticPasses:
 
     A pass reads tokens and returns the logits and hidden states of all of them. Each pass reads fixed input buffers;
     those of a tree's positions and masks are shared by all passes of its length. On a GPU every pass is recorded; with
-    the engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole.
+    the engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole, its layers once.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StaticPasses:
         self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
         self._stream = SharedStream(self.device) if self.records else None
         self.forward(self.input(1))  # allocates the buffers before anything is compiled
-        self._shared = shared_layers(model, self.cache) if self.records and engine == "compiled" else None
+        self._shared = shared_layers(model, self.cache) if engine == "compiled" else None
 
     def input(self, length: int) -> torch.Tensor:
         """Returns the input buffer of passes over `length` tokens: [1, length]."""
@@ -236,13 +236,18 @@ class StaticPasses:
             self.run(PassShape(1))
             return
         tokens = self.input(1)
-        if self._shared is not None:
+        if self._shared is not None and self.records:
             run = self._shared.compiled(self.forward, 1, "traced", backend="eager")
             traced: Callable[[], Output] = partial(run, tokens)
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
             traced = torch.compile(own, fullgraph=True, backend="eager")
-        check_traced(traced, self.name)
+        with self._nested():
+            check_traced(traced, self.name)
+
+    def _nested(self) -> AbstractContextManager[None]:
+        """Makes torch compile one layer for all of the whole passes that are traced during the block, on a CPU."""
+        return nullcontext() if self._shared is None or self.records else self._shared.nested()
 
     def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int, **options: Any) -> Output:
         """Runs one eager pass over tokens [1, num_tokens] at position `start`, for which there is no pass of a fixed
@@ -261,7 +266,7 @@ class StaticPasses:
     def forward_of(self, length: int) -> Callable[..., Output]:
         """Returns the function that is recorded for a query length: `forward`, with compiled layers if they are
         shared."""
-        if self._shared is None:
+        if self._shared is None or not self.records:
             return self.forward
         if length not in self._forwards:
             self._forwards[length] = self._shared.compiled(self.forward, length, f"layer_{length}_{self.capacity}")
@@ -305,9 +310,8 @@ class StaticPasses:
 
         if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
-        made = compiled(forward, f"forward_{length}_{self.capacity}")
-        made()
-        return made
+        with self._nested():
+            return compiled(forward, f"forward_{length}_{self.capacity}")
 
     def _recorded(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects

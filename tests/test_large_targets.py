@@ -202,7 +202,7 @@ def test_what_a_process_holds_is_said() -> None:
 
 
 def test_a_cache_that_does_not_fit_says_how_many_tokens_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four layers with two heads of eight numbers take 4 × 2 × 2 × 8 × 4 bytes a token, also before all have buffers."""
+    """Four layers with two heads of eight numbers take 512 bytes a token, also before all have buffers."""
     for name, size in (("mem_get_info", (2**20, 2**30)), ("memory_reserved", 3 * 2**20), ("memory_allocated", 2**20)):
         monkeypatch.setattr(torch.cuda, name, lambda device, size=size: size)
     layers = [SimpleNamespace(keys=torch.zeros(1, 2, 1024, 8), values=torch.zeros(1, 2, 1024, 8)) for _ in range(2)]
@@ -216,7 +216,7 @@ def test_a_cache_that_does_not_fit_says_how_many_tokens_would(monkeypatch: pytes
         f"{num_tokens} tokens would fit, 64.00 KiB were asked for)"
     )
     assert devices.cache_room(layers[2:], torch.device("cuda:0")) == ""
-    with pytest.raises(ValueError, match="^x$") as caught, devices.noting_memory("in x", layers, torch.device("cpu")):
+    with pytest.raises(ValueError, match=r"^x$") as caught, devices.noting_memory("in x", layers, torch.device("cpu")):
         raise ValueError("x")
     assert not hasattr(caught.value, "__notes__")
 

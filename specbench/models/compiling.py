@@ -35,7 +35,7 @@ def compiled(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
     results: list[Sequence[Any]] = []
 
     def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
-        function = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
+        function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
 
         def run(*inputs: Any) -> Any:
             calls.append(partial(function, *inputs))
@@ -109,7 +109,9 @@ class SharedLayers:
             return layer_forward(layer, *given, **named, past_key_values=cache)
 
         def forward(layer: torch.nn.Module, *given: Any, past_key_values: Cache, **named: Any) -> Any:
-            (own,) = past_key_values.layers  # torch traces a region once only where its inputs are tensors and modules
+            own: Any = past_key_values.layers[
+                0
+            ]  # torch traces a region once only where its inputs are tensors and modules
             return region(layer, own.keys, own.values, own.start, *given, **named)
 
         return self._called_through(forward)

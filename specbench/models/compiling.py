@@ -18,7 +18,6 @@ from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.scoring import Output
-from specbench.models.static_cache import StaticLayer
 from specbench.specs.components import Engine
 
 Result = TypeVar("Result")
@@ -97,24 +96,9 @@ class SharedLayers:
         return run
 
     def nested(self) -> AbstractContextManager[None]:
-        """Makes torch trace and compile one layer for all of a whole pass that is traced during the block."""
+        """Makes torch compile one layer for all of a whole pass that is traced during the block."""
         layer_forward = with_own_code(type(self._layers[0]).forward, "nested_layer")
-
-        @torch.compiler.nested_compile_region
-        def region(
-            layer: torch.nn.Module, keys: torch.Tensor, values: torch.Tensor, start: torch.Tensor, *given: Any,
-            **named: Any,
-        ) -> Any:  # fmt: skip
-            cache = Cache(layers=[StaticLayer.over(keys, values, start)])
-            return layer_forward(layer, *given, **named, past_key_values=cache)
-
-        def forward(layer: torch.nn.Module, *given: Any, past_key_values: Cache, **named: Any) -> Any:
-            own: Any = past_key_values.layers[
-                0
-            ]  # torch traces a region once only where its inputs are tensors and modules
-            return region(layer, own.keys, own.values, own.start, *given, **named)
-
-        return self._called_through(forward)
+        return self._called_through(torch.compiler.nested_compile_region(layer_forward))
 
     @contextmanager
     def _called_through(self, layer_forward: Callable[..., Any]) -> Iterator[None]:

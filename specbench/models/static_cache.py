@@ -23,13 +23,6 @@ class StaticLayer(CacheLayerMixin):
         self.start = start
         self.places = places
 
-    @classmethod
-    def over(cls, keys: torch.Tensor, values: torch.Tensor, start: torch.Tensor) -> "StaticLayer":
-        """Returns a layer over the buffers of another one."""
-        layer = cls(False, keys.shape[2], start, None)
-        layer.keys, layer.values, layer.is_initialized = keys, values, True
-        return layer
-
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys = self._zeros_like(key_states)
         self.values = self._zeros_like(value_states)

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,4 +198,40 @@ def test_what_a_process_holds_is_said() -> None:
     assert devices.memory_message(error) == (
         "out of memory (in a pass of model 'm' over 6 tokens, 2.00 GiB were asked for, 512.00 MiB were free, this "
         "process held 78.00 GiB)"
+    )
+
+
+def test_a_cache_that_does_not_fit_says_how_many_tokens_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four layers with two heads of eight numbers take 512 bytes a token, also before all have buffers."""
+    for name, size in (("mem_get_info", (2**20, 2**30)), ("memory_reserved", 3 * 2**20), ("memory_allocated", 2**20)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, size=size: size)
+    layers = [SimpleNamespace(keys=torch.zeros(1, 2, 1024, 8), values=torch.zeros(1, 2, 1024, 8)) for _ in range(2)]
+    layers += [SimpleNamespace(keys=None, values=None) for _ in range(2)]
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 KiB.")
+    with pytest.raises(torch.OutOfMemoryError), devices.noting_memory("in x", layers, torch.device("cuda:0")):
+        raise error
+    num_tokens = int((3 * 2**20 + 2 * 2**16 * 2) / 512 / 1.1)
+    assert devices.memory_message(error) == (
+        "out of memory (in x; a token takes 0.5 KiB of its cache, so that prompt and answer of about "
+        f"{num_tokens} tokens would fit, 64.00 KiB were asked for)"
+    )
+    assert devices.cache_room(layers[2:], torch.device("cuda:0")) == ""
+    with pytest.raises(ValueError, match=r"^x$") as caught, devices.noting_memory("in x", layers, torch.device("cpu")):
+        raise ValueError("x")
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_an_eager_pass_without_memory_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model("embedded:drafter", device="cpu")
+    model.score([1, 2, 3], 1)
+
+    def full(**given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+    monkeypatch.setattr(model.model, "forward", full)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        model.score([1, 2, 3, 4, 5], 1)
+    assert devices.memory_message(caught.value) == (
+        "out of memory (in a pass of model 'embedded:drafter' over 2 tokens; a token takes 0.5 KiB of its cache, "
+        "1.00 GiB were asked for)"
     )

@@ -20,7 +20,7 @@ from specbench.results.execute import execute
 from specbench.results.leaderboard import load
 from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.runs import RecordedRun
-from specbench.running.records import ACCEPTED, DRAFTED, JUDGED, RecordFile
+from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, RecordFile
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.run_options import RunOptions
@@ -95,10 +95,11 @@ def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> 
 
 
 @pytest.mark.parametrize("method", ["tli", "union"])
-def test_bridges_whose_drafts_end_with_a_pass_have_no_shorter_lengths(method: str) -> None:
+def test_bridges_that_translate_tokens_have_no_shorter_lengths(method: str) -> None:
     assert why_only_own(load_method("sd")) is None
     bridge = {"tli": "intersection"}.get(method, method)
-    assert why_only_own(load_method(method)) == f"bridge {bridge}: a draft may end with a pass that gives no token"
+    told = f"bridge {bridge}: the drafter's own tokens for the text depend on where steps end"
+    assert why_only_own(load_method(method)) == told
 
 
 def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> dict:
@@ -248,16 +249,27 @@ def mean_times(path: Path) -> Machine:
     return Machine(1000 * target[1], 1000 * draft, target[6] / target[1])
 
 
+def speedup_of_passes(path: Path) -> float:
+    """The speed-up of `sd` if nothing but the recorded passes took time."""
+    speeds = {}
+    for name in ("ar", "sd"):
+        made = [record["methods"][name] for record in RecordFile(path / "records.jsonl").read()]
+        seconds = sum(seconds for g in made for passes in g["passes"].values() for _, seconds in passes)
+        speeds[name] = sum(step[EMITTED] for g in made for step in g["steps"]) / seconds
+    return speeds["sd"] / speeds["ar"]
+
+
 @pytest.mark.slow
 def test_the_embedded_pair_on_two_engines(specbench, tmp_path: Path) -> None:
-    """From eager to compiled and back: what a run on the other engine gives, from the times of that engine's passes."""
+    """From eager to compiled and back: the recorded passes of both are the same, so that the mean times of the other
+    engine's passes give the sum of that engine's passes, however busy the machine is."""
     for engine in ("eager", "compiled"):
         words = ["--task", "mgsm", "--method", "sd", "--subset", "en,de,sw", "--limit", "4", "--engine", engine]
         code, _, err = specbench("run", *words, "--output", engine)
         assert code == 0, err
     for here, there in (("eager", "compiled"), ("compiled", "eager")):
         found = predictions(tmp_path / here, mean_times(tmp_path / there))[5]
-        assert holds(found, measured(tmp_path / there)[0])
+        assert found.speedup.value == pytest.approx(speedup_of_passes(tmp_path / there), rel=0.05)
 
 
 def test_a_report_of_limit_gives_times_by_length_and_what_lies_between_passes() -> None:

@@ -187,5 +187,6 @@ def test_a_recording_that_runs_out_of_memory_names_the_pass(
     with pytest.raises(torch.OutOfMemoryError) as caught:
         made.static.reserve(100, (1, 9))
     assert memory_message(caught.value) == (
-        "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made, 3.00 GiB were asked for)"
+        "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made; a token takes 0.2 KiB of its cache, "
+        "3.00 GiB were asked for)"
     )

@@ -167,7 +167,7 @@ def why_only_own(method: MethodSpec) -> str | None:
     if method.drafter.type != "model":
         return f"the drafts of {method.drafter.type} depend on where a step begins"
     if method.bridge.type in ("union", "intersection"):
-        return f"bridge {method.bridge.type}: a draft may end with a pass that gives no token"
+        return f"bridge {method.bridge.type}: the drafter's own tokens for the text depend on where steps end"
     if method.bridge.type != "shared":
         return f"bridge {method.bridge.type}: its draft tokens are not the target's"
     if method.verification.rule not in RULES:

@@ -1,14 +1,15 @@
-"""Forward passes compiled by torch.compile: whole passes on a CPU, one shared decoder layer on a GPU."""
+"""Forward passes compiled by torch.compile, in which one compiled decoder layer serves all layers."""
 
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
+from torch._inductor.compile_fx import compile_fx
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
@@ -16,22 +17,45 @@ from specbench.models.checkpoints import one_line
 from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+from specbench.models.scoring import Output
 from specbench.specs.components import Engine
 
 Result = TypeVar("Result")
 PASS_OPTIONS: dict[str, Any] = {
-    # Checking guards would take a large part of a short pass.
-    "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
     "post_grad_fusion_options": {"decompose_mm_pass": {}},  # on a CPU, computes one-row products as sums
 }
 ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # tunes the kernels that read the weights
 
 
-def compiled(forward: Callable[[], Result], name: str) -> Callable[[], Result]:
-    """Returns the compiled function, specialised to the tensors that it reads now."""
-    own = with_own_code(forward, name)
-    made: Callable[[], Result] = torch.compile(own, fullgraph=True, dynamic=False, options=PASS_OPTIONS)
-    return made
+def compiled(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
+    """Compiles a pass as a whole, specialised to the tensors that it reads now, and runs it once. Returns the compiled
+    graph with these inputs: checking torch's guards would take a large part of a short pass."""
+    calls: list[Callable[[], Any]] = []
+    results: list[Sequence[Any]] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
+        function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
+
+        def run(*inputs: Any) -> Any:
+            calls.append(partial(function, *inputs))
+            results.append(calls[-1]())
+            return results[-1]
+
+        return run
+
+    found = torch.compile(with_own_code(forward, name), fullgraph=True, dynamic=False, backend=backend)()
+    (call,), (result,) = calls, results
+    logits, *hidden = (_place(result, tensor) for tensor in (found.logits, *found.hidden))
+
+    def run() -> Output:
+        outputs = call()
+        return Output(outputs[logits], tuple(outputs[place] for place in hidden))
+
+    return run
+
+
+def _place(tensors: Sequence[Any], tensor: torch.Tensor) -> int:
+    return next(place for place, each in enumerate(tensors) if each is tensor)
 
 
 def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -70,6 +94,11 @@ class SharedLayers:
                 return forward(*given, **named)
 
         return run
+
+    def nested(self) -> AbstractContextManager[None]:
+        """Makes torch compile one layer for all of a whole pass that is traced during the block."""
+        layer_forward = with_own_code(type(self._layers[0]).forward, "nested_layer")
+        return self._called_through(torch.compiler.nested_compile_region(layer_forward))
 
     @contextmanager
     def _called_through(self, layer_forward: Callable[..., Any]) -> Iterator[None]:

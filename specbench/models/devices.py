@@ -1,6 +1,8 @@
 """Out-of-memory errors and their messages, and copies to a device."""
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +30,35 @@ def memory_message(error: BaseException) -> str:
     parts += [f"{free[1]} were free"] if free else []
     parts += [f"this process held {own[1]}"] if own else []
     return "out of memory" + (f" ({', '.join(parts)})" if parts else "")
+
+
+@contextmanager
+def noting_memory(place: str, layers: Sequence[Any], device: torch.device) -> Iterator[None]:
+    """Adds a note to an out-of-memory error in the block: `place`, what a token takes in the cache, whose attention
+    layers are given, and, where the free memory is known, how many tokens would fit."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            error.add_note(place + cache_room(layers, device))
+        raise
+
+
+def cache_room(layers: Sequence[Any], device: torch.device) -> str:
+    """Returns what a token takes in the buffers of a cache, and how many tokens would fit if they had all memory that
+    they have and that is free; nothing before there are buffers."""
+    buffers = [buffer for layer in layers for buffer in (layer.keys, layer.values) if buffer is not None]
+    if not buffers:
+        return ""
+    sizes = [buffer.numel() * buffer.element_size() for buffer in buffers]
+    each = sum(size / buffer.shape[2] for size, buffer in zip(sizes, buffers, strict=True)) / len(buffers)
+    per_token = 2 * len(layers) * each
+    text = f"; a token takes {per_token / 2**10:.1f} KiB of its cache"
+    if device.type != "cuda":
+        return text
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    num_tokens = int((free + sum(sizes)) / (MARGIN * per_token))
+    return f"{text}, so that prompt and answer of about {num_tokens} tokens would fit"
 
 
 BYTES = {"int8": 1.0, "nf4": 0.5}  # of a quantized weight

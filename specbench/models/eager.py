@@ -10,7 +10,7 @@ from packaging.version import Version
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
-from specbench.models.devices import uploaded
+from specbench.models.devices import noting_memory, uploaded
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
@@ -190,7 +190,9 @@ class EagerSequence:
             options["position_ids"] = positions.expand(input_ids.shape)
         if hidden_layers:
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
-        made = self.model(input_ids=input_ids, use_cache=True, **options)
+        place = f"in a pass of model '{self.name}' over {input_ids.numel()} tokens"
+        with noting_memory(place, self._attention_layers, self.device):
+            made = self.model(input_ids=input_ids, use_cache=True, **options)
         self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
         hidden = tuple(made.hidden_states[layer].to(self.device) for layer in hidden_layers)
         return Output(made.logits[:, -num_logits:, : self.vocab_size], hidden)

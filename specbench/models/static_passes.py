@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from specbench.models.compiling import (
     shared_layers,
     with_own_code,
 )
-from specbench.models.devices import is_out_of_memory, uploaded
+from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, uploaded
 from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups
 from specbench.models.hidden_states import HiddenStates
@@ -50,7 +50,7 @@ class StaticPasses:
 
     A pass reads tokens and returns the logits and hidden states of all of them. Each pass reads fixed input buffers;
     those of a tree's positions and masks are shared by all passes of its length. On a GPU every pass is recorded; with
-    the engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole.
+    the engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole, its layers once.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class StaticPasses:
         self._move: Callable[[], torch.Tensor] | None = None
         self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
         self._stream = SharedStream(self.device) if self.records else None
-        self.forward(self.input(1))  # allocates the buffers before anything is compiled
-        self._shared = shared_layers(model, self.cache) if self.records and engine == "compiled" else None
+        with self._noting_memory(f"in buffers of model '{name}' for {capacity} tokens"):
+            self.forward(self.input(1))  # allocates the buffers before anything is compiled
+        self._shared = shared_layers(model, self.cache) if engine == "compiled" else None
 
     def input(self, length: int) -> torch.Tensor:
         """Returns the input buffer of passes over `length` tokens: [1, length]."""
@@ -163,7 +164,8 @@ class StaticPasses:
             output = forward()
         except Exception as error:  # kernels raise many classes
             if is_out_of_memory(error):
-                error.add_note(f"in a pass of model '{self.name}' over {shape.length} tokens")
+                room = cache_room(self._layers, self.device)
+                error.add_note(f"in a pass of model '{self.name}' over {shape.length} tokens{room}")
                 raise
             raise ConfigError(
                 f"--engine {self.engine}: a {VERBS[self.engine]} pass of model '{self.name}' over {shape.length} "
@@ -216,9 +218,10 @@ class StaticPasses:
                 assert self._stream is not None
                 self.start.zero_()
                 forwards = self.forward_of(num_read), self.forward_of(1)
-                made = RecordedDraft(
-                    forwards, self.input(num_read), self.start, self._stream, num_tokens, draw, vocab_size
-                )
+                with self._noting_memory(f"while a draft of model '{self.name}' of {num_tokens} tokens was recorded"):
+                    made = RecordedDraft(
+                        forwards, self.input(num_read), self.start, self._stream, num_tokens, draw, vocab_size
+                    )
                 if made.differs_from(self.forward, same_logits):
                     raise CannotCompile(self.name, "a recorded draft gives other logits", self.engine)
                 self.drafts[num_read, num_tokens, draw] = made
@@ -236,19 +239,25 @@ class StaticPasses:
             self.run(PassShape(1))
             return
         tokens = self.input(1)
-        if self._shared is not None:
+        if self._shared is not None and self.records:
             run = self._shared.compiled(self.forward, 1, "traced", backend="eager")
             traced: Callable[[], Output] = partial(run, tokens)
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
             traced = torch.compile(own, fullgraph=True, backend="eager")
-        check_traced(traced, self.name)
+        with self._nested():
+            check_traced(traced, self.name)
+
+    def _nested(self) -> AbstractContextManager[None]:
+        """Makes torch compile one layer for all of the whole passes that are traced during the block, on a CPU."""
+        return nullcontext() if self._shared is None or self.records else self._shared.nested()
 
     def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int, **options: Any) -> Output:
         """Runs one eager pass over tokens [1, num_tokens] at position `start`, for which there is no pass of a fixed
         length, such as a prompt: logits [num_logits, output_size]. `options`: see `forward`."""
         self.start.fill_(start)
-        return self.forward(tokens, num_logits=num_logits, **options)
+        with self._noting_memory(f"in a pass of model '{self.name}' over {tokens.shape[1]} tokens"):
+            return self.forward(tokens, num_logits=num_logits, **options)
 
     def read_tree_eagerly(
         self, tokens: torch.Tensor, first: int, num_prefix: int, parents: Sequence[int], hidden_layers: Sequence[int]
@@ -258,10 +267,13 @@ class StaticPasses:
         given = {"positions": positions[None], "mask": by_layer_type(masks), "hidden_layers": hidden_layers}
         return self.read_eagerly(tokens, first, 0, **given)
 
+    def _noting_memory(self, place: str) -> AbstractContextManager[None]:
+        return noting_memory(place, self._layers, self.device)
+
     def forward_of(self, length: int) -> Callable[..., Output]:
         """Returns the function that is recorded for a query length: `forward`, with compiled layers if they are
         shared."""
-        if self._shared is None:
+        if self._shared is None or not self.records:
             return self.forward
         if length not in self._forwards:
             self._forwards[length] = self._shared.compiled(self.forward, length, f"layer_{length}_{self.capacity}")
@@ -276,14 +288,14 @@ class StaticPasses:
             positions, masks = self.tree_buffers(length)
             options |= {"positions": positions, "mask": by_layer_type(masks)}
         try:
-            expected = self.forward(self.input(length), **options)
-            made = (self._recorded if self.records else self._compiled)(length, options)
-            found = made()
+            with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
+                expected = self.forward(self.input(length), **options)
+                made = (self._recorded if self.records else self._compiled)(length, options)
+                found = made()
         except CannotCompile:
             raise
         except Exception as error:  # untraceable networks and compilers raise many classes
             if is_out_of_memory(error):
-                error.add_note(f"while a pass of model '{self.name}' over {length} tokens was made")
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
         compared = {"logits": [(expected.logits, found.logits)]}
@@ -305,9 +317,8 @@ class StaticPasses:
 
         if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
-        made = compiled(forward, f"forward_{length}_{self.capacity}")
-        made()
-        return made
+        with self._nested():
+            return compiled(forward, f"forward_{length}_{self.capacity}")
 
     def _recorded(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects

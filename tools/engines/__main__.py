@@ -48,7 +48,8 @@ COMPILING = """
 ## What compiling takes
 
 Compiling ar and sd on the embedded pair, for conversations of {tokens} tokens, took {first:.0f} s at a first
-start, and {second:.0f} s at a second one, when torch had its compiled code on disk.
+start, and {second:.0f} s at a second one, when torch had its compiled code on disk. All decoder layers of a pass call
+the compiled code of one layer.
 """
 LIMITS = """
 ## `specbench limit`, {engine}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.audit_distribution import AcceptEverything, choose_prompts, draw_many, exact_rows, judge_draws
+from specbench.analysis.audit_distribution import WithoutResidual, choose_prompts, draw_many, exact_rows, judge_draws
 from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
@@ -23,7 +23,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import ExternalCounts, Generation, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
-from specbench.decoding.sampling import Distributions, Sampling, draw
+from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
@@ -31,7 +31,15 @@ from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
-from specbench.results.verdict import NUM_TOKENS, BaselineAnswer, Greedy, declaration, different, verdict_of_records
+from specbench.results.verdict import (
+    NUM_LONG_TOKENS,
+    NUM_TOKENS,
+    BaselineAnswer,
+    Greedy,
+    declaration,
+    different,
+    verdict_of_records,
+)  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
 from tests.test_leaderboard import row
 from tests.toys import TableModel
@@ -113,12 +121,11 @@ def swapped(proposal: Proposal, target: Distributions, generator: torch.Generato
     return Decision(count, target.draw(count, generator))
 
 
-def recovered_from_target(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Decision:
-    """After a rejection, a draw from p instead of the residual."""
-    decision = rejection(proposal, target, generator)
-    if decision.num_accepted == proposal.num_drafted or target.sampling.greedy:
-        return decision
-    return replace(decision, next_token=draw(target.probs[decision.num_accepted], generator))
+class AcceptEverything(VerificationRule):
+    """Every draft token is accepted."""
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Decision:
+        return Decision(proposal.num_drafted, target.draw(proposal.num_drafted, generator))
 
 
 def wrong_bonus(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Decision:
@@ -144,7 +151,7 @@ def test_correct_methods_are_lossless(target: TableModel, draft: TableModel) -> 
     assert abs(sd.distribution.mean_log_p - sd.distribution.expected_log_p) < 4 * sd.distribution.standard_error
 
 
-@pytest.mark.parametrize(("wrong", "num_draws"), [(swapped, 600), (recovered_from_target, 1500), (wrong_bonus, 600)])
+@pytest.mark.parametrize(("wrong", "num_draws"), [(swapped, 600), (WithoutResidual(), 1500), (wrong_bonus, 600)])
 def test_rules_that_are_wrong_only_in_draws_diverge(
     target: TableModel, draft: TableModel, wrong: VerificationRule, num_draws: int
 ) -> None:
@@ -247,7 +254,8 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
     for number, name in ((MIN_ACCEPTED - 1, "undecided"), (MIN_ACCEPTED, "lossless")):
         greedy = found.greedy.model_copy(update={"num_accepted": MIN_ACCEPTED})
         draws = found.distribution.model_copy(update={"num_accepted": number})
-        decided = decide(rare, greedy, {"rare": draws}, findings.control)
+        assert findings.control is not None
+        decided = decide(rare, greedy, {"rare": draws}, {NUM_TOKENS: findings.control})
         assert decided.verdict == name and (
             decided.reason is None or "in the draws: give more --draws" in decided.reason
         )
@@ -256,7 +264,39 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
 def test_draws_without_drafts_prove_nothing(target: TableModel, draft: TableModel) -> None:
     idle = replace(subject("idle", target, None, rejection), num_draft_tokens=GAMMA)
     found = verdict(audited(target, draft, idle), "idle")
-    assert found.verdict == "undecided" and "it drafted nothing in the draws" in str(found.reason)
+    assert found.verdict == "undecided" and "it drafted nothing in draws of up to 16 tokens" in str(found.reason)
+
+
+def test_a_method_that_drafts_late_is_judged_by_longer_draws(target: TableModel, draft: TableModel) -> None:
+    """A draw of five tokens ends before its first draft; a wrong rule is found in the longer ones."""
+
+    @dataclass(frozen=True)
+    class Late:
+        inner: Toy
+
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+            plain = replace(self.inner, drafter=NoDrafter())
+            num_first = min(6, stop.max_new_tokens)
+            first = plain.generate(prompt_ids, replace(stop, max_new_tokens=num_first), seed)
+            if stop.max_new_tokens <= num_first:
+                return first
+            rest = self.inner.generate(
+                [*prompt_ids, *first.token_ids], replace(stop, max_new_tokens=stop.max_new_tokens - num_first), seed + 1
+            )
+            return replace(rest, token_ids=[*first.token_ids, *rest.token_ids], steps=[*first.steps, *rest.steps])
+
+    def late(name: str, rule: VerificationRule) -> AuditedMethod:
+        toys = [Late(Toy(target, ModelDrafter(draft, each), rule, each)) for each in (GREEDY, PLAIN)]
+        return AuditedMethod(name, True, GAMMA, *toys)
+
+    findings = audited(target, draft, late("late", rejection), late("swapped", swapped), num_draws=900)
+    right, wrong = (verdict(findings, name) for name in ("late", "swapped"))
+    assert findings.long_control is not None and findings.long_control.caught
+    assert right.verdict == "lossless" and wrong.verdict == "diverged"
+    for each in (right, wrong, verdict(findings, "ar")):
+        assert each.distribution is not None
+        assert each.distribution.most_tokens == (NUM_TOKENS if each.method == "ar" else NUM_LONG_TOKENS)
+        assert len(each.distribution.p_by_token) == each.distribution.most_tokens
 
 
 def test_greedy_outputs_without_drafts_prove_nothing(target: TableModel, draft: TableModel) -> None:
@@ -267,7 +307,9 @@ def test_greedy_outputs_without_drafts_prove_nothing(target: TableModel, draft: 
     assert found.greedy is not None and found.greedy.num_equal == 3 and found.greedy.num_judged == 0
     assert found.verdict == "undecided" and found.reason == "none of its draft tokens was judged in greedy decoding"
     both = replace(made, name="idle", drawing=Toy(target, NoDrafter(), rejection, PLAIN))
-    assert "; it drafted nothing in the draws" in str(verdict(audited(target, draft, both), "idle").reason)
+    assert "; it drafted nothing in draws of up to 16 tokens" in str(
+        verdict(audited(target, draft, both), "idle").reason
+    )
     drafting = verdict(audited(target, draft, subject("sd", target, draft, rejection)), "sd")
     assert drafting.greedy is not None and drafting.greedy.num_judged and drafting.verdict == "lossless"
 
@@ -294,7 +336,8 @@ def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: Table
 
     toys = [Foreign(Toy(target, ModelDrafter(draft, s), rejection, s)) for s in (GREEDY, PLAIN)]
     found = verdict(audited(target, draft, AuditedMethod("foreign", True, GAMMA, *toys)), "foreign")
-    assert found.verdict == "lossless" and found.distribution is not None
+    assert found.verdict == "undecided" and found.distribution is not None
+    assert found.reason == "it does not count accepted draft tokens, so it may have accepted none"
     assert found.distribution.num_accepted is None and found.greedy is not None and found.greedy.num_judged is None
 
 
@@ -451,9 +494,12 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert code == 1, err
     found = {each["method"]: each for each in json.loads(report.read_text())["verdicts"]}
     assert {name: each["verdict"] for name, each in found.items()} == {
-        "ar": "lossless", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
+        "ar": "undecided", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
     }  # fmt: skip
     assert "a verdict needs 20 accepted draft tokens, and there were" in found["sd"]["reason"]
+    assert found["ar"]["reason"].startswith("not enough draws: the control (rejected drafts replaced by draws from p")
+    assert found["ar"]["reason"].endswith("was not caught: give more --draws")
+    assert "Of 1 method lossy by design that drew, 0 failed the test." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())

@@ -32,8 +32,9 @@ from specbench.running.records import check_counts
 from tests.test_leaderboard import row
 from tests.test_metrics import autoregressive, generation, record
 from tests.test_tree_drafters import generate
-from tests.test_tree_rules import CASES, RULES, Tokens, optimum, outcomes, sibling_draws, table, target_rows, trees
+from tests.test_tree_rules import CASES, RULES, optimum
 from tests.toys import TableModel
+from tools.tree_laws import Tokens, outcomes, sibling_draws, table, target_rows, trees
 
 WIDE = 6
 

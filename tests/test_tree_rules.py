@@ -1,17 +1,16 @@
 """Rules for draft trees, exactly: over all draws of drafter and rule, the law of the tokens is the target's."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from specbench.core.registry import RULES as REGISTRY
 from specbench.decoding.proposal import Proposal, TreeProposal
-from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
+from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_rules import (
     BlockVerification,
-    Choice,
     Coin,
     GreedyMultiDraft,
     KSeq,
@@ -26,179 +25,21 @@ from specbench.decoding.tree_rules import (
     normalized_residual,
 )
 from specbench.decoding.verification import exact_match
+from tools.tree_laws import (
+    VOCAB,
+    Enumerated,
+    Rows,
+    Table,
+    Tokens,
+    chains,
+    distance,
+    law,
+    sibling_draws,
+    table,
+    trees,
+)
 
-VOCAB, DEPTH = 3, 2
-Tokens = tuple[int, ...]
-Law = dict[Tokens, float]
-Table = Callable[[Tokens], torch.Tensor]  # the distribution after a prefix: [vocab]
-
-
-def table(seed: int, spread: float = 1.5) -> Table:
-    """Returns distributions with denominators of at most 1,000, that is, rational ones, in float64."""
-
-    def after(prefix: Tokens) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(
-            seed + sum((token + 1) * 7**place for place, token in enumerate(prefix))
-        )
-        weights = torch.softmax(spread * torch.randn(VOCAB, generator=generator, dtype=torch.float64), dim=0)
-        return normalized((weights * 1000).round().clamp_min(1))
-
-    return after
-
-
-class Rows(DenseProbs):
-    def __init__(self, rows: list[torch.Tensor]) -> None:
-        self._rows = torch.stack(rows) if rows else torch.zeros((0, VOCAB), dtype=torch.float64)
-
-    @property
-    def probs(self) -> torch.Tensor:
-        return self._rows
-
-
-def outcomes(walk: Callable[[], Walk]) -> Iterator[tuple[float, list[int], int]]:
-    """Yields (probability, path, next token) for every sequence of choices of a walk, by starting it anew for each."""
-    pending: list[list[tuple[int, float]]] = [[]]
-    while pending:
-        taken = pending.pop()
-        running, mass = walk(), 1.0
-        try:
-            choice: Choice = next(running)
-            for value, probability in taken:
-                mass *= probability
-                choice = running.send(value)
-            for value, probability in branches(choice):
-                pending.append([*taken, (value, probability)])
-        except StopIteration as end:
-            path, token = end.value
-            yield mass, path, token
-
-
-def branches(choice: Choice) -> list[tuple[int, float]]:
-    if isinstance(choice, Coin):
-        found = [(1, choice.probability), (0, 1.0 - choice.probability)]
-    else:
-        weights = choice.weights / choice.weights.sum()
-        found = list(enumerate(weights.tolist()))
-    return [(value, probability) for value, probability in found if probability > 0]
-
-
-def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, Tokens]]:
-    """Yields (probability, tokens) of the children of one node."""
-    if draws in ("fixed", "top_and_one"):
-        order = q.argsort(descending=True).tolist()
-        if draws == "fixed":
-            yield 1.0, tuple(order[:width])
-            return
-        top = tuple(order[: width - 1])
-        rest = normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
-        yield from ((float(rest[token]), (*top, token)) for token in range(VOCAB) if rest[token] > 0)
-        return
-    for tokens in itertools.product(range(VOCAB), repeat=width):
-        mass, left = 1.0, q
-        for token in tokens:
-            mass *= float(left[token])
-            if draws == "without_replacement":
-                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
-        if mass > 0:
-            yield mass, tokens
-
-
-def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, TreeProposal]]:
-    """Yields (probability, tree) of all draws of a tree whose nodes at depth d have widths[d] children."""
-
-    def grow(
-        frontier: list[tuple[int, Tokens]], tokens: list[int], parents: list[int], rows: list[torch.Tensor],
-        expanded: list[int], depth: int,
-    ) -> Iterator[tuple[float, TreeProposal]]:  # fmt: skip
-        if depth == len(widths):
-            yield 1.0, TreeProposal(tokens, parents, draws, Rows(rows), expanded)  # type: ignore[arg-type]
-            return
-        per_node = [list(sibling_draws(q(prefix), widths[depth], draws)) for _, prefix in frontier]
-        for combination in itertools.product(*per_node):
-            mass, new_tokens, new_parents = 1.0, list(tokens), list(parents)
-            below: list[tuple[int, Tokens]] = []
-            for (node, prefix), (probability, children) in zip(frontier, combination, strict=True):
-                mass *= probability
-                for token in children:
-                    below.append((len(new_tokens), (*prefix, token)))
-                    new_tokens.append(token)
-                    new_parents.append(node)
-            added = [q(prefix) for _, prefix in frontier]
-            nodes = [node for node, _ in frontier]
-            for probability, tree in grow(
-                below, new_tokens, new_parents, [*rows, *added], [*expanded, *nodes], depth + 1
-            ):
-                yield mass * probability, tree
-
-    yield from grow([(-1, ())], [], [], [], [], 0)
-
-
-def chains(q: Table, length: int) -> Iterator[tuple[float, Proposal]]:
-    for mass, tree in trees(q, [1] * length, "independent"):
-        yield mass, Proposal(tree.token_ids, tree.probs)
-
-
-def target_rows(p: Table, proposal: Proposal) -> torch.Tensor:
-    prefixes: list[Tokens] = []
-    for token, parent in zip(proposal.token_ids, proposal.parents, strict=True):
-        prefixes.append((*(prefixes[parent] if parent >= 0 else ()), token))
-    return torch.stack([p(()), *(p(prefix) for prefix in prefixes)])
-
-
-def law(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> tuple[Law, float]:
-    """Returns the law of `length` emitted tokens, completed by autoregressive decoding, and the expected number of
-    accepted tokens."""
-    found: Law = {}
-    expected = 0.0
-    for draft_mass, proposal in drafts:
-        rows = target_rows(p, proposal)
-        for mass, path, token in outcomes(lambda: rule.walk(proposal, rows)):  # noqa: B023
-            expected += draft_mass * mass * len(path)
-            emitted = (*(proposal.token_ids[node] for node in path), token)[:length]
-            for tokens, probability in autoregressive(p, emitted, length):
-                found[tokens] = found.get(tokens, 0.0) + draft_mass * mass * probability
-    return found, expected
-
-
-def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:
-    if len(prefix) == length:
-        yield prefix, 1.0
-        return
-    for token, probability in enumerate(p(prefix).tolist()):
-        for tokens, rest in autoregressive(p, (*prefix, token), length):
-            yield tokens, probability * rest
-
-
-def distance(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> float:
-    """Returns the total variation distance between the rule's law of `length` tokens and the target's."""
-    found, _ = law(rule, p, drafts, length)
-    own = dict(autoregressive(p, (), length))
-    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
-    return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
-
-
-class Given(Distributions):
-    """The target's distributions with given outcomes of the draws from all rows."""
-
-    def __init__(self, probs: torch.Tensor, tokens: list[int]) -> None:
-        super().__init__(probs.log(), Sampling(1.0), probs)
-        self._tokens = tokens
-
-    def draw_all(self, generator: torch.Generator) -> torch.Tensor:
-        return torch.tensor(self._tokens)
-
-
-class EnumeratedExactMatch(WalkingRule):
-    """The exact-match rule itself, given every outcome of its draws."""
-
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        tokens: list[int] = []
-        for row in target_probs:
-            tokens.append((yield TokenDraw(row)))
-        found = exact_match(proposal, Given(target_probs, tokens), torch.Generator())
-        return list(found.path), found.next_token
-
-
+DEPTH = 2
 RULES: dict[str, WalkingRule] = {
     "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
     "traversal": Traversal(),
@@ -300,7 +141,7 @@ FORMULAS: dict[str, Callable[[torch.Tensor, torch.Tensor, str, int], float]] = {
 def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
     """The law is the target's; the root accepts p(children), which is the optimum of fixed children."""
     p, q = table(seed), table(seed + 1000)
-    rule = EnumeratedExactMatch()
+    rule = Enumerated(exact_match)
     assert distance(rule, p, trees(q, widths, "fixed"), len(widths) + 1) < EXACT
     found = law(rule, p, trees(q, widths[:1], "fixed"), 2)[1]
     assert found == pytest.approx(float(p(())[q(()).topk(widths[0]).indices].sum()), abs=EXACT)
@@ -312,8 +153,8 @@ def test_exact_match_of_chains(length: int) -> None:
     """The law is the target's, and the first token is accepted with probability Σ p q, at most Σ min(p, q)."""
     for seed in range(3):
         p, q = table(seed), table(seed + 1000)
-        assert distance(EnumeratedExactMatch(), p, chains(q, length), length + 1) < EXACT
-        found = law(EnumeratedExactMatch(), p, chains(q, 1), 2)[1]
+        assert distance(Enumerated(exact_match), p, chains(q, length), length + 1) < EXACT
+        found = law(Enumerated(exact_match), p, chains(q, 1), 2)[1]
         assert found == pytest.approx(float((p(()) * q(())).sum()), abs=EXACT)
         assert found <= optimum(p(()), list(sibling_draws(q(()), 1, "independent")))
 
@@ -370,7 +211,7 @@ def compared_and_redrawn(p: Table, draft: list[int]) -> float:
     return float((found - probs).abs().sum() / 2)
 
 
-class DrawnAgain(EnumeratedExactMatch):
+class DrawnAgain(Enumerated):
     """The control: the token after the accepted ones is drawn again."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
@@ -381,7 +222,7 @@ class DrawnAgain(EnumeratedExactMatch):
 @pytest.mark.parametrize(
     ("control", "draws", "widths"),
     [
-        (DrawnAgain(), "fixed", (2,)),
+        (DrawnAgain(exact_match), "fixed", (2,)),
         (WithReplacementResidual(), "without_replacement", (2,)),
         (SwappedRatio(), "independent", (2,)),
         (WrongTraversalWeight(), "without_replacement", (2, 2)),

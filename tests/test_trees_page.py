@@ -43,6 +43,14 @@ def test_the_chances_are_the_published_formulas_and_at_most_the_optimum() -> Non
             assert found is not None and 0 < found[0] <= found[1] + 1e-9, (rule, draws)
 
 
+def test_the_exact_laws_tell_the_rules_apart() -> None:
+    accepted = {rule: trees.exact(rule, "independent", trees.CHAIN) for rule in trees.CHAIN_RULES}
+    assert accepted["block"][0] > accepted["rejection"][0] + 0.05
+    assert accepted["block"][0] == pytest.approx(accepted["traversal"][0])
+    for rule in trees.CHAIN_RULES:
+        assert (accepted[rule][1] < 1e-12) == RULES.features(rule).lossless
+
+
 @pytest.mark.slow
 def test_the_page_of_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "METHODS", ("sd", "eagle3-chain"))

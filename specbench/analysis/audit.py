@@ -1,7 +1,6 @@
 """One `specbench audit`: specs, data, models and decoders → verdicts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 
@@ -16,7 +15,7 @@ from specbench.analysis.audit_methods import (
     same_vocabulary_drafter,
     without_evidence,
 )
-from specbench.analysis.audit_report import AuditedIdentity, AuditReport, MethodVerdict
+from specbench.analysis.audit_report import AuditedIdentity, AuditReport
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.core.resources import EMBEDDED
@@ -24,9 +23,9 @@ from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.results.verdict import NUM_TOKENS
+from specbench.results.verdict import NUM_LONG_TOKENS
 from specbench.running.calibration import Loaded
-from specbench.running.checked import run_spec
+from specbench.running.checked import ALL, all_methods, run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
 from specbench.running.models import Models, load_models
@@ -34,12 +33,11 @@ from specbench.running.plan import Cell, check_prompts, load_data, present, wher
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import Request
 from specbench.running.requirements import reserve_for
-from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.catalogue import load_method
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, named, own_drafter
+from specbench.specs.run import RunSpec, named
 
-ALL = "all"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
 
@@ -52,10 +50,9 @@ def run_audit(request: Request, num_draws: int, temperature: float, progress: Sa
     "not run", with the reason.
     """
     check_numbers(num_draws, temperature)
-    audits_all = set(request.methods) == {ALL}
-    if ALL in request.methods and not audits_all:
-        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
-    request, without_drafter = all_methods(request) if audits_all else (request, [])
+    audits_all = ALL in request.methods
+    request, reasons = all_methods(request)
+    without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
     spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     embedded = spec.target.startswith(EMBEDDED)
@@ -105,7 +102,9 @@ def prepared_audit(
     composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
     compared = [*subjects, *([eager_baseline(spec.methods[0], target)] if target.static is not None else [])]
     prompts = make_prompts(spec, models, loaded)
-    reserve_for(models, fitting, MAX_NEW_TOKENS + NUM_TOKENS, progress, [prompt.ids for prompt in prompts], composed)
+    reserve_for(
+        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
+    )
     return Audit(
         compared, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
         spec.seed, progress,
@@ -120,20 +119,6 @@ def check_numbers(num_draws: int, temperature: float) -> None:
             f"--temperature {temperature:g}: the draws need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
             "decoding is audited in any case, and --draws 0 leaves the draws out"
         )
-
-
-def all_methods(request: Request) -> tuple[Request, list[MethodVerdict]]:
-    """Returns the request with all known methods that have the models they need, and verdicts on the others."""
-    target = request.options.target or EMBEDDED + "target"
-    without_drafter = request.options.drafter is None and target != EMBEDDED + "target"
-    names, verdicts = [], []
-    for method in map(load_method, method_names()):
-        if without_drafter and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts):
-            reason = "it needs a draft model: give one with --drafter"
-            verdicts.append(without_evidence("not run", method, reason))
-        else:
-            names.append(method.name)
-    return replace(request, methods=names), verdicts
 
 
 def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPrompt]:

@@ -31,7 +31,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
-from specbench.decoding.verification import VerificationRule
+from specbench.decoding.verification import VerificationRule, rejection
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
 
@@ -276,9 +276,11 @@ class AnyDecoder(Protocol):
 
 @dataclass(frozen=True)
 class MethodDraws:
-    """The drawn tokens per prompt, and the steps of all draws; there are none for a decoder without steps."""
+    """The drawn tokens per prompt, up to `most_tokens` in each draw, and the steps of all draws; there are none for a
+    decoder without steps."""
 
     sequences: list[list[Tokens]]
+    most_tokens: int
     steps: list[Step] = field(default_factory=list)
 
     def counts(self) -> dict[str, Any]:
@@ -302,11 +304,12 @@ def draw_many(
     stop: StopRules,
     num_draws: int,
     seed_of: Callable[[int, int], int],
+    num_tokens: int = NUM_TOKENS,
 ) -> MethodDraws:
-    """Returns `num_draws` draws, spread evenly over the prompts; `seed_of` (prompt, draw) gives each its random
-    stream."""
-    stop = replace(stop, max_new_tokens=NUM_TOKENS, stop_strings=())
-    draws = MethodDraws([[] for _ in prompts])
+    """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts; `seed_of` (prompt, draw)
+    gives each its random stream."""
+    stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())
+    draws = MethodDraws([[] for _ in prompts], num_tokens)
     for draw in range(num_draws):
         number = draw % len(prompts)
         generation = decoder.generate(prompts[number], stop, seed_of(number, draw))
@@ -315,8 +318,16 @@ def draw_many(
     return draws
 
 
-class AcceptEverything(VerificationRule):
-    """A wrong rule, as a control: it accepts every draft token and draws the next one from the target."""
+class WithoutResidual(VerificationRule):
+    """A wrong rule, as a control: the rejection rule, except that the token after a rejection is drawn from the target
+    instead of the residual.
+
+    At each position its distribution is at most min(α, 1 − α) away from the target's, where α = Σ min(p, q); that of
+    a rule that accepts every draft token is 1 − α away.
+    """
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        return Verification(proposal.num_drafted, target.draw(proposal.num_drafted, generator))
+        found = rejection(proposal, target, generator)
+        if found.num_accepted == proposal.num_drafted:
+            return found
+        return replace(found, next_token=target.draw(found.num_accepted, generator))

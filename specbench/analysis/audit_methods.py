@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specbench.analysis.audit_distribution import (
-    AcceptEverything,
     AnyDecoder,
     Cut,
     MethodDraws,
     Outlier,
+    WithoutResidual,
     choose_prompts,
     draw_many,
     exact_rows,
@@ -33,15 +33,17 @@ from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
 from specbench.results.greedy import DecodeText, compare, measure_noise
-from specbench.results.verdict import NUM_TOKENS, BaselineAnswer, Greedy, Noise, declaration
-from specbench.running.compose import compose
+from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, Noise, declaration
+from specbench.running.compose import compose, unique
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec
 
 NUM_DRAW_PROMPTS = 3
+NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
 MIN_ACCEPTED = 20  # draft tokens: what follows fewer of them says little of a method
 AR = "ar"
 CONTROL = ""  # no method has this name
+CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # by the most tokens of a draw
 
 
 @dataclass
@@ -103,9 +105,15 @@ class Audit:
             self.progress("prompts of the draws")
             cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
             judged = self._test_draws(cuts, noise)
-        control = ControlTest(name=self.control[0], distribution=judged[CONTROL]) if judged else None
-        verdicts = [decide(subject, greedy[subject.name], judged, control) for subject in self.subjects]
-        return AuditFindings(noise=noise, prompts=[*map(self._name_of, cuts)], control=control, verdicts=verdicts)
+        controls = {
+            most_tokens: ControlTest(name=self.control[0], distribution=judged[name])
+            for most_tokens, name in CONTROLS.items() if name in judged
+        }  # fmt: skip
+        verdicts = [decide(subject, greedy[subject.name], judged, controls) for subject in self.subjects]
+        return AuditFindings(
+            noise=noise, prompts=[*map(self._name_of, cuts)], control=controls.get(NUM_TOKENS),
+            long_control=controls.get(NUM_LONG_TOKENS), verdicts=verdicts,
+        )  # fmt: skip
 
     def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
         """Returns the greedy evidence of one method; None where it could not be run."""
@@ -118,28 +126,17 @@ class Audit:
             subject.refuse("greedy", error)
             return None
         steps = [step for generation in made for step in generation.steps]
-        counts = [sum(step.num_judged for step in steps), sum(step.num_accepted for step in steps)]
-        if any(generation.external is not None for generation in made):
-            counts = []
+        is_external = any(generation.external is not None for generation in made)
+        num_judged = None if is_external else sum(step.num_judged for step in steps)
+        num_accepted = sum(step.num_accepted for step in steps) if steps or not is_external else None
         outputs = [generation.token_ids for generation in made]
-        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, *counts)
+        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted)
 
     def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
         """Returns the distribution test of every method that draws, and of the control, over one table of exact
         probabilities."""
-        subjects = {subject.name: subject for subject in self.subjects}
-        decoders = {subject.name: subject.drawing for subject in self.subjects if subject.drawing is not None}
-        prompt_ids, stop = [cut.ids for cut in cuts], self.prompts[0].stop
-        draws: dict[str, MethodDraws] = {}
-        for name, decoder in {**decoders, CONTROL: self.control[1]}.items():
-            self.progress(f"{name or 'control'}: {self.num_draws} draws")
-            seed_of = partial(stream_seed, self.seed, "audit", name)
-            try:
-                draws[name] = draw_many(decoder, prompt_ids, stop, self.num_draws, seed_of)
-            except ConfigError as error:
-                if name == CONTROL:
-                    raise
-                subjects[name].refuse("draws", error)
+        prompt_ids = [cut.ids for cut in cuts]
+        draws = self._all_draws(prompt_ids)
         self.progress("exact probabilities")
         sequences = [each.sequences for each in draws.values()]
         rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
@@ -148,8 +145,40 @@ class Audit:
         for name, each in draws.items():
             statistics, outlier = judge_draws(each.sequences, rows, allowance)
             example = None if outlier is None else self._deviation(outlier, cuts)
-            tests[name] = DrawTest(num_draws=self.num_draws, example=example, **dict(statistics), **each.counts())
+            tests[name] = DrawTest(
+                num_draws=self.num_draws, most_tokens=each.most_tokens, example=example, **dict(statistics),
+                **each.counts(),
+            )  # fmt: skip
         return tests
+
+    def _all_draws(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
+        """Returns the draws of every method that draws, and of the control. A method that drafts nothing in the short
+        ones draws anew, longer ones, and so does the control."""
+        draws: dict[str, MethodDraws] = {CONTROLS[NUM_TOKENS]: self._draws(CONTROL, self.control[1], prompt_ids)}
+        for subject in self.subjects:
+            if subject.drawing is None:
+                continue
+            try:
+                found = self._draws(subject.name, subject.drawing, prompt_ids)
+                if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
+                    found = self._draws(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
+            except ConfigError as error:
+                subject.refuse("draws", error)
+                continue
+            draws[subject.name] = found
+        if any(each.most_tokens == NUM_LONG_TOKENS for each in draws.values()):
+            draws[CONTROLS[NUM_LONG_TOKENS]] = self._draws(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
+        return draws
+
+    def _draws(
+        self, name: str, decoder: AnyDecoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
+    ) -> MethodDraws:
+        """Returns the draws of one method. Those of each length have random streams of their own, as whether long ones
+        are needed depends on the short ones."""
+        is_long = num_tokens != NUM_TOKENS
+        self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}draws")
+        seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
+        return draw_many(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
 
     def _deviation(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
         prompt, drawn = outlier.key
@@ -164,9 +193,9 @@ class Audit:
 
 
 def decide(
-    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest], control: ControlTest | None
+    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest], controls: Mapping[int, ControlTest]
 ) -> MethodVerdict:
-    """Returns the verdict on a method from its evidence."""
+    """Returns the verdict on a method from its evidence. `controls`: by the most tokens of a draw."""
     draws, reasons = judged.get(subject.name), []
     name: VerdictName = "lossless"
     if subject.declared_lossless is False:
@@ -179,6 +208,7 @@ def decide(
     if name != "lossy by design" and draws is not None and draws.failed:
         name = "diverged"
         reasons.append("its draws do not follow the target's probabilities")
+    control = None if draws is None else controls.get(draws.most_tokens)
     caveats = reasons_for_doubt(subject, greedy, control, judged)
     if name in ("lossless", "near-tie only") and caveats:
         name = "undecided"
@@ -204,18 +234,22 @@ def reasons_for_doubt(
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
             found.append("none of its draft tokens was judged in greedy decoding")
-        elif greedy.num_accepted is not None and greedy.num_accepted < MIN_ACCEPTED:
+        elif greedy.num_accepted is None:
+            found.append(NOT_COUNTED)
+        elif greedy.num_accepted < MIN_ACCEPTED:
             found.append(f"{too_few(greedy.num_accepted)} in greedy decoding: give more prompts (--limit, --subset)")
     if (draws := judged.get(subject.name)) is not None:
         if control is not None and not control.caught:
-            found.append(f"not enough draws: the control ({control.name}) was not caught")
+            found.append(f"not enough draws: the control ({control.name}) was not caught: give more --draws")
         elif subject.name != AR and AR in judged and judged[AR].failed:
             found.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and draws.num_drafted == 0:
-            found.append("it drafted nothing in the draws")
+            found.append(f"it drafted nothing in draws of up to {draws.most_tokens} tokens")
+        elif subject.num_draft_tokens and draws.num_accepted is None:
+            found.append(NOT_COUNTED)
         elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
             found.append(f"{too_few(draws.num_accepted)} in the draws: give more --draws")
-    return found
+    return unique(found)
 
 
 def too_few(num_accepted: int) -> str:
@@ -301,8 +335,8 @@ def has_tokens_of(drafter: CausalLM, target: CausalLM) -> bool:
 def make_control(
     baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: Models, sampling: Sampling
 ) -> tuple[str, AnyDecoder]:
-    """Returns a wrong method: drafts that are never rejected, or, without drafts in the target's tokens (`drafting`,
-    from `same_vocabulary_drafter`), AR at a higher temperature."""
+    """Returns a wrong method: speculative decoding without the residual, or, without drafts in the target's tokens
+    (`drafting`, from `same_vocabulary_drafter`), AR at a higher temperature."""
     autoregressive = compose(baseline, models.pair(baseline), sampling)
     assert isinstance(autoregressive, DraftingDecoder)
     if drafting is None:
@@ -310,6 +344,6 @@ def make_control(
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
     method, drafter = drafting
     wrong = replace(
-        autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=AcceptEverything()
+        autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual()
     )  # fmt: skip
-    return "every draft accepted", wrong
+    return "rejected drafts replaced by draws from p instead of the residual", wrong

@@ -13,7 +13,7 @@ from specbench.results.bootstrap import FilePart
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
 from specbench.results.units import NULL, counted
-from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_TOKENS, Greedy, Noise
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_LONG_TOKENS, NUM_TOKENS, Greedy, Noise
 
 VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
@@ -48,15 +48,20 @@ class DrawStatistics(FilePart):
 
 
 class DrawTest(DrawStatistics):
-    """The test of a method's draws. Drafted, accepted, recovered and bonus tokens are counted over all draws; null for
-    decoders that do not count."""
+    """The test of a method's draws, of up to `most_tokens` tokens each. Drafted, accepted, recovered and
+    bonus tokens are counted over all draws; null for decoders that do not count."""
 
     num_draws: int
+    most_tokens: int = NUM_TOKENS
     num_drafted: int | None = None
     num_accepted: int | None = None
     num_recovered: int | None = None
     num_bonus: int | None = None
     example: TokenDeviation | None = None
+
+    @property
+    def is_long(self) -> bool:
+        return self.most_tokens > NUM_TOKENS
 
 
 class ControlTest(FilePart):
@@ -82,11 +87,13 @@ class MethodVerdict(FilePart):
 
 
 class AuditFindings(FilePart):
-    """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut."""
+    """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut.
+    `long_control`: the control in draws as long as those of methods that draft nothing in the short ones."""
 
     noise: Noise
     prompts: list[str]
     control: ControlTest | None
+    long_control: ControlTest | None = None
     verdicts: list[MethodVerdict]
 
 
@@ -228,9 +235,29 @@ def caption(audit: AuditReport) -> list[str]:
             f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
             "comparison shows an error that begins later. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
-            f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}."
+            f"{found_words(control)}.{lossy_words(audit)}"
+        )
+    if audit.long_control is not None:
+        names = [each.method for each in audit.verdicts if each.distribution and each.distribution.is_long]
+        lines.append(
+            f"{', '.join(names)} drafted nothing in these draws and drew anew, up to {NUM_LONG_TOKENS} tokens; the "
+            f"control was {found_words(audit.long_control)} in draws of this length."
         )
     return [*lines, WORDS]
+
+
+def found_words(control: ControlTest) -> str:
+    """Returns whether the control was caught, with its p-value."""
+    return f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}"
+
+
+def lossy_words(audit: AuditReport) -> str:
+    """Returns how many of the methods that are lossy by design fail the test of draws; empty without such methods."""
+    tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
+    num_found = sum(test.failed for test in tests)
+    return (
+        f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_found} failed the test." if tests else ""
+    )
 
 
 def paragraphs(audit: AuditReport) -> Iterator[str]:

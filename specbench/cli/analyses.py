@@ -288,7 +288,7 @@ def audit(
     task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
     *,
     options: RunOptions,
-    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 600,
+    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 2400,
     temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
     leaderboard: Annotated[

@@ -26,7 +26,8 @@ from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Tie
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.calibration import without_calibration
-from specbench.running.checked import print_request_notes, run_spec, runs_programs
+from specbench.running.checked import all_methods, print_request_notes, run_spec, runs_programs
+from specbench.running.compose import misfits, sampling_of
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
@@ -165,8 +166,9 @@ def execute(
 ) -> RunOutcome:
     """Measures the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
     models, some of which may be loaded already."""
-    spec = run_spec(request)
-    print_request_notes(request, spec, console)
+    expanded, reasons = all_methods(request)
+    spec = run_spec(expanded)
+    print_request_notes(expanded, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     loggers = Loggers(make_loggers(request.loggers), console)
     set_threads(request.options.threads, embedded)
@@ -179,6 +181,12 @@ def execute(
         check_takes(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
+    if expanded is not request:
+        samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
+        reasons |= misfits(spec.methods, models, samplings)
+        spec = spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in reasons)})
+        if reasons:
+            say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
     cells = make_cells(spec, models, loaded)
     conditions = environment(**models.environment())
     identity = run_identity(spec, cells, models, conditions)

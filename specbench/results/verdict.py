@@ -10,6 +10,7 @@ from specbench.specs.method import MethodSpec
 RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
 FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a smaller probability
 NUM_TOKENS = 5  # of a drawn answer: one from the prefill, three draft tokens and a bonus token
+NUM_LONG_TOKENS = 16  # of a drawn answer of a method that drafts nothing in the short ones
 FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
 
 

@@ -17,10 +17,10 @@ from specbench.running.models import LOADING, parts
 from specbench.running.plan import without
 from specbench.running.request import Request
 from specbench.specs import yaml_files
-from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, namesake
+from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, method_names, namesake
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
-from specbench.specs.run import RunSpec
+from specbench.specs.run import RunSpec, own_drafter
 from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
 from specbench.specs.servers import ServersSpec, read_servers
 from specbench.specs.task import TaskSpec
@@ -123,6 +123,24 @@ def requested_tasks(names: Sequence[str]) -> list[str]:
     if ALL in names and len(set(names)) > 1:
         raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other task")
     return builtin_task_names() if ALL in names else unique(names)
+
+
+def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
+    """Returns a request for "all" methods with the names of those that have the draft models they need, and why the
+    others cannot run, by name. Any other request stays as it is. Raises ConfigError if "all" is combined with other
+    names."""
+    if ALL not in request.methods:
+        return request, {}
+    if set(request.methods) != {ALL}:
+        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
+    target = request.options.target or EMBEDDED + "target"
+    has_drafter = request.options.drafter is not None or target == EMBEDDED + "target"
+    reasons = {
+        method.name: "it needs a draft model: give one with --drafter"
+        for method in map(load_method, method_names()) if not has_drafter
+        and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
+    }  # fmt: skip
+    return replace(request, methods=[name for name in method_names() if name not in reasons]), reasons
 
 
 def check_revisions(options: RunOptions) -> None:

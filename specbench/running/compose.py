@@ -19,6 +19,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
+from specbench.running.models import Models
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import DEFAULT, check_draws
 from specbench.specs.languages import known
@@ -50,6 +51,18 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
         for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):
             model.check_trees()
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
+
+
+def misfits(methods: Sequence[MethodSpec], models: Models, samplings: Collection[Sampling]) -> dict[str, str]:
+    """Returns why methods do not fit the models at one of the samplings, by name."""
+    reasons = {}
+    for method in methods:
+        try:
+            for sampling in samplings:
+                compose(method, models.pair(method), sampling)
+        except ConfigError as error:
+            reasons[method.name] = str(error)
+    return reasons
 
 
 def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:

@@ -10,6 +10,7 @@ that passes are compared with, bytes read and bytes written counted.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 
@@ -18,9 +19,9 @@ import torch
 from tools.bench_gpu.formula import formula
 from tools.bench_gpu.models import PAIRS, say
 from tools.bench_gpu.passes import passes
-from tools.bench_gpu.runs import methods, series, verdicts
+from tools.bench_gpu.runs import greedy_tokens, methods, series
 
-PARTS = {"passes": passes, "formula": formula, "methods": methods, "verdicts": verdicts, "series": series}
+PARTS = {"passes": passes, "formula": formula, "methods": methods, "greedy-tokens": greedy_tokens, "series": series}
 ENGINES = ("transformers", "transformers-static", "eager", "graphs", "compiled")
 
 
@@ -31,8 +32,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--shapes", choices=list(PAIRS), help="default: qwen on a GPU, tiny on a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit-seconds", type=float, default=300, help="of each part")
-    parser.add_argument("--methods", type=lambda text: text.split(","), help="of the parts methods and verdicts")
-    parser.add_argument("--prompts", type=int, default=4, help="of the parts methods and verdicts")
+    parser.add_argument("--methods", type=lambda text: text.split(","), help="of the parts methods and greedy-tokens")
+    parser.add_argument("--prompts", type=int, default=4, help="of the parts methods and greedy-tokens")
     parser.add_argument("--processes", type=int, default=3, help="fresh ones, of the part series")
     parser.add_argument("--here", action="store_true", help="one part in this process, without a limit")
     args = parser.parse_args()
@@ -57,9 +58,12 @@ def main() -> int:
         print(f"## {part}", flush=True)
         command = [sys.executable, "-m", "tools.bench_gpu", *sys.argv[1:], "--parts", part, "--here"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
-            code = subprocess.run(command, timeout=args.limit_seconds, env=environment, check=False).returncode
+            code = process.wait(args.limit_seconds)
         except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the runs that the part has started
+            process.wait()
             say(f"{part}: ended after its limit of {args.limit_seconds:.0f} s")
             code = 1
         worst = max(worst, code)

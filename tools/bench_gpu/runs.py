@@ -1,4 +1,4 @@
-"""The embedded pair through the command line: speed-ups, verdicts, and AR in fresh processes."""
+"""The embedded pair through the command line: speed-ups, greedy tokens, and AR in fresh processes."""
 
 import argparse
 import json
@@ -6,16 +6,33 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
+from specbench.decoding.sampling import Sampling
+from specbench.results.leaderboard import load
+from specbench.results.units import with_interval
+from specbench.running.checked import run_spec
+from specbench.running.compose import misfits
+from specbench.running.models import load_models
+from specbench.running.request import Request
+from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.run_options import RunOptions
 from tools.bench_gpu.models import own_engines, say
 
+METRICS = {"tokens_per_second": "tokens/s", "speedup": "speed-up", "acceptance_rate": "acceptance rate"}
 
+
+@cache
 def own_methods() -> list[str]:
-    """The methods whose passes are ours, which every engine runs."""
-    from specbench.specs.catalogue import load_method, method_names
-
-    return [name for name in method_names() if load_method(name).decoder is None]
+    """Returns the methods whose passes are ours, which every engine runs, and that fit the embedded pair. Says which
+    ones do not fit."""
+    own = [method for method in map(load_method, method_names()) if method.decoder is None]
+    request = Request(["mgsm"], [method.name for method in own], RunOptions(device="cpu"), "")
+    reasons = misfits(own, load_models(run_spec(request)), [Sampling(0.0)])
+    for name, reason in reasons.items():
+        say(f"{name} is left out: {reason}")
+    return [method.name for method in own if method.name not in reasons]
 
 
 def specbench(args: list[str]) -> subprocess.CompletedProcess[str]:
@@ -37,12 +54,12 @@ def methods(args: argparse.Namespace) -> None:
             if said.returncode or not board.exists():
                 say(said.stderr[-600:])
                 continue
-            for row in json.loads(board.read_text())["rows"]:
-                found = {name: row["metrics"].get(name) for name in ("tokens_per_second", "speedup", "acceptance_rate")}
-                say(f"{engine} · {row['method'].partition('@')[0]}: {found}, engine {row['engine']}, {row['verdict']}")
+            for row in load(board):
+                found = ", ".join(f"{words} {with_interval(row.metric(name))}" for name, words in METRICS.items())
+                say(f"{engine} · {row.method_name}: {found}, engine {row.engine}, {row.verdict}")
 
 
-def verdicts(args: argparse.Namespace) -> None:
+def greedy_tokens(args: argparse.Namespace) -> None:
     """Checks whether methods write AR's greedy outputs in bfloat16, near-ties told apart."""
     for engine in own_engines(args):
         said = specbench([

@@ -35,7 +35,6 @@ class StringBridge(BridgedDrafter):
         super().__init__(drafter, DraftContext(models))
         self._model = models.drafter
         self._crossing = crossing(models.target, models.drafter)
-        self._num_target_tokens = models.target.vocab_size
         self._greedy = greedy
         self._max_draft_passes = max_draft_passes
 
@@ -55,20 +54,6 @@ class StringBridge(BridgedDrafter):
                 break
             draft_ids = self._context_after(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
         return Proposal(token_ids, self._probs(token_ids, psis)) if token_ids else Proposal()
-
-    def full_psi(self, ids: list[int]) -> torch.Tensor | None:
-        """Returns ψ of every target token after `ids`, [vocab], for tables and tests.
-
-        The sum is 1 minus ψ of OUT_OF_VOCABULARY. None if nothing can be drafted. Raises ConfigError beyond
-        max_draft_passes.
-        """
-        draft_ids = self._context.exact(ids)
-        if not self._has_room(draft_ids):
-            return None
-        whole = Psi(self._crossing, self._tree(draft_ids), ()).full()
-        dense = torch.zeros(self._num_target_tokens)
-        dense[self._crossing.target.token_ids] = torch.from_numpy(whole[:-1]).float()
-        return dense
 
     def _tree(self, draft_ids: list[int], budget: PassBudget | None = None) -> DraftTree:
         budget = budget or PassBudget(self._max_draft_passes)

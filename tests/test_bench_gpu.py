@@ -1,0 +1,62 @@
+"""The measurement of engines, on the CPU with tiny limits: rows come, and a part that takes too long ends."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specbench.core.resources import EMBEDDED
+from tools.bench_gpu import __main__ as bench
+from tools.bench_gpu.runs import own_methods
+
+
+def test_the_methods_of_the_embedded_pair_leave_out_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    own_methods.cache_clear()
+    found = own_methods()
+    assert {"ar", "sd", "slem", "eagle3", "medusa", "token-recycling"} <= set(found)
+    assert "mtp" not in found and not any(name.startswith("hf-") for name in found)
+    said = capsys.readouterr().out
+    assert f"mtp is left out: method 'mtp': drafter.type = 'mtp': target '{EMBEDDED}target' has no layers" in said
+
+
+@pytest.mark.slow
+def test_rows_are_printed_as_numbers_with_intervals() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.bench_gpu", "--parts", "methods", "--engines", "eager", "--device", "cpu",
+         "--methods", "sd,pld", "--prompts", "1"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for name in ("ar", "sd", "pld"):
+        (line,) = [line for line in lines if line.startswith(f"eager · {name}: ")]
+        assert "tokens/s " in line and "speed-up " in line and "{" not in line and "greedy equal" in line
+
+
+def test_a_part_that_takes_too_long_ends_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note, python = tmp_path / "pid", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {note}\nwait\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(bench.sys, "executable", str(python))
+    monkeypatch.setattr(bench.sys, "argv", ["bench_gpu", "--parts", "series", "--limit-seconds", "2"])
+    assert bench.main() == 1
+    assert "series: ended after its limit of 2 s" in capsys.readouterr().out
+    for _ in range(50):
+        if not alive(int(note.read_text())):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process that the part started lives on")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")

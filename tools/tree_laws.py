@@ -1,0 +1,192 @@
+"""The exact law of the tokens that a rule emits: all draws of a drafter and all choices of a rule are enumerated."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from specbench.decoding.proposal import Proposal, TreeProposal
+from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
+from specbench.decoding.tree_rules import Choice, Coin, TokenDraw, Walk, WalkingRule, normalized
+from specbench.decoding.verification import VerificationRule
+
+VOCAB = 3
+Tokens = tuple[int, ...]
+Law = dict[Tokens, float]
+Table = Callable[[Tokens], torch.Tensor]  # the distribution after a prefix: [vocab]
+
+
+def table(seed: int, spread: float = 1.5) -> Table:
+    """Returns distributions with denominators of at most 1,000, that is, rational ones, in float64."""
+
+    def after(prefix: Tokens) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(
+            seed + sum((token + 1) * 7**place for place, token in enumerate(prefix))
+        )
+        weights = torch.softmax(spread * torch.randn(VOCAB, generator=generator, dtype=torch.float64), dim=0)
+        return normalized((weights * 1000).round().clamp_min(1))
+
+    return after
+
+
+class Rows(DenseProbs):
+    def __init__(self, rows: list[torch.Tensor]) -> None:
+        self._rows = torch.stack(rows) if rows else torch.zeros((0, VOCAB), dtype=torch.float64)
+
+    @property
+    def probs(self) -> torch.Tensor:
+        return self._rows
+
+
+def outcomes(walk: Callable[[], Walk]) -> Iterator[tuple[float, list[int], int]]:
+    """Yields (probability, path, next token) for every sequence of choices of a walk, by starting it anew for each."""
+    pending: list[list[tuple[int, float]]] = [[]]
+    while pending:
+        taken = pending.pop()
+        running, mass = walk(), 1.0
+        try:
+            choice: Choice = next(running)
+            for value, probability in taken:
+                mass *= probability
+                choice = running.send(value)
+            for value, probability in branches(choice):
+                pending.append([*taken, (value, probability)])
+        except StopIteration as end:
+            path, token = end.value
+            yield mass, path, token
+
+
+def branches(choice: Choice) -> list[tuple[int, float]]:
+    if isinstance(choice, Coin):
+        found = [(1, choice.probability), (0, 1.0 - choice.probability)]
+    else:
+        weights = choice.weights / choice.weights.sum()
+        found = list(enumerate(weights.tolist()))
+    return [(value, probability) for value, probability in found if probability > 0]
+
+
+def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, Tokens]]:
+    """Yields (probability, tokens) of the children of one node."""
+    if draws in ("fixed", "top_and_one"):
+        order = q.argsort(descending=True).tolist()
+        if draws == "fixed":
+            yield 1.0, tuple(order[:width])
+            return
+        top = tuple(order[: width - 1])
+        rest = normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
+        yield from ((float(rest[token]), (*top, token)) for token in range(VOCAB) if rest[token] > 0)
+        return
+    for tokens in itertools.product(range(VOCAB), repeat=width):
+        mass, left = 1.0, q
+        for token in tokens:
+            mass *= float(left[token])
+            if draws == "without_replacement":
+                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
+        if mass > 0:
+            yield mass, tokens
+
+
+def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, TreeProposal]]:
+    """Yields (probability, tree) of all draws of a tree whose nodes at depth d have widths[d] children."""
+
+    def grow(
+        frontier: list[tuple[int, Tokens]], tokens: list[int], parents: list[int], rows: list[torch.Tensor],
+        expanded: list[int], depth: int,
+    ) -> Iterator[tuple[float, TreeProposal]]:  # fmt: skip
+        if depth == len(widths):
+            yield 1.0, TreeProposal(tokens, parents, draws, Rows(rows), expanded)  # type: ignore[arg-type]
+            return
+        per_node = [list(sibling_draws(q(prefix), widths[depth], draws)) for _, prefix in frontier]
+        for combination in itertools.product(*per_node):
+            mass, new_tokens, new_parents = 1.0, list(tokens), list(parents)
+            below: list[tuple[int, Tokens]] = []
+            for (node, prefix), (probability, children) in zip(frontier, combination, strict=True):
+                mass *= probability
+                for token in children:
+                    below.append((len(new_tokens), (*prefix, token)))
+                    new_tokens.append(token)
+                    new_parents.append(node)
+            added = [q(prefix) for _, prefix in frontier]
+            nodes = [node for node, _ in frontier]
+            for probability, tree in grow(
+                below, new_tokens, new_parents, [*rows, *added], [*expanded, *nodes], depth + 1
+            ):
+                yield mass * probability, tree
+
+    yield from grow([(-1, ())], [], [], [], [], 0)
+
+
+def chains(q: Table, length: int) -> Iterator[tuple[float, Proposal]]:
+    for mass, tree in trees(q, [1] * length, "independent"):
+        yield mass, Proposal(tree.token_ids, tree.probs)
+
+
+def target_rows(p: Table, proposal: Proposal) -> torch.Tensor:
+    prefixes: list[Tokens] = []
+    for token, parent in zip(proposal.token_ids, proposal.parents, strict=True):
+        prefixes.append((*(prefixes[parent] if parent >= 0 else ()), token))
+    return torch.stack([p(()), *(p(prefix) for prefix in prefixes)])
+
+
+def law(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> tuple[Law, float]:
+    """Returns the law of `length` emitted tokens, completed by autoregressive decoding, and the expected number of
+    accepted tokens."""
+    found: Law = {}
+    expected = 0.0
+    for draft_mass, proposal in drafts:
+        rows = target_rows(p, proposal)
+        for mass, path, token in outcomes(lambda: rule.walk(proposal, rows)):  # noqa: B023
+            expected += draft_mass * mass * len(path)
+            emitted = (*(proposal.token_ids[node] for node in path), token)[:length]
+            for tokens, probability in autoregressive(p, emitted, length):
+                found[tokens] = found.get(tokens, 0.0) + draft_mass * mass * probability
+    return found, expected
+
+
+def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:
+    if len(prefix) == length:
+        yield prefix, 1.0
+        return
+    for token, probability in enumerate(p(prefix).tolist()):
+        for tokens, rest in autoregressive(p, (*prefix, token), length):
+            yield tokens, probability * rest
+
+
+def distance(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> float:
+    """Returns the total variation distance between the rule's law of `length` tokens and the target's."""
+    return from_target(law(rule, p, drafts, length)[0], p, length)
+
+
+def from_target(found: Law, p: Table, length: int) -> float:
+    """Returns the total variation distance between a law of `length` tokens and the target's."""
+    own = dict(autoregressive(p, (), length))
+    assert abs(sum(found.values()) - 1.0) < 1e-12
+    return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
+
+
+class Given(Distributions):
+    """The target's distributions with given outcomes of the draws from all rows."""
+
+    def __init__(self, probs: torch.Tensor, tokens: list[int]) -> None:
+        super().__init__(probs.log(), Sampling(1.0), probs)
+        self._tokens = tokens
+
+    def draw(self, place: int, generator: torch.Generator) -> int:
+        return self._tokens[place]
+
+    def draw_all(self, generator: torch.Generator) -> torch.Tensor:
+        return torch.tensor(self._tokens)
+
+
+class Enumerated(WalkingRule):
+    """A rule whose only random choices are draws from the target's rows, given every outcome of these draws."""
+
+    def __init__(self, rule: VerificationRule) -> None:
+        self._rule = rule
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        tokens: list[int] = []
+        for row in target_probs:
+            tokens.append((yield TokenDraw(row)))
+        found = self._rule(proposal, Given(target_probs, tokens), torch.Generator())
+        return list(found.path), found.next_token

@@ -21,10 +21,10 @@ from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.served import served_table
 from specbench.running.request import Request
-from specbench.served.acceptance import from_histogram, from_passes, steps_of
+from specbench.served.acceptance import from_histogram, from_passes, passes_between, steps_of
 from specbench.served.client import Client
 from specbench.served.engine import Page
-from specbench.served.engines.llama_cpp import LlamaCpp, passes_between
+from specbench.served.engines.llama_cpp import LlamaCpp
 from specbench.served.events import EventReader
 from specbench.served.held import held_ids
 from specbench.served.models import load_served

@@ -47,11 +47,15 @@ def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
     return [generation["external"].get("same_again") for generation in baseline]
 
 
-def served_verdict(records: Sequence[Record], num_different: int) -> RecordVerdict:
-    """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
-    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not tell whether its target
-    is undecided at a difference, so that fewer differences prove nothing."""
+def served_verdict(records: Sequence[Record], num_different: int, *, knows_ties: bool) -> RecordVerdict:
+    """Returns the verdict on a server whose answers are not all those of `ar`, nor all near-ties.
+
+    With `knows_ties`, it is diverged if `ar` never differs from itself. Else it is diverged if its answers differ more
+    often than those of `ar` from their own (Fisher's exact test, one-sided): fewer differences prove nothing.
+    """
     again = controls(records)
+    if knows_ties and False not in again:
+        return "diverged"
     if not again:
         return "not audited"
     counts = [[num_different, len(records) - num_different], [again.count(False), again.count(True)]]
@@ -140,9 +144,10 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "slow_client": waiting > SLOW_CLIENT
         and f"{waiting:.0%} of an answer's time is not the server's own: the client or the network is the bottleneck",
         "answers_differ": num_different
+        and row.verdict != "near-tie only"
         and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', which changed "
-        f"{again.count(False)} of {counted(len(again), 'answer')} when it was asked again, and a "
-        "server does not tell whether its target is undecided there: run both with batch-invariant kernels",
+        f"{again.count(False)} of {counted(len(again), 'answer')} when it was asked again: run both with "
+        "batch-invariant kernels, and specbench audit --servers",
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 

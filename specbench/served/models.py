@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
+from specbench.models.scoring import ScoringModel
 from specbench.results.served import LEARNS
 from specbench.running.models import Models
 from specbench.running.plan import Cell
@@ -18,6 +20,7 @@ from specbench.served.client import Client
 from specbench.served.load import measure_load
 from specbench.served.server import ServedPair, Server, find_server
 from specbench.served.started import StartedServers
+from specbench.served.target import served_target
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.servers import BASELINE, ServersSpec
@@ -49,6 +52,10 @@ class ServedModels(Models):
         """Returns whether the drafter of a server learns from one request to the next."""
         speculation = self.spec.servers[name].speculation
         return speculation != "none" and speculation.method in self.servers[name].engine.remembers
+
+    @cached_property
+    def scoring(self) -> ScoringModel | None:  # type: ignore[override]
+        return served_target(self.servers[BASELINE], self.target.vocab_size)
 
     @property
     def placement(self) -> None:

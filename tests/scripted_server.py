@@ -67,6 +67,7 @@ class Script:
     settings: dict[str, Any] = field(default_factory=dict)
     model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     tells_log_probs: bool = True
+    key: str | None = None  # that requests must send
     num_answers: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
 
@@ -249,6 +250,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         script = self.server.script
+        if not self.may_ask():
+            return self.page("{}", 401)
         if self.path in ("/metrics", "/prometheus/metrics") and script.counts and script.engine != "openai":
             return self.page(metrics_page(script))
         found = pages(script).get(self.path)
@@ -257,6 +260,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         script = self.server.script
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.may_ask():
+            return self.page(json.dumps({"error": f"wrong key: {self.headers.get('Authorization')}"}), 401)
         if self.path == "/tokenize":
             text = request.get("content") or request.get("prompt")
             ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
@@ -289,6 +294,10 @@ class Handler(BaseHTTPRequestHandler):
         script.num_answers += 1
         self.chunk(b"")
         return None
+
+    def may_ask(self) -> bool:
+        key = self.server.script.key
+        return key is None or self.headers.get("Authorization") == f"Bearer {key}"
 
     def chunk(self, content: bytes) -> None:
         self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.vocabulary import Vocabulary
@@ -228,6 +229,50 @@ def test_a_folder_refuses_another_server(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"another|changed|differ") as caught:
         run(tmp_path, pair("vllm", settings={"max_model_len": 4096}))
     assert "4096" in str(caught.value) and len(records(tmp_path)) == 1
+
+
+KEY = "sk-a-secret-of-some-length"
+
+
+def run_with_key(folder: Path, given: str, *, engine: str = "openai", **keys: Any) -> RunOutcome:
+    """Runs servers that ask for KEY, whose variable holds `given`."""
+    scripts = {name: replace(script, key=KEY) for name, script in pair(engine).items()}
+    with servers_file(folder, scripts) as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", given)
+        content = json.loads(file.read_text())
+        for server in content["servers"].values():
+            server |= {"api_key_env": "SERVED_KEY"} | keys
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=1)
+        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+        return execute(request, Console(file=io.StringIO()), load_served)
+
+
+@pytest.mark.parametrize("engine", ["openai", "vllm", "llama.cpp"])
+def test_a_key_is_sent_and_is_in_no_file(tmp_path, engine) -> None:
+    assert row_of(run_with_key(tmp_path, KEY, engine=engine)).n == 1
+    written = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert written and not any(KEY in text for text in written)
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "message"),
+    [
+        (KEY, {"api_key_env": "NOT_SET"}, "^servers.ar.api_key_env: NOT_SET is not set: export the key"),
+        (KEY, {"api_key_env": None}, r"server 'ar' .* is none of .*; a server that asks for a key needs its api_key_e"),
+        (KEY, {"api_key_env": KEY}, r"servers.yaml: servers.ar.api_key_env = 'sk-a-secret-of-some-length': "),
+        ("sk-another-key-than-it", {}, "server 'ar' .* is none of the known engines: engine is one of [^;]*$"),
+    ],
+)
+def test_a_key_that_is_missing_or_wrong_is_one_line(tmp_path, given, keys, message) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        run_with_key(tmp_path, given, **keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
+    with scripted(Script("vllm", key=KEY)) as url, pytest.raises(ConfigError, match=r"wrong key: Bearer \(key\)"):
+        list(Client("ar", url, 5.0, ApiKey(f"{KEY}-s")).stream("/v1/completions", {}))
 
 
 def test_a_busy_server_is_not_measured(tmp_path, monkeypatch) -> None:

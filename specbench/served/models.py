@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
@@ -78,7 +79,11 @@ class ServedModels(Models):
 
 def find_servers(spec: ServersSpec, names: Iterable[str], started: StartedServers) -> dict[str, Server]:
     """Returns servers by name, after those that have `start` are ready."""
-    clients = {name: Client(name, spec.servers[name].url, spec.timeout_seconds) for name in names}
+    clients = {}
+    for name in names:
+        variable = spec.servers[name].api_key_env
+        key = None if variable is None else ApiKey.from_environment(f"servers.{name}.api_key_env", variable)
+        clients[name] = Client(name, spec.servers[name].url, spec.timeout_seconds, key)
     starts = {name: start for name in clients if (start := spec.servers[name].start) is not None}
     for name, start in starts.items():
         started.start(clients[name], start)

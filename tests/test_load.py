@@ -30,8 +30,8 @@ from tests.scripted_server import AR, SD, Script, servers_file
 
 def run(folder: Path, **keys: Any) -> list[LoadRow]:
     scripts = {"ar": keys.pop("ar", Script("vllm", AR)), "draft": keys.pop("draft", Script("vllm", SD))}
+    options = RunOptions(subsets=("en",), limit=3, overrides=keys.pop("overrides", ()))
     with servers_file(folder, scripts, **keys) as file:
-        options = RunOptions(subsets=("en",), limit=3)
         request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
         execute(request, Console(file=io.StringIO()), load_served)
     return load_rows(read_windows(folder / "run"))
@@ -103,9 +103,37 @@ def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:
 def test_other_answers_under_load_are_counted(tmp_path) -> None:
     other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
     rows = run(tmp_path, draft=other, load={"concurrency": [2], "windows": 2, "requests": 2})
-    assert [row.num_different for row in rows] == [0, 8]
+    assert [(row.num_different, row.num_controls, row.num_changed) for row in rows] == [(0, 8, 0), (8, 8, 0)]
+    (table,) = load_tables(rows)
+    assert "draft at 2: 8 of 8 answers are not those of ar, more often than it changed its own" in table.caption
+    assert "control: asked again at the same load, ar changed 0 of 8 at 2 of its answers" in table.caption
+
+
+def test_a_baseline_that_changes_its_answers_under_load_is_no_proof(tmp_path) -> None:
+    other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
+    rows = run(
+        tmp_path, ar=Script("vllm", unstable=True), draft=other, load={"concurrency": [2], "windows": 2, "requests": 2}
+    )
+    assert (rows[0].num_controls, rows[1].num_different) == (8, 8) and rows[0].num_changed > 4
     (table,) = load_tables(rows)
     assert "draft at 2: 8 of 8 answers are not those of ar" in table.caption
+
+
+def test_the_control_of_a_level_ends_after_a_number_of_answers(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(load, "NUM_CONTROLS", 5)
+    ar = Script("vllm", AR)
+    rows = run(tmp_path, ar=ar, load={"concurrency": [2], "windows": 3, "requests": 2})
+    assert [row.num_controls for row in rows] == [8, 8]
+    windows = read_windows(tmp_path / "run")
+    assert ["same_again" in window["methods"]["ar"][0] for window in windows] == [True, True, False]
+
+
+def test_drawn_answers_have_no_control_and_no_differences(tmp_path) -> None:
+    other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
+    keys = {"load": {"concurrency": [1], "windows": 2, "requests": 2}}
+    rows = run(tmp_path, draft=other, overrides=("generation.temperature=1.0",), **keys)
+    assert [(row.num_controls, row.num_different) for row in rows] == [(0, 0), (0, 0)]
+    assert not any("not those of ar" in line or "control" in line for line in load_tables(rows)[0].caption)
 
 
 def test_ramp_up_and_drain_are_cut() -> None:

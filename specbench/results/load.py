@@ -13,6 +13,7 @@ import numpy as np
 from specbench.core.files import write_atomically
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import FilePart, Metric, Prompts
+from specbench.results.served import is_beyond_control
 from specbench.results.units import NULL, counted, interval, number, speed
 from specbench.running.records import RecordFile
 
@@ -23,7 +24,8 @@ Answer = Mapping[str, Any]
 
 class LoadRow(FilePart):
     """One server at one level of load. `level`: requests in flight, or per second. `num_different`: greedy answers that
-    are not those of `ar` in the same window. `metrics`: seconds, tokens/s and ratios; intervals resample windows."""
+    are not those of `ar` in the same window. `num_controls`: answers for which `ar` was asked again at this level, of
+    which it changed `num_changed`. `metrics`: seconds, tokens/s and ratios; intervals resample windows."""
 
     task: str
     subset: str
@@ -33,6 +35,8 @@ class LoadRow(FilePart):
     num_windows: int
     num_answers: int
     num_different: int
+    num_controls: int
+    num_changed: int
     metrics: dict[str, Metric]
 
     def metric(self, name: str) -> Metric:
@@ -78,6 +82,7 @@ def load_rows(windows: Sequence[Mapping[str, Any]]) -> list[LoadRow]:
     for task, subset, kind, level, requests in places:
         place = (task, subset, kind, level, requests)
         own = [w for w in windows if (w["task"], w["subset"], w["kind"], w["level"], w["requests"]) == place]
+        again = [answer["same_again"] for w in own for answer in w["methods"][BASELINE] if "same_again" in answer]
         rows += [
             LoadRow(
                 task=task, subset=subset, method=method, kind=kind, level=level, num_windows=len(own),
@@ -85,7 +90,8 @@ def load_rows(windows: Sequence[Mapping[str, Any]]) -> list[LoadRow]:
                 num_different=sum(
                     first["token_ids"] != second["token_ids"] for window in own
                     for first, second in zip(window["methods"][BASELINE], window["methods"][method], strict=True)
-                ),
+                ) if again else 0,
+                num_controls=len(again), num_changed=again.count(False),
                 metrics=metrics_of(
                     [window["methods"][method] for window in own], [window["methods"][BASELINE] for window in own],
                     int(level) if kind == "concurrency" else None,
@@ -195,7 +201,7 @@ def _table(rows: Sequence[LoadRow]) -> Table:
         "tok/s in all: while the load is whole, without ramp-up and drain; latencies: of all answers",
         "per user, speed-up = τ ÷ (pass ÷ AR's): what speculation gains ÷ what its passes cost at this load",
         *filter(None, (_break_even_line([row for row in rows if row.method == name]) for name in _methods(rows))),
-        *filter(None, map(_difference_line, rows)),
+        *filter(None, (_control_line(rows), *map(_difference_line, rows))),
     ]
     return Table(f"{first.task} · {first.subset} · load by {first.kind}", columns, lines, caption)
 
@@ -227,8 +233,19 @@ def _break_even_line(rows: Sequence[LoadRow]) -> str:
     return f"{rows[0].method}: {where} ar at every measured level"
 
 
+def _control_line(rows: Sequence[LoadRow]) -> str:
+    """Returns how many answers `ar` changed at each level; empty for answers that are drawn."""
+    found = [
+        f"{row.num_changed} of {row.num_controls} at {row.level:g}"
+        for row in rows if row.method == BASELINE and row.num_controls
+    ]  # fmt: skip
+    return f"control: answers that ar changed when asked again at the same load: {', '.join(found)}" if found else ""
+
+
 def _difference_line(row: LoadRow) -> str:
     if not row.num_different:
         return ""
+    numbers = row.num_different, row.num_answers, row.num_changed, row.num_controls
+    beyond = ", more often than it changed its own" if is_beyond_control(*numbers) else ""
     answers = counted(row.num_answers, "answer")
-    return f"{row.method} at {row.level:g}: {row.num_different} of {answers} are not those of ar"
+    return f"{row.method} at {row.level:g}: {row.num_different} of {answers} are not those of ar{beyond}"

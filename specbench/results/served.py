@@ -58,10 +58,17 @@ def served_verdict(records: Sequence[Record], num_different: int, *, knows_ties:
         return "diverged"
     if not again:
         return "not audited"
-    counts = [[num_different, len(records) - num_different], [again.count(False), again.count(True)]]
+    beyond = is_beyond_control(num_different, len(records), again.count(False), len(again))
+    return "diverged" if beyond else "not audited"
+
+
+def is_beyond_control(num_different: int, num_answers: int, num_changed: int, num_controls: int) -> bool:
+    """Returns whether answers differ from those of `ar` more often than `ar` changed its own, by Fisher's exact test,
+    one-sided."""
     from scipy import stats  # takes long to import, and runs in this process need nothing of it
 
-    return "diverged" if stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL else "not audited"
+    counts = [[num_different, num_answers - num_different], [num_changed, num_controls - num_changed]]
+    return bool(stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL)
 
 
 def served_metrics(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:

@@ -20,8 +20,9 @@ from specbench.running.prompts import prompt_ids
 from specbench.running.records import RecordFile
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import text_ids
-from specbench.served.decoder import ServedDecoder
+from specbench.served.decoder import NUM_CONTROLS, ServedDecoder
 from specbench.specs.run import RunSpec
+from specbench.specs.servers import BASELINE
 
 WARM_UP_TOKENS = 64  # prompt and answer
 
@@ -130,16 +131,24 @@ def measure_load(spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, consol
                         for decoder in decoders:
                             window.warm_up(decoder)
                         warm = level
-                    file.append({**window.key, "methods": measure(window, decoders, spec)})
+                    file.append({**window.key, **measure(window, decoders, spec)})
                 progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
         write_rows(folder.path)
 
 
 def measure(window: Window, decoders: Sequence[ServedDecoder], spec: RunSpec) -> dict[str, Any]:
-    """Returns the answers of every server to the requests of a window."""
-    found = {}
-    for decoder in decoders if window.number % 2 == 0 else reversed(decoders):
+    """Returns the answers of every server to the requests of a window. Where they are greedy, those of `ar` say whether
+    they are the `same_again` when all requests are sent once more, until a level has NUM_CONTROLS of these."""
+
+    def answered(decoder: ServedDecoder) -> list[dict[str, Any]]:
         for server in (decoder.server, *decoder.others):
             server.wait_until_idle()
-        found[decoder.method.name] = answers(decoder, window.requests(decoder, spec), window.num_workers)
-    return {decoder.method.name: found[decoder.method.name] for decoder in decoders}
+        return answers(decoder, window.requests(decoder, spec), window.num_workers)
+
+    in_turn = decoders if window.number % 2 == 0 else list(reversed(decoders))
+    found = {decoder.method.name: answered(decoder) for decoder in in_turn}
+    baseline = next(decoder for decoder in decoders if decoder.method.name == BASELINE)
+    if baseline.sampling.temperature == 0 and window.number * window.num_requests < NUM_CONTROLS:
+        for answer, again in zip(found[BASELINE], answered(baseline), strict=True):
+            answer["same_again"] = answer["token_ids"] == again["token_ids"]
+    return {"methods": {decoder.method.name: found[decoder.method.name] for decoder in decoders}}

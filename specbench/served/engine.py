@@ -50,7 +50,6 @@ class Counters:
     num_running: int | None = None
 
 
-NUM_TOP = 20  # tokens whose log-probabilities are asked for: the most that vLLM tells unless it is started otherwise
 LogProbs = dict[int, float]  # of the most probable tokens, by id
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ([-+\d.eE]+|NaN|[-+]?Inf)", re.MULTILINE)
 POSITION = re.compile(r'\b(?:token_)?position="(\d+)"')
@@ -73,6 +72,7 @@ class Engine:
     remembers: ClassVar[frozenset[str]] = frozenset()
     tells_at_end: ClassVar[bool] = True
     remedy: ClassVar[str] = "this engine does not tell it"
+    num_top: ClassVar[int] = 20  # tokens whose log-probabilities are asked for: vLLM's own limit
 
     def version(self, page: Page) -> str | None:
         """Returns the version of a server of this engine; None for a server of another one."""
@@ -97,7 +97,7 @@ class Engine:
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:
-        """Returns the body of a request without a stream: greedy tokens, each with the log-probabilities of the NUM_TOP
+        """Returns the body of a request without a stream: greedy tokens, each with the log-probabilities of the `num_top`
         most probable ones. None for an engine that does not tell them with ids."""
         return None
 
@@ -120,6 +120,10 @@ class Engine:
             num_new_tokens=usage.get("completion_tokens"),
             num_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         )  # fmt: skip
+
+    def whole_ids(self, answer: Event) -> tuple[int, ...]:
+        """Returns all ids of an answer without a stream, for an engine that holds some back in streams."""
+        return ()
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the acceptance of an answer by its events; None if they do not tell it."""

@@ -55,7 +55,7 @@ class ServedModels(Models):
         return speculation != "none" and speculation.method in self.servers[name].engine.remembers
 
     @cached_property
-    def scoring(self) -> ScoringModel | None:  # type: ignore[override]
+    def scoring(self) -> ScoringModel | None:
         return served_target(self.servers[BASELINE], self.target.vocab_size)
 
     @property

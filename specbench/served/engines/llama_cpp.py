@@ -1,24 +1,15 @@
 """llama.cpp: its own path /completion, whose every event has ids and the counts so far."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import PurePath
 from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_passes, passes_between
-from specbench.served.engine import (
-    NUM_TOP,
-    Engine,
-    Event,
-    LogProbs,
-    Page,
-    Piece,
-    counters_of,
-    json_mapping,
-    json_page,
-)
-from specbench.served.held import MAX_HELD
+from specbench.served.engine import Engine, Event, LogProbs, Page, Piece, counters_of, json_mapping, json_page
+from specbench.served.held import MAX_HELD, begins_character
 
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 
@@ -63,11 +54,18 @@ class LlamaCpp(Engine):
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
-        limits = {"n_predict": num_tokens, "n_probs": NUM_TOP}
-        return {"prompt": prompt_ids, "temperature": 0.0, "cache_prompt": False, **limits}
+        """Returns the body. A token that ends in a character has no row: a single one is forced to be a letter, which
+        does not change the probabilities that are told."""
+        own = {
+            "n_predict": num_tokens,
+            "n_probs": self.num_top,
+            "logit_bias": [["a", 100.0]] if num_tokens == 1 else [],
+        }
+        return {"prompt": prompt_ids, "temperature": 0.0, "cache_prompt": False, **own}
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
-        rows = answer["completion_probabilities"]
+        """Returns the rows before the first token that goes on with a character, before which some are left out."""
+        rows = takewhile(lambda row: begins_character(row["bytes"]), answer.get("completion_probabilities", ()))
         return [{int(each["id"]): float(each["logprob"]) for each in row["top_logprobs"]} for row in rows]
 
     def read(self, event: Event, num_before: int) -> Piece:
@@ -81,6 +79,9 @@ class LlamaCpp(Engine):
             num_cached=times.get("cache_n"), seconds=milliseconds / 1000 if times else None,
             num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
         )  # fmt: skip
+
+    def whole_ids(self, answer: Event) -> tuple[int, ...]:
+        return tuple(answer.get("tokens") or ())
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the passes: each change of the sums is one, and so is each token that no change announced."""

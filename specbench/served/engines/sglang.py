@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_histogram
-from specbench.served.engine import NUM_TOP, Engine, Event, LogProbs, Page, Piece, json_mapping
+from specbench.served.engine import Engine, Event, LogProbs, Page, Piece, json_mapping
 
 
 @ENGINES.register("sglang")
@@ -55,7 +55,7 @@ class SGLang(Engine):
         parameters = {"temperature": 0.0, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
         return {
             "input_ids": prompt_ids, "sampling_params": parameters, "return_logprob": True,
-            "top_logprobs_num": NUM_TOP,
+            "top_logprobs_num": self.num_top,
         }  # fmt: skip
 
     def log_probs(self, answer: Event) -> list[LogProbs]:

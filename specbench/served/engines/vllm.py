@@ -6,17 +6,7 @@ from typing import Any, ClassVar
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_histogram, from_passes
-from specbench.served.engine import (
-    NUM_TOP,
-    Engine,
-    Event,
-    LogProbs,
-    Page,
-    counters_of,
-    is_owned_by,
-    json_mapping,
-    models_of,
-)
+from specbench.served.engine import Engine, Event, LogProbs, Page, counters_of, is_owned_by, json_mapping, models_of
 
 TOKEN = "token_id:"  # begins a token that is named by its id
 
@@ -50,7 +40,7 @@ class Vllm(Engine):
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
         return {
-            "model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, "logprobs": NUM_TOP,
+            "model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, "logprobs": self.num_top,
             "return_tokens_as_token_ids": True, "repetition_penalty": 1.0,
         }  # fmt: skip
 

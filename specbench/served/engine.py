@@ -97,8 +97,8 @@ class Engine:
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:
-        """Returns the body of a request without a stream: greedy tokens, each with the log-probabilities of the `num_top`
-        most probable ones. None for an engine that does not tell them with ids."""
+        """Returns the body of a request without a stream: greedy tokens, each with the log-probabilities of the
+        `num_top` most probable ones. None for an engine that does not tell them with ids."""
         return None
 
     def log_probs(self, answer: Event) -> list[LogProbs]:

@@ -1,5 +1,7 @@
 """The target as the server without speculation serves it: log-probabilities in place of logits."""
 
+import math
+
 import torch
 
 from specbench.models.scoring import Output, ScoringModel
@@ -7,14 +9,15 @@ from specbench.served.engine import LogProbs, json_mapping
 from specbench.served.server import Server
 
 NUM_AHEAD = 64  # tokens that one request asks for
+LEAST_LEFT = 1e-12  # of the probability, since sums are rounded
 
 
 class ServedTarget(ScoringModel):
     """Scores sequences by requests to a server without speculation.
 
-    A row of logits holds the log-probabilities of the most probable tokens, and for every other token the lowest of
-    these, which is an upper bound. A row after a token that the server wrote itself since `reset` is of its own pass
-    over that token; every other row is of a pass over the whole sequence.
+    A row of logits holds the log-probabilities of the most probable tokens; what is left is divided among all others. A
+    row after a token that the server wrote itself since `reset` is of its own pass over that token; every other row is
+    of a pass over the whole sequence.
     """
 
     def __init__(self, server: Server, vocab_size: int) -> None:
@@ -54,9 +57,11 @@ class ServedTarget(ScoringModel):
         raise self.server.client.error("tells no log-probabilities any more: see the server's log")
 
     def _logits(self, row: LogProbs) -> torch.Tensor:
-        logits = torch.full((self.vocab_size,), min(row.values()))
+        values = torch.tensor(list(row.values()), dtype=torch.float64)
+        left = max(1.0 - float(values.exp().sum()), LEAST_LEFT) / max(1, self.vocab_size - len(row))
+        logits = torch.full((self.vocab_size,), min(math.log(left), float(values.min())))
         with self.server.client.reading():  # a token that the target does not have
-            logits[list(row)] = torch.tensor(list(row.values()))
+            logits[list(row)] = values.float()
         return logits
 
 

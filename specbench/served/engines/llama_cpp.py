@@ -54,14 +54,11 @@ class LlamaCpp(Engine):
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
-        """Returns the body. A token that ends in a character has no row: a single one is forced to be a letter, which
-        does not change the probabilities that are told."""
-        own = {
-            "n_predict": num_tokens,
-            "n_probs": self.num_top,
-            "logit_bias": [["a", 100.0]] if num_tokens == 1 else [],
-        }
-        return {"prompt": prompt_ids, "temperature": 0.0, "cache_prompt": False, **own}
+        """Returns the body. A token that ends within a character has no row: a single one is forced to be a letter,
+        which does not change the probabilities that are told."""
+        forced = [["a", 100.0]] if num_tokens == 1 else []
+        own = {"n_predict": num_tokens, "n_probs": self.num_top, "logit_bias": forced, "cache_prompt": False}
+        return {"prompt": prompt_ids, "temperature": 0.0, **own}
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
         """Returns the rows before the first token that goes on with a character, before which some are left out."""

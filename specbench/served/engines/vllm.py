@@ -39,10 +39,8 @@ class Vllm(Engine):
         return {**body, **own, "repetition_penalty": 1.0}
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
-        return {
-            "model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, "logprobs": self.num_top,
-            "return_tokens_as_token_ids": True, "repetition_penalty": 1.0,
-        }  # fmt: skip
+        own = {"logprobs": self.num_top, "return_tokens_as_token_ids": True, "repetition_penalty": 1.0}
+        return {"model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, **own}
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
         rows = answer["choices"][0]["logprobs"]["top_logprobs"]

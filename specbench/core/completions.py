@@ -44,7 +44,7 @@ class ApiKey:
         self._pattern = re.compile("|".join(_forms(text)), re.IGNORECASE) if len(text) >= LEAST_SECRET else None
 
     @classmethod
-    def from_environment(cls, setting: str, variable: str = KEY_VARIABLE) -> "ApiKey":
+    def from_environment(cls, setting: str, variable: str) -> "ApiKey":
         """Returns the key in an environment variable. Raises ConfigError, whose message begins with `setting`, if no
         usable key is set."""
         text = os.environ.get(variable, "").strip()
@@ -132,7 +132,7 @@ class Completions:
         self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
     ) -> None:
         require("openai", setting)
-        self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting)
+        self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting, KEY_VARIABLE)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
         self._warned = threading.Lock()  # held once the user was warned
         self.stopped = threading.Event()

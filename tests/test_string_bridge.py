@@ -104,11 +104,11 @@ def psi_behind(drafter: StringBridge, ids: list[int]) -> Psi:
     return Psi(drafter._crossing, drafter._tree(drafter._context.exact(ids)), ())
 
 
-def full_psi(drafter: StringBridge, ids: list[int]) -> torch.Tensor | None:
-    """ψ of every target token after `ids`, [vocab]; None if nothing can be drafted."""
+def full_psi(drafter: StringBridge, ids: list[int], vocab_size: int) -> torch.Tensor | None:
+    """ψ of every target token after `ids`, [vocab_size]; None if nothing can be drafted."""
     if not drafter._has_room(drafter._context.exact(ids)):
         return None
-    dense = torch.zeros(1 + max(drafter._crossing.target.token_ids))
+    dense = torch.zeros(vocab_size)
     dense[drafter._crossing.target.token_ids] = torch.from_numpy(psi_behind(drafter, ids).full()[:-1]).float()
     return dense
 
@@ -127,7 +127,7 @@ def check_psi(
     target: StringModel, draft: StringModel, drafter: StringBridge, ids: list[int], sampling: Sampling
 ) -> None:
     expected = enumerated(target, draft, drafter, ids, sampling)
-    dense = full_psi(drafter, ids)
+    dense = full_psi(drafter, ids, target.vocab_size)
     assert dense is not None
     for token in [*range(target.vocab_size), OUT_OF_VOCABULARY]:
         assert psi_behind(drafter, ids).of(token) == pytest.approx(expected[token], abs=1e-12)
@@ -264,7 +264,7 @@ def test_accepts_at_least_as_much_as_exact_match(name: str, seed: int) -> None:
     target, draft = models(name, seed)
     drafter = bridged(target, draft, PLAIN)
     generator = torch.Generator().manual_seed(seed)
-    psi = full_psi(drafter, PROMPT)
+    psi = full_psi(drafter, PROMPT, target.vocab_size)
     assert psi is not None
     target_probs = target.probs(PROMPT)
     expected = float(torch.minimum(target_probs, psi).sum())
@@ -339,8 +339,8 @@ def test_the_cap_raises_and_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"slrs.*'ab' needs more than bridge\.max_draft_passes = 5 draft passes"):
         psi.of(2)
     with pytest.raises(ConfigError, match=r"the probability of all tokens .*: raise the cap"):
-        full_psi(drafter, PROMPT)
-    full_psi(byte_drafter(max_draft_passes=6)[1], PROMPT)
+        psi.full()
+    psi_behind(byte_drafter(max_draft_passes=6)[1], PROMPT).full()
 
 
 def test_one_cap_for_all_tokens_of_a_step() -> None:
@@ -373,7 +373,7 @@ def test_nothing_is_drafted_at_the_end_of_the_draft_context() -> None:
     draft.context_limit = 5  # the longest token has 4 letters
     assert drafter.propose([0], 3, generator).num_drafted == 1
     assert drafter.propose([0, 1], 3, generator).num_drafted == 0
-    assert full_psi(drafter, [0, 1]) is None
+    assert full_psi(drafter, [0, 1], target.vocab_size) is None
     assert drafter.propose([0], 0, generator).num_drafted == 0
 
 
@@ -407,7 +407,7 @@ def test_real_caches_give_the_same_psi_in_any_order(kind: str) -> None:
     tokens = [*drafted, *range(300, 330)]
     apart = torch.tensor([psi.of(token) for token in tokens])
     draft.reset()
-    together = full_psi(drafter, ids)
+    together = full_psi(drafter, ids, target.vocab_size)
     assert together is not None
     torch.testing.assert_close(apart, together[tokens], rtol=1e-3, atol=1e-7)
     context, vocabulary = drafter._context.exact(ids), target.text_vocabulary

@@ -49,8 +49,6 @@ MIN_ACCEPTED = 20  # draft tokens: what follows fewer of them says little of a m
 AR = "ar"
 CONTROL = ""  # no method has this name
 CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # by the most tokens of a draw
-
-
 JudgeDraws = Callable[[MethodDraws], tuple[DrawStatistics, Outlier | None]]
 
 
@@ -85,9 +83,9 @@ class Audit:
     shares the target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out.
     `progress` gets lines of text."""
 
+    reference: ClassVar[Reference] = "target"
     subjects: Sequence[AuditedMethod]
     prompts: Sequence[AuditPrompt]
-    reference: ClassVar[Reference] = "target"
     target: ScoringModel
     decode_text: DecodeText
     drafter: ScoringModel | None

@@ -245,7 +245,7 @@ def _control_line(rows: Sequence[LoadRow]) -> str:
 def _difference_line(row: LoadRow) -> str:
     if not row.num_different:
         return ""
-    numbers = row.num_different, row.num_answers, row.num_changed, row.num_controls
-    beyond = ", more often than it changed its own" if is_beyond_control(*numbers) else ""
+    is_beyond = is_beyond_control(row.num_different, row.num_answers, row.num_changed, row.num_controls)
+    beyond = ", more often than it changed its own" if is_beyond else ""
     answers = counted(row.num_answers, "answer")
     return f"{row.method} at {row.level:g}: {row.num_different} of {answers} are not those of ar{beyond}"

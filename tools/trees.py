@@ -63,14 +63,14 @@ There is no interval for fewer than {least} prompts.
 
 """
 AUDIT = (
-    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "150", "--temperature", "0.6", "--threads",
+    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "1200", "--temperature", "0.6", "--threads",
     "1",
 )  # fmt: skip
 VERDICTS_TEXT = """
 ## Verdicts
 
 What an [audit](../notes/losslessness.md) says of every method: on {prompts} decoded greedily, and on {draws} draws of
-up to {tokens} tokens at temperature {temperature:g}. An audit draws 2400 by default: fewer draws find fewer errors.
+up to {tokens} tokens at temperature {temperature:g}. Fewer draws find fewer errors.
 The control ({control}) was {caught}.{lossy} A dash stands where
 nothing was compared, counted or drawn.
 

@@ -247,7 +247,7 @@ def reasons_for_doubt(
         if greedy.num_judged == 0:
             found.append("none of its draft tokens was judged in greedy decoding")
         elif greedy.num_accepted is None:
-            found.append(NOT_COUNTED)
+            found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
             found.append(f"{too_few(greedy.num_accepted)} in greedy decoding: give more prompts (--limit, --subset)")
     if (draws := judged.get(subject.name)) is not None:

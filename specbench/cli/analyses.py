@@ -302,7 +302,7 @@ def audit(
         typer.Option(help="YAML file of running servers in place of --method: each but ar is audited as a method."),
     ] = None,
     options: RunOptions,
-    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 2400,
+    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 1200,
     temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
     output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
     leaderboard: Annotated[

@@ -28,22 +28,16 @@ def with_overrides(
     A pair also overrides the values of a task's subsets. `generation.stop` also holds in chat, unless a pair sets
     `generation.chat_stop`. Raises ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
     """
-    changed_tasks, changed_methods = list(tasks), list(methods)
-    keys = [pair.partition("=")[0].strip() for pair in pairs]
-    if "generation.stop" in keys and "generation.chat_stop" not in keys:
-        changed_tasks = [_changed(task, "generation.chat_stop", "null") for task in changed_tasks]
+    known = {key for spec in (*tasks, *methods) for key in _paths(spec)}
+    values = {}
     for pair in pairs:
-        path, equals, text = pair.partition("=")
-        path = path.strip()
+        path, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not path:
             raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
-        specs: list[TaskSpec | MethodSpec] = [*changed_tasks, *changed_methods]
-        known = {key for spec in specs for key in _paths(spec)}
         if path not in known:
-            raise ConfigError(f"--set {pair}: {_absent(path, changed_methods, known)}")
-        changed_tasks = [_changed(task, path, text) for task in changed_tasks]
-        changed_methods = [_changed(method, path, text) for method in changed_methods]
-    return changed_tasks, changed_methods
+            raise ConfigError(f"--set {pair}: {_absent(path, methods, known)}")
+        values[path] = text
+    return [_changed(task, values) for task in tasks], [_changed(method, values) for method in methods]
 
 
 def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
@@ -94,10 +88,21 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     return paths - set(FIXED)
 
 
-def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
-    if path not in _paths(spec):
+def _changed(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
+    """Returns the spec with all values that it has keys for. It is checked once, since some keys must agree."""
+    values = {path: text for path, text in values.items() if path in _paths(spec)}
+    if not values:
         return spec
     data = spec.model_dump()
+    implied = {"generation.chat_stop": "null"} if "generation.stop" in values else {}
+    for path, text in {**implied, **values}.items():
+        _put(spec, data, path, text)
+    prefix = " ".join(f"--set {path}={text}" for path, text in values.items())
+    return build(type(spec), data, prefix=f"{prefix}: ")
+
+
+def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, text: str) -> None:
+    """Puts the value of a text into the data of a spec, and into the subsets that give this key."""
     value = _value(data, path, text)
     head, _, rest = path.partition(".")
     in_subsets = bool(rest) and data.get(head) is None  # such as the dataset of a task whose subsets all have their own
@@ -105,11 +110,10 @@ def _changed(spec: AnySpec, path: str, text: str) -> AnySpec:
         data["subsets"] = {
             name: dotted.put(over, path, value)
             if path in (_subset_paths(spec, name) if in_subsets else dotted.flat(over)) else over
-            for name, over in spec.subsets.items()
+            for name, over in data["subsets"].items()
         }  # fmt: skip
     if not in_subsets:
-        data = dotted.put(data, path, value)
-    return build(type(spec), data, prefix=f"--set {path}={text}: ")
+        data.update(dotted.put(data, path, value))
 
 
 def _subset_paths(task: TaskSpec, name: str) -> set[str]:

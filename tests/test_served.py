@@ -398,3 +398,25 @@ def test_events_are_whole_however_they_are_cut() -> None:
         for start in range(0, len(stream), size):
             found += reader.feed(stream[start : start + size])
         assert [json.loads(text) for text in found] == [{"a": 1}, {"b": 2}] and reader.is_done
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "vllm": {"choices": [{"logprobs": {"top_logprobs": [{"token_id:5": -0.1, "token_id:7": -2.4}]}}]},
+    "sglang": {"meta_info": {"output_top_logprobs": [[[-0.1, 5, None], [-2.4, 7, None]]]}},
+    "llama.cpp": {
+        "completion_probabilities": [
+            {"bytes": [65], "top_logprobs": [{"id": 5, "logprob": -0.1}, {"id": 7, "logprob": -2.4}]},
+            {"bytes": [0xB8], "top_logprobs": [{"id": 1, "logprob": 0.0}]},  # a part of a character was left out
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "llama.cpp", "lmdeploy", "tensorrt-llm", "openai"])
+def test_log_probabilities_are_read_by_token_id(name) -> None:
+    engine = ENGINES.get(name)()
+    body = engine.scoring_request([1, 2, 3], 4, "target")
+    assert (body is not None) == (name in SHAPES)
+    if name in SHAPES:
+        assert [1, 2, 3] in body.values() and not body.get("stream")
+        assert engine.log_probs(SHAPES[name]) == [{5: -0.1, 7: -2.4}]

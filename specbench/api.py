@@ -130,7 +130,6 @@ def run(
     Raises ConfigError for bad input. The rows of an interrupted call are measured by the next one.
     """
     from specbench.results.execute import execute
-    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
 
     models = {"target": _named_model(target, ""), "drafter": _named_model(drafter, _name_of(target))}
@@ -153,10 +152,8 @@ def run(
     if quiet:
         console = PlainConsole(stderr=True)
         console.quiet = True
-    if "limit" not in options:
-        request = with_default_limit(request)
     with _restored_process(chosen, [target, drafter]):
-        outcome = execute(request, console)
+        outcome = execute(request, console, has_default_limit="limit" not in options)
     return Results(outcome, outcome.records.parent)
 
 

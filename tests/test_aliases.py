@@ -138,7 +138,9 @@ def test_template_arguments_without_effect(
     assert code == 2 and message in err and err.count("\n") == 1
 
 
-def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, tmp_path: Path) -> None:
+@pytest.fixture
+def house(tmp_path: Path) -> str:
+    """Returns a checkpoint whose architecture is Python code."""
     folder = tiny.save(tmp_path / "remote")
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "house_made", "auto_map": {
@@ -146,13 +148,39 @@ def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, tmp_path: 
     }}  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "house.py").write_text(HOUSE)
+    return str(folder)
+
+
+def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, house: str) -> None:
     words = ["run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method", "pld",
-             "--set", "generation.max_new_tokens=4", "--target", str(folder)]  # fmt: skip
+             "--set", "generation.max_new_tokens=4", "--target", house]  # fmt: skip
     code, _, err = specbench(*words)
     assert code == 2 and "its architecture is Python code in the checkpoint" in err and "--trust-remote-code" in err
     code, out, err = specbench(*words, "--trust_remote_code", "--json")
     assert code == 0 and "Python code of the checkpoints may run" in err
     assert json.loads(out)[0]["request"]["trust_remote_code"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["languages", "--samples", "100", "--max-new-tokens", "1"],
+        ["limit", "--repeats", "1", "--context", "32"],
+        ["vocab", "--acceptance", "--limit", "1", "--subset", "en"],
+        ["train", "finetune", "--task", "world:story", "--limit", "4", "--num-steps", "1", "--output", "trained"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_all_commands_that_load_models_of_the_user_ask_for_it(
+    specbench: Specbench, house: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = ["--drafter", house, *(["--target", house] if words[0] != "languages" else [])]
+    code, _, err = specbench(*words, *models)
+    assert code == 2 and "its architecture is Python code in the checkpoint" in err, err
+    code, _, err = specbench(*words, *models, "--trust-remote-code")
+    assert code == 0, err
 
 
 HOUSE = """

@@ -113,7 +113,7 @@ def test_the_forms_of_results(measure: Measure, tmp_path: Path, monkeypatch: pyt
 
     assert parquet.read_table(results.to_parquet(tmp_path / "rows.parquet")).to_pylist() == columns
     with pytest.raises(ConfigError, match="cannot be written"):
-        results.to_parquet(tmp_path / "absent" / "rows.parquet")
+        results.to_parquet(tmp_path / "rows.parquet" / "more.parquet")  # in a file
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="to_pandas needs pandas: pip install pandas"):
         results.to_pandas()

@@ -1,6 +1,8 @@
 """The published figures of the papers: what their texts print, and what their tables say of each other."""
 
+import json
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -192,9 +194,17 @@ def test_p0_says_how_its_representation_and_its_updates_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", board_names())
-def test_every_cell_of_every_pair_can_be_asked_for(name: str) -> None:
+def test_every_cell_of_every_pair_can_be_asked_for(name: str, tmp_path, monkeypatch) -> None:
     """Tasks, subsets, overrides and drafters fit each other; nothing is loaded."""
     board = load_suite(name)
+    monkeypatch.chdir(tmp_path)
+    for file in (pair.servers for pair in board.pairs.values() if pair.servers is not None):
+        speculation = {"method": "eagle3", "num_draft_tokens": 4}
+        servers = {
+            each: {"url": f"http://127.0.0.1:{number + 1}", "speculation": speculation if number else "none"}
+            for number, each in enumerate(("ar", *board.methods))
+        }
+        Path(file).write_text(json.dumps({"tokenizer": "embedded:target", "servers": servers}))
     cells = cells_of(board)
     assert {cell.pair_name for cell in cells} == board.pairs.keys()
     assert {cell.task.label for cell in cells} == {task.label for task in board.tasks}

@@ -121,7 +121,7 @@ def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_n
     change = pair_up(unknown, ar).change("speedup")
     assert not change.separable and not change.has_interval and pair_up(sides[1], ar).change("speedup").separable
     words = text_of(tables({str(number): each for number, each in enumerate([*sides, unknown])}))
-    assert "ratio holds 1, or there is none" in " ".join(words.split())
+    assert "ratio contains 1, or there is none" in " ".join(words.split())
 
 
 def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):
@@ -221,6 +221,24 @@ def test_show_ranks_a_run_by_paired_intervals(specbench, folder, tmp_path):
     assert code == 0 and "mgsm" in out and "not paired" not in out and max(map(len, out.splitlines())) <= 100
     code, out, _ = specbench("leaderboard", "show", "board.json", "--subset", "en,sw", "--sort", "ttft_seconds")
     assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 2
+
+
+def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):
+    speeds = {"pld": 40.0, "sd": 50.0}
+    for number, (name, speed) in enumerate(speeds.items(), start=1):
+        created = f"2026-10-0{number}T12:00:00+00:00"
+        rates = {"tokens_per_second_ar": Metric(value=speed), "tokens_per_second": Metric(value=speed)}
+        rows = [
+            row(method=f"{each}@1", created=created, metrics={**rates, "speedup": Metric(value=1.0)})
+            for each in ("ar", name)
+        ]
+        write(tmp_path / f"{name}.json", rows)
+    files = [tmp_path / "sd.json", tmp_path / "pld.json"]
+    (table, *_) = show(files, "speedup", [], [])
+    assert sorted((cells[1], cells[2], cells[6]) for cells in table.rows) == [
+        ("1:0", "ar", "50.0"), ("1:1", "sd", "50.0"), ("2:1", "pld", "40.0")
+    ]  # fmt: skip
+    assert any("of 2 runs" in line and line.endswith("ar is that of the newest run") for line in table.caption)
 
 
 def test_compare_two_methods_of_a_run(specbench, folder):

@@ -67,7 +67,8 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> None:
-    assert board_names() == ["demo", "eagle3", "p0", "p1", "p2", "p3", "p4", "spec-bench"]
+    names = ["demo", "eagle3", "eagle3-served", "p0", "p1", "p2", "p3", "p4", "spec-bench", "specbundle"]
+    assert board_names() == names
     demo = load_suite("demo")
     assert {"mgsm", "wmt", "humaneval", "story"} <= {task.label for task in demo.tasks}
     assert all(
@@ -134,7 +135,7 @@ def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path:
     whole, hub = (cells_of(embedded, RunOptions(data=data))[0].request for data in (None, "hub"))
     assert whole.options.limit is None and "--limit all" in whole.command and "--limit" not in hub.command
     assert cells_of(board, RunOptions(engine="compiled"))[0].request.options.engine == "compiled"
-    assert cells_of(board, only=["bad"]) == cells_of(board)[1:]
+    assert cells_of(board, tasks=["bad"]) == cells_of(board)[1:]
     without = {"tiny": {"methods": {"ngram": None}}}
     cells = cells_of(load_suite(str(written(tmp_path, pairs=without, published=[]))))
     assert [cell.task.label for cell in cells] == ["good"]
@@ -312,9 +313,9 @@ def test_a_board_is_run_resumed_and_shown(
     records = tmp_path / "runs" / "suites" / "mine" / "tiny" / "good" / "s0" / "records.jsonl"
     before = records.read_bytes()
 
-    code, out, err = specbench(*asked, "--only", "good")
+    code, out, err = specbench(*asked, "--task", "good")
     assert code == 0 and "1 cell, 1 measured already" in err and records.read_bytes() == before
-    code, out, err = specbench(*asked, "--only", "good", "--limit", "2")
+    code, out, err = specbench(*asked, "--task", "good", "--limit", "2")
     assert code == 0 and "1 cell, 0 measured already" in err
     assert records.read_bytes().startswith(before) and len(records.read_bytes().splitlines()) == 2
 
@@ -334,7 +335,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert code == 2 and "device = GPU" in err and "nothing was measured" in err
     assert len(records.read_bytes().splitlines()) == 2
 
-    code, _, err = specbench("board", "run", board, "--pair", "tiny", "--only", "god")
+    code, _, err = specbench("board", "run", board, "--pair", "tiny", "--task", "god")
     assert code == 2 and "did you mean 'good'" in err
     code, _, err = specbench("board", "show", "p5")
     assert code == 2 and "unknown board 'p5'" in err

@@ -208,6 +208,19 @@ def test_validate_loads_the_code_of_an_external_decoder(specbench: Specbench, tm
     assert specbench("validate", "mine.yaml")[0] == 0
 
 
+def test_validate_prints_all_problems_of_a_file(specbench: Specbench, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nversion: 0\ntitel: Mine\nnum_draft_tokens: 99\n"
+        "drafter: {type: model, temprature: 1}\nverification: {rule: fuzy}\n"
+    )
+    code, _, err = specbench("validate", "mine.yaml")
+    lines = err.splitlines()
+    assert code == 2 and all(line.startswith("error: mine.yaml: ") for line in lines)
+    found = ("titel: unknown key", "'title' is missing", "version = 0", "drafter.temprature: unknown key",
+             "unknown rule 'fuzy': did you mean 'fuzzy'", "num_draft_tokens = 99")  # fmt: skip
+    assert len(lines) == len(found) and all(any(words in line for line in lines) for words in found), lines
+
+
 def test_validate_refuses_what_every_run_refuses(specbench: Specbench, tmp_path: Path) -> None:
     """At temperature 0 the trees of `auto` have fixed children, for which traversal is not valid; k_seq never fits."""
     (tmp_path / "mine.yaml").write_text(

@@ -428,7 +428,7 @@ def test_a_drafter_that_cannot_be_compiled_is_eager_and_its_rows_say_so(
     assert code == 0, said
     (line,) = [line for line in said.splitlines() if line.startswith("warning: ")]
     assert re.search(r"model '.*mamba' cannot be compiled \(.* keep a state .*\): .*rows of sd say", line)
-    assert "compiled target, eager drafter: sd; compare no row" in printed
+    assert "compiled target, eager drafter: sd; do not compare rows" in printed
     rows = {row.method_name: row for row in load(tmp_path / "here" / "leaderboard.json")}
     assert {name: row.engine for name, row in rows.items()} == {
         "ar": "compiled", "sd": "compiled target", "pld": "compiled"

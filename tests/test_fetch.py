@@ -151,7 +151,7 @@ def test_what_was_fetched_is_read_without_a_connection(client: Client) -> None:
     assert code == 0, err
     first, second = out.strip().splitlines()
     assert first.startswith(f"sums/en: {client.name}:en/test-*.parquet:test at {COMMIT[:12]}: 4 rows, ")
-    assert "test-0.parquet … (2 files)" in first and "1 rows, " in second and second.endswith("dev.jsonl")
+    assert "test-0.parquet … (2 files)" in first and ": 1 row, " in second and second.endswith("dev.jsonl")
     client.hub.requests.clear()
     assert client.load(task, "en", offline=True) == online
     assert client.hub.requests == []

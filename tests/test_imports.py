@@ -11,7 +11,7 @@ from specbench.results.leaderboard import load, write
 CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"
 COMMANDS = [
-    ["--help"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
+    ["--help"], ["list"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
     ["leaderboard", "show", "board.json"],
     ["leaderboard", "validate", "board.json"],
     ["leaderboard", "merge", "board.json", "--leaderboard", "merged.json"],
@@ -30,7 +30,7 @@ for words in {COMMANDS}:
         main()
     except SystemExit as end:
         code = end.code
-    heavy = [name for name in ("torch", "transformers") if name in sys.modules]
+    heavy = [name for name in ("torch", "transformers", "datasets", "pandas") if name in sys.modules]
     print(words, "ended with", code, heavy, file=sys.stderr)
 """
 
@@ -45,6 +45,24 @@ def test_commands_that_read_start_without_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True)
     told = [line for line in done.stderr.splitlines() if " ended with " in line]
     assert told == [f"{words} ended with {TOO_FEW if words[0] == 'check' else 0} []" for words in COMMANDS]
+
+
+NOT_FOR_A_LIST = ("torch", "numpy", "specbench.decoding.drafters", "specbench.models", "specbench.results")
+LIST = f"""
+import sys
+from specbench.cli import main
+sys.argv = ["specbench", "list"]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+print("imported:", [name for name in {NOT_FOR_A_LIST} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_the_list_of_names_reads_the_files_of_methods_without_their_code() -> None:
+    done = subprocess.run([sys.executable, "-c", LIST], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["imported: []"] and "token-recycling" in done.stdout
 
 
 UNUSED = (  # by a run of `sd` without a judge

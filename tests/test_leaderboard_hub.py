@@ -59,7 +59,7 @@ def test_rows_are_pushed_and_pulled(client: Client) -> None:
     code, out, err = client.leaderboard("push", other, "--to", NAME, "--name", "board.json")
     assert code == 0 and "1 row added" in out, err
     code, out, err = client.leaderboard(
-        "pull", NAME, "--to", str(client.folder / "pulled.json"), "--name", "board.json"
+        "pull", NAME, "--leaderboard", str(client.folder / "pulled.json"), "--name", "board.json"
     )
     assert code == 0 and f"3 rows added, 0 replaced, 0 there already; it has 3, from commit {COMMIT[:12]}" in out, err
     assert {each.method for each in load(client.folder / "pulled.json")} == {"sd@1", "fsd@1", "ngram@1"}
@@ -87,7 +87,7 @@ def test_rows_of_another_machine_are_refused(client: Client) -> None:
 def test_what_cannot_be_pulled_is_one_line(client: Client, content: str | None, expected: str) -> None:
     if content is not None:
         client.remote.write_text(content)
-    code, _, err = client.leaderboard("pull", NAME, "--to", str(client.folder / "board.json"))
+    code, _, err = client.leaderboard("pull", NAME, "--leaderboard", str(client.folder / "board.json"))
     assert code == 2 and expected in err and len(err.strip().splitlines()) == 1
     assert not (client.folder / "board.json").exists()
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_pulled_is_one_line(client: Client, content: str | None, 
 def test_a_refusal_of_the_hub_is_one_line(client: Client) -> None:
     client.hub.refused = {NAME: (401, {"X-Error-Code": "RepoNotFound"})}
     file = client.rows("board.json", row(method="sd@1"))
-    for words in (("push", file, "--to", NAME), ("pull", NAME, "--to", file)):
+    for words in (("push", file, "--to", NAME), ("pull", NAME, "--leaderboard", file)):
         code, _, err = client.leaderboard(*words)
         assert code == 2 and "log in (hf auth login, or HF_TOKEN)" in err and len(err.strip().splitlines()) == 1
 

@@ -19,7 +19,7 @@ from specbench.results.compare import compare, tables
 from specbench.results.comparison_input import read_input
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.greedy import logit_gap
-from specbench.results.load import load_rows, read_windows
+from specbench.results.load import load_of
 from specbench.results.metrics import expected_speedup
 from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
@@ -179,13 +179,15 @@ def test_four_requests_at_once_have_the_same_answers_and_acceptance(tmp_path, se
         file = write_file(tmp_path, addresses, ("ar", "draft"), load=load)
         request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=3), "", output=tmp_path / "run", servers=file)
         outcome = execute(request, QUIET, load_served)
-    alone = outcome.rows[-1].value("mean_acceptance_length")
-    rows = load_rows(read_windows(tmp_path / "run"))
-    assert [(row.level, row.method) for row in rows] == [(c, name) for c in (1, 2, 4) for name in ("ar", "draft")]
+    alone = outcome.rows[1].value("mean_acceptance_length")
+    rows = outcome.rows[2:]
+    levels = [(load_of(row).level, row.method_name) for row in rows]
+    assert levels == [(c, name) for c in (1, 2, 4) for name in ("ar", "draft")]
     for row in rows:
-        assert row.num_different == 0 and row.num_answers == 15 * row.level
+        assert row.verdict == "greedy equal"
+        assert load_of(row).requests == 3 * load_of(row).level
         tau, ratio = row.value("mean_acceptance_length"), row.value("pass_ratio")
-        assert tau == pytest.approx(1.0 if row.method == "ar" else alone, rel=0.01)
+        assert tau == pytest.approx(1.0 if row.method_name == "ar" else alone, rel=0.01)
         assert tau and ratio and row.value("speedup_user") == pytest.approx(tau / ratio, rel=0.05)
 
 

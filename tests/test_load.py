@@ -10,31 +10,29 @@ import pytest
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
+from specbench.results.bootstrap import Metric
 from specbench.results.execute import execute
-from specbench.results.load import (
-    LoadRow,
-    Span,
-    break_even,
-    load_rows,
-    load_tables,
-    metrics_of,
-    read_windows,
-)
+from specbench.results.leaderboard import load as load_leaderboard
+from specbench.results.load import Span, break_even, load_groups, load_of, load_tables, metrics_of, read_windows
+from specbench.results.plots import picture_of
+from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
 from specbench.served import load
 from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import AR, SD, Script, servers_file
+from tests.test_leaderboard import row as make_row
 
 
-def run(folder: Path, **keys: Any) -> list[LoadRow]:
+def run(folder: Path, **keys: Any) -> list[Row]:
     scripts = {"ar": keys.pop("ar", Script("vllm", AR)), "draft": keys.pop("draft", Script("vllm", SD))}
-    options = RunOptions(subsets=("en",), limit=3, overrides=keys.pop("overrides", ()))
     with servers_file(folder, scripts, **keys) as file:
+        options = RunOptions(subsets=("en",), limit=3)
         request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
-        execute(request, Console(file=io.StringIO()), load_served)
-    return load_rows(read_windows(folder / "run"))
+        outcome = execute(request, Console(file=io.StringIO()), load_served)
+    assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
+    return [row for row in outcome.rows if row.level]
 
 
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> dict[str, Any]:
@@ -44,22 +42,21 @@ def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, exam
 
 def test_each_level_has_a_row_for_each_server(tmp_path) -> None:
     rows = run(tmp_path, load={"concurrency": [3, 1], "rate": [20], "windows": 5, "requests": 2})
-    assert [(row.kind, row.level, row.method) for row in rows] == [
+    assert [(load_of(row).kind, load_of(row).level, row.method_name) for row in rows] == [
         (kind, level, name)
         for kind, level in (("concurrency", 1), ("concurrency", 3), ("rate", 20)) for name in ("ar", "draft")
     ]  # fmt: skip
-    assert [row.num_answers for row in rows] == [10, 10, 30, 30, 200, 200]
+    assert [load_of(row).windows * load_of(row).requests for row in rows] == [10, 10, 30, 30, 200, 200]
     emitted = sum(accepted + 1 for _, accepted in SD)
     for row in rows:
-        assert row.num_windows == 5 and row.num_different == 0
+        assert load_of(row).windows == 5 and row.n == 3
+        assert row.verdict == "greedy equal"
         tau, ratio = (row.value(name) for name in ("mean_acceptance_length", "pass_ratio"))
-        assert tau == pytest.approx(1.0 if row.method == "ar" else emitted / len(SD))
+        assert tau == pytest.approx(1.0 if row.method_name == "ar" else emitted / len(SD))
         assert ratio is not None and row.value("speedup_user") == pytest.approx(tau / ratio)
         assert row.metrics["tokens_per_second_user"].low is not None
         assert (row.value("ttft_p99_seconds") or 0) >= (row.value("ttft_seconds") or 0) > 0
     assert rows[0].value("speedup") == 1.0
-    written = json.loads((tmp_path / "run/load.json").read_text())
-    assert written == [row.model_dump(mode="json") for row in rows]
     titles = [table.title for table in load_tables(rows)]
     assert titles == ["mgsm · en · load by concurrency", "mgsm · en · load by rate"]
 
@@ -96,44 +93,17 @@ def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"server 'draft' .* reports an error in mid-answer: .*CUDA error") as caught:
         run(tmp_path, draft=Script("vllm", SD, fail_after=2), **keys)
     assert "\n" not in str(caught.value) and file.read_text() == first + "\n"
-    assert [row.num_windows for row in run(tmp_path, **keys)] == [2, 2]
+    assert [load_of(row).windows for row in run(tmp_path, **keys)] == [2, 2]
     assert file.read_text().splitlines()[0] == first
 
 
 def test_other_answers_under_load_are_counted(tmp_path) -> None:
     other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
     rows = run(tmp_path, draft=other, load={"concurrency": [2], "windows": 2, "requests": 2})
-    assert [(row.num_different, row.num_controls, row.num_changed) for row in rows] == [(0, 8, 0), (8, 8, 0)]
+    assert [row.verdict for row in rows] == ["greedy equal", "diverged"]
     (table,) = load_tables(rows)
-    assert "draft at 2: 8 of 8 answers are not those of ar, more often than it changed its own" in table.caption
-    assert "control: answers that ar changed when asked again at the same load: 0 of 8 at 2" in table.caption
-
-
-def test_a_baseline_that_changes_its_answers_under_load_is_no_proof(tmp_path) -> None:
-    other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
-    rows = run(
-        tmp_path, ar=Script("vllm", unstable=True), draft=other, load={"concurrency": [2], "windows": 2, "requests": 2}
-    )
-    assert (rows[0].num_controls, rows[1].num_different) == (8, 8) and rows[0].num_changed > 4
-    (table,) = load_tables(rows)
-    assert "draft at 2: 8 of 8 answers are not those of ar" in table.caption
-
-
-def test_the_control_of_a_level_ends_after_a_number_of_answers(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(load, "NUM_CONTROLS", 5)
-    ar = Script("vllm", AR)
-    rows = run(tmp_path, ar=ar, load={"concurrency": [2], "windows": 3, "requests": 2})
-    assert [row.num_controls for row in rows] == [8, 8]
-    windows = read_windows(tmp_path / "run")
-    assert ["same_again" in window["methods"]["ar"][0] for window in windows] == [True, True, False]
-
-
-def test_drawn_answers_have_no_control_and_no_differences(tmp_path) -> None:
-    other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
-    keys = {"load": {"concurrency": [1], "windows": 2, "requests": 2}}
-    rows = run(tmp_path, draft=other, overrides=("generation.temperature=1.0",), **keys)
-    assert [(row.num_controls, row.num_different) for row in rows] == [(0, 0), (0, 0)]
-    assert not any("not those of ar" in line or "control" in line for line in load_tables(rows)[0].caption)
+    text = "8 of 8 answers are not those of ar, which changed 0 of 5 answers to the same prompt at this load"
+    assert any(line.endswith(text) and "draft at 2" in line for line in table.caption)
 
 
 def test_ramp_up_and_drain_are_cut() -> None:
@@ -159,12 +129,13 @@ def test_unknown_passes_have_no_decomposition() -> None:
     assert "mean_acceptance_length" not in found and found["speedup"].value == 1.0
 
 
-def row(level: float, speedup: float, method: str = "draft") -> LoadRow:
-    return LoadRow.model_validate({
-        "task": "t", "subset": "s", "method": method, "kind": "concurrency", "level": level, "num_windows": 10,
-        "num_answers": 10, "num_different": 0, "num_controls": 0, "num_changed": 0,
-        "metrics": {"speedup": {"value": speedup}},
-    })  # fmt: skip
+def load_row(level: float, speedup: float, method: str = "draft", throughput: float = 10.0) -> Row:
+    """Returns a row of a load with as many tokens/s in all, and per user that ÷ the level."""
+    load = RowLoad(kind="concurrency", level=level, windows=10, requests=4)
+    serving = RowServing(acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0")
+    values = {"speedup": speedup, "tokens_per_second": throughput, "tokens_per_second_user": throughput / level}
+    metrics = {name: Metric(value=value) for name, value in values.items()}
+    return make_row(method=f"{method}@1:0", task="t@1:0", subset="s", served=serving, metrics=metrics)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +147,10 @@ def row(level: float, speedup: float, method: str = "draft") -> LoadRow:
     ],
 )
 def test_the_break_even_level_is_interpolated(points, level, line) -> None:
-    rows = [row(*point) for point in points]
+    rows = [load_row(*point) for point in points]
     found = break_even(rows)
     assert found == (level if level is None else pytest.approx(level))
-    (table,) = load_tables([row(points[0][0], 1.0, "ar"), *rows])
+    (table,) = load_tables([load_row(points[0][0], 1.0, "ar"), *rows])
     assert line in table.caption
 
 
@@ -196,3 +167,81 @@ def test_a_wrong_load_is_one_line(tmp_path, value, message) -> None:
     path.write_text(json.dumps({"tokenizer": "embedded:target", "servers": servers, "load": value}))
     with pytest.raises(ConfigError, match=message):
         read_servers(path)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("load")
+    run(folder, load={"concurrency": [1, 2], "windows": 5, "requests": 2})
+    return folder / "run"
+
+
+def test_rows_of_a_load_are_recomputed_from_the_run(measured, specbench) -> None:
+    board = measured / "leaderboard.json"
+    rows = load_leaderboard(board)
+    assert [row.level for row in rows] == ["", "", *["concurrency 1"] * 2, *["concurrency 2"] * 2]
+    assert len({row.key for row in rows}) == 6
+    code, shown, _ = specbench("leaderboard", "validate", board, "--records")
+    assert code == 0 and "6 rows, all recomputed" in shown
+    windows = measured / "load.jsonl"
+    text = windows.read_text()
+    try:
+        windows.write_text(text.partition("\n")[2])
+        code, _, problem = specbench("leaderboard", "validate", board, "--records")
+    finally:
+        windows.write_text(text)
+    assert code == 2 and "rows.2 (mgsm@3 en ar@1 concurrency 1): " in problem.replace("\n", " ")
+
+
+def test_each_level_has_a_ranked_table_of_its_own(measured, specbench, tmp_path) -> None:
+    board = measured / "leaderboard.json"
+    _, shown, _ = specbench("leaderboard", "show", board)
+    assert [line.strip() for line in shown.splitlines() if "mgsm@3 · en" in line] == [
+        "mgsm@3 · en", "mgsm@3 · en · concurrency 1", "mgsm@3 · en · concurrency 2"
+    ]  # fmt: skip
+    _, shown, _ = specbench("leaderboard", "show", board, "--filter", "served.load.level=2.0")
+    assert "concurrency 2" in shown and "concurrency 1" not in shown
+    code, *_ = specbench("leaderboard", "add", measured, "--leaderboard", tmp_path / "all.json")
+    assert code == 0 and len(load_leaderboard(tmp_path / "all.json")) == 6
+
+
+def test_levels_are_compared_with_the_same_level(measured, specbench) -> None:
+    code, shown, _ = specbench("compare", f"{measured}:ar", f"{measured}:draft", "--json")
+    found = json.loads(shown)["compared"]
+    assert code == 0 and [each.get("loads") for each in found] == [None, ["concurrency 1"] * 2, ["concurrency 2"] * 2]
+    reasons = {change["not_paired_because"] for each in found[1:] for change in each["changes"].values()}
+    assert reasons == {"rows of several requests at once rest on windows"}
+    code, shown, _ = specbench("compare", f"{measured / 'leaderboard.json'}:3", f"{measured / 'leaderboard.json'}:5")
+    assert code == 0 and "draft · concurrency 1 → concurrency 2" in shown and "served.load" in shown
+
+
+def test_the_site_has_rows_of_a_load(measured, specbench, tmp_path) -> None:
+    code, _, problem = specbench("site", measured / "leaderboard.json", "--output", tmp_path / "site")
+    assert code == 0, problem
+    index = (tmp_path / "site/index.html").read_text()
+    assert "concurrency 2" in index and len(list((tmp_path / "site/rows").iterdir())) == 6
+    assert any("served.load.level" in page.read_text() for page in (tmp_path / "site/rows").iterdir())
+
+
+def test_the_picture_has_a_curve_for_each_server_and_marks_the_break_even() -> None:
+    pytest.importorskip("matplotlib")
+    plain = [load_row(level, 1.0, "ar", throughput) for level, throughput in ((1, 10.0), (4, 30.0), (16, 80.0))]
+    own = [load_row(1, 2.0, throughput=20.0), load_row(4, 1.5, throughput=45.0), load_row(16, 0.5, throughput=40.0)]
+    (panel,) = picture_of([], load_groups([*plain, *own])).axes
+    first, second, cross = (line.get_xydata().tolist() for line in panel.get_lines())
+    assert first == [[10.0, 10.0], [7.5, 30.0], [5.0, 80.0]] and second == [[20.0, 20.0], [11.25, 45.0], [2.5, 40.0]]
+    ((user, whole),) = cross  # half of the way from 4 to 16 requests, of the logarithms
+    assert user == pytest.approx((11.25 * 2.5) ** 0.5) and whole == pytest.approx((45 * 40) ** 0.5)
+    assert [text.get_text() for text in panel.get_legend().get_texts()][2] == "draft: as fast as ar at 8.0"
+
+
+def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
+    scripts = {"ar": Script("vllm", AR), "draft": Script("vllm", SD)}
+    with servers_file(tmp_path, scripts, load={"concurrency": [2], "windows": 2, "requests": 2}) as file:
+        options = RunOptions(subsets=("en", "de"), limit=2)
+        request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
+        outcome = execute(request, Console(file=io.StringIO()), load_served)
+    rows = [row for row in outcome.rows if row.level and row.method_name == "draft"]
+    assert [(row.subset, row.n, load_of(row).windows) for row in rows] == [("en", 2, 2), ("de", 2, 2), ("all", 4, 4)]
+    assert rows[2].subsets == {"de": 2, "en": 2}
+    assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)

@@ -26,7 +26,7 @@ def test_a_line_comes_where_cores_are_missing(cpu: pytest.MonkeyPatch, load: flo
     lines = list(load_lines("cpu"))
     assert len(lines) == is_busy
     if lines:
-        assert f"a load of {load:.1f} on 4 CPU cores in the last minute, and this run computes on 2 of them" in lines[0]
+        assert f"a load of {load:.1f} on its 4 CPU cores, and this run computes on 2 of them" in lines[0]
 
 
 def test_workers_that_share_a_machine_are_no_other_programs(cpu: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_other_processes_on_the_gpu_are_counted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda index: asked.append(index) or PROCESSES)
     assert [num_gpu_processes(name) for name in ("auto", "cuda:3", "cpu", "mps")] == [2, 2, 0, 0] and asked == [0, 3]
-    assert [line for line in load_lines("cuda") if "the GPU is shared: 2 other processes on it" in line]
+    assert [line for line in load_lines("cuda") if "the GPU is shared with 2 other processes" in line]
     for text in ("GPU:0\nno processes are running", "pynvml module not found, please install nvidia-ml-py"):
         monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda index, text=text: text)
         assert num_gpu_processes("cuda") == 0

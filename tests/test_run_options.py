@@ -123,8 +123,9 @@ def test_why_answers_have_no_score_is_said(specbench, tiny_pair, tmp_path):
 )
 def test_the_embedded_models_measure_a_share_of_their_sample(tasks, options, expected):
     """96 prompts over all subsets, at least 8 of each; a row has the number as if it had been given."""
-    request = with_default_limit(Request(tasks.split(","), ["sd"], options, "specbench run"))
-    assert request.options.limit == expected and request.settings().get("limit") == expected
+    asked = Request(tasks.split(","), ["sd"], options, "specbench run")
+    request, spec = with_default_limit(asked, run_spec(asked))
+    assert request.options.limit == spec.limit == expected and request.settings().get("limit") == expected
 
 
 def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):

@@ -319,7 +319,7 @@ def test_a_wrong_file_is_one_line_with_key_and_value(tmp_path, keys, message) ->
 def test_options_of_models_in_this_process_are_refused(tmp_path) -> None:
     with servers_file(tmp_path, pair("vllm")) as file:
         for methods, options, message in (
-            (["sd"], RunOptions(), "--method: has no effect with --servers"),
+            (["drft"], RunOptions(), "--method drft: .*servers.yaml has no such server: did you mean 'draft'"),
             ([], RunOptions(dtype="float16"), "--dtype float16: has no effect with --servers"),
         ):
             with pytest.raises(ConfigError, match=message):

@@ -213,6 +213,15 @@ def test_a_table_that_fits_has_no_hint(watched, site):
     assert page.evaluate("""[...document.querySelectorAll(".hint")].some((e) => e.hidden)""")
 
 
+@pytest.mark.parametrize("address", ["quality_speed.html", "predicted.html"])
+def test_on_a_wide_screen_a_picture_stands_left_of_its_numbers(watched, site, address):
+    page = watched.open(f"{site}/{address}")
+    picture, numbers = (page.locator(f".beside >> nth=0 >> {inner}").bounding_box() for inner in ("svg", "table"))
+    left_edge = page.locator("h1").bounding_box()["x"]
+    assert picture["x"] == pytest.approx(left_edge, abs=1) and picture["width"] > 1280 / 2
+    assert numbers["x"] > picture["x"] + picture["width"] and abs(numbers["y"] - picture["y"]) < 60
+
+
 CONTRASTS = """() => {
     const channel = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
     const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);

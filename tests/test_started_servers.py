@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.results.execute import execute
+from specbench.results.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.served import guard
 from specbench.served.client import Client
@@ -39,7 +39,9 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def write_file(folder: Path, programs: dict[str, str] | None = None, **start: Any) -> Path:
+def write_file(
+    folder: Path, programs: dict[str, str] | None = None, keys: dict[str, Any] | None = None, **start: Any
+) -> Path:
     """Writes a servers file; the server of each name runs its own program, else PROGRAM."""
     servers = {}
     for name, kind in (("ar", "ar"), ("draft", "sd")):
@@ -51,15 +53,16 @@ def write_file(folder: Path, programs: dict[str, str] | None = None, **start: An
             "start": {"command": command, "environment": {"PYTHONPATH": str(ROOT)}, **(start if name != "ar" else {})},
         }  # fmt: skip
     path = folder / "servers.yaml"
-    path.write_text(json.dumps({"tokenizer": "embedded:target", "memory": "same KV", "servers": servers}))
+    content = {"tokenizer": "embedded:target", "memory": "same KV", "servers": servers, **(keys or {})}
+    path.write_text(json.dumps(content))
     return path
 
 
-def run(folder: Path, file: Path) -> None:
-    options = RunOptions(subsets=("en",), limit=1)
-    request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+def run(folder: Path, file: Path, limit: int = 1, task: str = "mgsm", subset: str = "en") -> RunOutcome:
+    options = RunOptions(subsets=(subset,), limit=limit)
+    request = Request([task], [], options, "", output=folder / "run", servers=file)
     with serving() as load:
-        execute(request, Console(file=io.StringIO()), load)
+        return execute(request, Console(file=io.StringIO()), load)
 
 
 def lives(process: int) -> bool:
@@ -143,3 +146,80 @@ def test_a_killed_run_ends_its_servers(tmp_path, number) -> None:
     os.kill(process.pid, number)
     process.wait()
     wait_until_gone(child)
+
+
+TURNS_PROGRAM = """
+import os, sys
+from tests.scripted_server import SD, Script, Server
+with open(sys.argv[3], "a") as file:
+    print("start", sys.argv[2], file=file)
+others = [line.split()[1] for line in open(sys.argv[3]) if line.startswith("pid")]
+states = {pid: f"/proc/{pid}/stat" for pid in others}
+alive = [pid for pid, file in states.items() if os.path.exists(file) and "Z" not in open(file).read().split()]
+with open(sys.argv[3], "a") as file:
+    print("alive", *alive, file=file)
+    print("pid", os.getpid(), file=file)
+script = Script("vllm", passes=SD if sys.argv[2] == "sd" else (), fail_after=2 if FAILS else None)
+Server(script, int(sys.argv[1])).serve_forever()
+"""
+
+
+def write_turns(folder: Path, turns: int, *, fails: bool = False, **keys: Any) -> Path:
+    """Writes a servers file whose servers note when they are started, and what else is alive then."""
+    programs = {name: TURNS_PROGRAM.replace("FAILS", str(fails and name == "draft")) for name in ("ar", "draft")}
+    file = write_file(folder, programs, {"turns": turns, **keys})
+    content = json.loads(file.read_text())
+    for server in content["servers"].values():
+        server["start"]["command"].append(str(folder / "notes"))
+        server["url"] = content["servers"]["ar"]["url"]  # of one GPU, the port may be the same too
+        server["start"]["command"][3] = server["url"].rpartition(":")[2]
+    file.write_text(json.dumps(content))
+    return file
+
+
+def starts(folder: Path) -> list[str]:
+    """Returns the servers in the order in which they were started. No other one may be alive then."""
+    lines = (folder / "notes").read_text().splitlines()
+    assert {line for line in lines if line.startswith("alive")} == {"alive"}
+    return [line.split()[1] for line in lines if line.startswith("start")]
+
+
+def test_by_turns_one_server_is_up_at_a_time(tmp_path) -> None:
+    rows = run(tmp_path, write_turns(tmp_path, 3), limit=6).rows
+    assert starts(tmp_path) == ["ar", "sd", "ar", "sd", "ar", "sd"]  # two to be looked at, then A B, B A, A B
+    records = [json.loads(line) for line in (tmp_path / "run/records.jsonl").read_text().splitlines()]
+    assert [record["part"] for record in records] == [0, 0, 1, 1, 2, 2]
+    assert [record["order"][0] for record in records] == ["ar", "ar", "draft", "draft", "ar", "ar"]
+    assert all(record["methods"][name]["warm_up"]["blocks"] for record in records for name in ("ar", "draft"))
+    (row,) = [row for row in rows if row.method_name == "draft"]
+    assert row.served is not None and row.served.turns == 3
+    assert next(each.text for each in row.warnings if each.code == "few_turns").endswith("set turns to 5 or more")
+
+
+def test_turns_are_resumed_with_the_answer_after_the_last_one(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"server 'draft' .* reports an error in mid-answer"):
+        run(tmp_path, write_turns(tmp_path, 2, fails=True), limit=4)
+    answers = (tmp_path / "run/turns.jsonl").read_text().splitlines()
+    assert [json.loads(line)["method"] for line in answers] == ["ar", "ar"]
+    (tmp_path / "notes").unlink()
+    run(tmp_path, write_turns(tmp_path, 2), limit=4)
+    assert (tmp_path / "run/turns.jsonl").read_text().splitlines()[:2] == answers
+    assert starts(tmp_path) == ["ar", "sd", "ar"]  # looked at; then B of the first part and of the second, then A
+
+
+def test_a_conversation_and_a_load_are_measured_by_turns(tmp_path) -> None:
+    keys = {"load": {"concurrency": [2], "windows": 2, "requests": 2}}
+    rows = run(tmp_path, write_turns(tmp_path, 2, **keys), limit=2, task="mt_bench", subset="math").rows
+    records = [json.loads(line) for line in (tmp_path / "run/records.jsonl").read_text().splitlines()]
+    assert {record["turn"] for record in records} == {0, 1}
+    assert [row.level for row in rows] == ["", "", "concurrency 2", "concurrency 2"]
+    starts(tmp_path)
+
+
+def test_turns_need_the_start_of_every_server(tmp_path) -> None:
+    file = write_turns(tmp_path, 2)
+    content = json.loads(file.read_text())
+    del content["servers"]["draft"]["start"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"servers.draft.start: is absent, but by turns"):
+        run(tmp_path, file)

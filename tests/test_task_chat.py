@@ -10,6 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.embedded.world import WORLDS, chat
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
+from specbench.tasks.readers.questions import SPEED_CATEGORIES
 from specbench.tasks.scoring.contract import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -180,3 +181,49 @@ def test_real_files():
         assert len(load("multilingual_spec_bench", subset, SHARED / "multilingual_specbench", num_subsets=5)) == 80
     for category in ("writing", "roleplay", "reasoning", "math"):
         assert len(load("mt_bench", category, SHARED / "mt_bench", num_subsets=8)) == 10
+
+
+def speed_row(category: str, number: int, *turns: str) -> dict:
+    return {"question_id": f"q{number}", "category": category, "sub_category": "x", "turns": list(turns), "source": "s",
+            "src_id": "1", "difficulty": "easy", "multiturn": len(turns) > 1}  # fmt: skip
+
+
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+
+
+def test_the_layout_of_speed_bench(tmp_path):
+    """As prepare_data.py writes it: a folder for each configuration, with test.parquet in it."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    rows = [speed_row(category, number, "One?", "Two?") for number, category in enumerate(SPEED_CATEGORIES)]
+    for name, own in (("qualitative", rows), ("throughput_1k", [speed_row("low_entropy", 99, "Sort.")])):
+        (tmp_path / name).mkdir()
+        parquet.write_table(arrow.Table.from_pylist(own), tmp_path / name / "test.parquet")
+    assert load_task("speed_bench").subset_names[:11] == SPEED_CATEGORIES
+    for number, category in enumerate(SPEED_CATEGORIES):
+        (example,) = load("speed_bench", category, tmp_path, num_subsets=16)
+        assert (example.id, example.turns) == (f"q{number}", ("One?", "Two?"))
+    (example,) = load("speed_bench", "throughput_1k", tmp_path, num_subsets=16)
+    assert example.turns == ("Sort.",)
+
+
+@pytest.mark.parametrize("turn", [PLACEHOLDER, f"{PLACEHOLDER}\n\nYou are {{role_name}}."])
+def test_a_placeholder_of_speed_bench_is_refused_with_what_to_run(turn, tmp_path):
+    path = write(tmp_path / "speed_bench.jsonl", [speed_row("roleplay", 1, turn), speed_row("coding", 2, "Write.")])
+    with pytest.raises(
+        ConfigError, match=r"placeholder.*prepare_data.py --dataset speed --config all.*--data data/speed"
+    ):
+        load("speed_bench", "roleplay", path, num_subsets=16)
+    assert [example.id for example in load("speed_bench", "coding", path, num_subsets=16)] == ["q2"]
+
+
+def test_a_category_that_speed_bench_lacks_is_refused(tmp_path):
+    path = write(tmp_path / "speed_bench.jsonl", [speed_row("codin", 1, "Write.")])
+    with pytest.raises(ConfigError, match="column 'category' = 'codin' is unknown: did you mean 'coding'"):
+        load("speed_bench", "coding", path, num_subsets=16)
+
+
+def test_the_sample_of_speed_bench_has_each_category():
+    for category in SPEED_CATEGORIES:
+        examples = load("speed_bench", category, "sample", num_subsets=11)
+        assert len(examples) == 2 and all(example.turns for example in examples)

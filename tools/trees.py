@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from specbench.analysis.audit_report import AuditReport, lossy_words, p_value
+from specbench.core.console import counted
 from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
 from specbench.decoding.proposal import Draws, TreeProposal
@@ -29,7 +30,7 @@ from specbench.results.comparison_input import of_subsets
 from specbench.results.environment import environment
 from specbench.results.paired import pair_up
 from specbench.results.runs import RecordedRun, finished_run
-from specbench.results.units import NULL, counted, number, with_interval
+from specbench.results.units import NULL, number, with_interval
 from specbench.results.verdict import NUM_TOKENS as NUM_DRAWN
 from tools.bench_trees import WANTED, Step, measure, median_ratio
 from tools.tree_laws import VOCAB, Enumerated, chains, from_target, law, table, trees
@@ -63,8 +64,8 @@ There is no interval for fewer than {least} prompts.
 
 """
 AUDIT = (
-    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "1200", "--temperature", "0.6", "--threads",
-    "1",
+    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "1200", "--temperature", "0.6",
+    "--threads", "1",
 )  # fmt: skip
 VERDICTS_TEXT = """
 ## Verdicts

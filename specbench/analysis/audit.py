@@ -67,6 +67,8 @@ def run_audit(
     without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
     spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
+    if spec.servers is not None and spec.servers.turns is not None:
+        raise ConfigError(f"{request.servers}: turns: an audit asks all servers in the same minutes: leave turns out")
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)

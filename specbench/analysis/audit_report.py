@@ -7,12 +7,13 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from specbench.core import bounded
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Column, Table, numbers, words
 from specbench.results.bootstrap import FilePart
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
-from specbench.results.units import NULL, counted
+from specbench.results.units import NULL
 from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_LONG_TOKENS, NUM_TOKENS, Greedy, Noise
 
 VerdictName = Literal[
@@ -231,10 +232,10 @@ def caption(audit: AuditReport) -> list[str]:
     noise, control = audit.noise, audit.control
     lines = [
         f"greedy: {counted(noise.num_prompts, 'prompt')} of {audit.task} {', '.join(audit.subsets)} (--limit of each "
-        f"subset), {counted(noise.num_positions, 'token')}; {audit.dtype} on {audit.device}, {audit.engine}. AR beside "
-        f"itself with other query lengths: another token at {noise.num_changed} of {noise.num_prompts}, gaps between "
-        f"logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap ≤ {noise.tolerance:.2g}. The token at "
-        "which a method differs is a median over prompts."
+        f"subset), {counted(noise.num_positions, 'token')}; {audit.dtype} on {audit.device}, {audit.engine}. "
+        f"AR against itself with other query lengths: another token on {noise.num_changed} of {noise.num_prompts}; "
+        f"gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap of at most "
+        f"{noise.tolerance:.2g}. “differs at token” is a median over prompts."
     ]
     if control is not None:
         lines.append(

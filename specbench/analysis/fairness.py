@@ -23,6 +23,7 @@ from specbench.analysis.fairness_runs import (
     texts_of,
 )
 from specbench.analysis.representation import Representation, representation
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import require
 from specbench.core.progress import Say, say_nothing
@@ -34,7 +35,6 @@ from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
-from specbench.results.units import counted
 from specbench.specs.languages import known
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
@@ -59,6 +59,7 @@ class FairnessRequest:
     dtype: str = "auto"
     device: str = "auto"
     threads: int | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError for options that do not fit together."""
@@ -105,7 +106,7 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
     if request.samples and languages:
         require("lingua", "--samples")
     progress("loading models")
-    loader = ModelLoader(request.device, request.dtype)
+    loader = ModelLoader(request.device, request.dtype, trust_remote_code=request.trust_remote_code)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
     sums = sums_of_entries(request, common, entries, target, progress)

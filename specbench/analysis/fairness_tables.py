@@ -154,7 +154,8 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
     family = drafter.family
     lines = [f"{num_positions} positions of {source}, raw distributions; draft cost c {cost}; total variation 1 − α_T"]
     lines.append(
-        "D: nats of the drafter on the target's tokens; fit: mass that the model gives to the tokens of the text"
+        "D: the drafter's cross-entropy on the target's tokens; fit: probability that the model gives to the tokens of "
+        "the texts"
     )
     if family.unfairness is not None and len(drafter.groups) > 1:
         unfairness = marked(with_interval(family.unfairness, 4), *family.excluded.values())
@@ -165,7 +166,11 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
                          ("fitness 1 − r_q", found.fitness_and_acceptance)):  # fmt: skip
         if metric is not None:
             lines.append(f"Spearman's ρ of {name} and α_T over groups: {with_interval(metric, 2)}")
-    return [*lines, *exclusion_notes({drafter.label: family.excluded}), "theorems 1 and 2 hold in every group"]
+    return [
+        *lines,
+        *exclusion_notes({drafter.label: family.excluded}),
+        "theorems 1 and 2 of the paper hold in every group",
+    ]
 
 
 def measured_table(drafter: DrafterReport) -> Table:
@@ -198,7 +203,7 @@ def measured_caption(drafter: DrafterReport) -> list[str]:
     if found is not None:
         lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
-        texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, language by lingua"
+        texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, identified by lingua"
         lines.append(f"rank of the language in {texts}; 1: the drafter writes it most often")
     if drafter.problem is not None:
         lines.append(f"no teacher-forced numbers: {drafter.problem}")

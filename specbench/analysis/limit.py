@@ -211,6 +211,7 @@ class LimitOptions(Spec):
     engine: Engine = "eager"
     target_revision: str | None = None
     drafter_revision: str | None = None
+    trust_remote_code: bool = False
 
 
 def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
@@ -219,12 +220,13 @@ def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
     progress(f"loading {options.target} and {options.drafter}")
     target = load_model(
         options.target, revision=options.target_revision, dtype=options.dtype, device=options.device,
-        engine=options.engine,
+        engine=options.engine, trust_remote_code=options.trust_remote_code,
     )  # fmt: skip
     dtype = target.dtype if options.dtype == "auto" else options.dtype
     drafter = load_model(
-        options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine
-    )
+        options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine,
+        trust_remote_code=options.trust_remote_code,
+    )  # fmt: skip
     if target.why_eager is not None:
         warn_of(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:

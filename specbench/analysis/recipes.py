@@ -278,8 +278,8 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
     columns = numbers("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
                       "expected\nspeed-up", folds=True)  # fmt: skip
     caption = [
-        f"Share of {order.texts.num_texts} texts that the drafter writes on an empty prompt, language by lingua. "
-        f"Spearman's ρ of the share with {correlations}.",
+        f"Share of {order.texts.num_texts} texts that the drafter writes on an empty prompt; lingua identified their "
+        f"languages. Spearman's ρ of the share with {correlations}.",
         conditions(trials),
     ]
     return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption)

@@ -131,9 +131,9 @@ def sample(
 def representation_table(found: Representation) -> Table:
     """Returns a table with a line per language, the best represented first."""
     caption = (
-        f"{found.num_texts} texts of up to {found.max_new_tokens} tokens at temperature {found.temperature:g} after "
-        f"{found.prompt!r}, seed {found.seed}; language by lingua, {found.num_unknown} in none. Short and garbled "
-        "texts are often taken for another language."
+        f"{found.num_texts} texts of up to {found.max_new_tokens} tokens, sampled at temperature "
+        f"{found.temperature:g} after {found.prompt!r}, seed {found.seed}. lingua identified their languages, of "
+        f"{found.num_unknown} none. Short and garbled texts are often taken for another language."
     )
     rows = [
         [str(share.rank), share.language, str(share.num_texts),

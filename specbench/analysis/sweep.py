@@ -26,7 +26,7 @@ from specbench.analysis.trials import (
     with_value,
 )
 from specbench.core import dotted
-from specbench.core.console import say
+from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers, words
 from specbench.results.bootstrap import Metric
@@ -109,6 +109,11 @@ def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[Measu
     """Measures every value with AR, each in its own folder; equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     measured = []
+    for each in settings:
+        try:
+            trials.cells([each.method])
+        except ConfigError as error:
+            raise ConfigError(f"--path {each.path}, value {shown(each.value)}: {error}") from error
     for place, each in enumerate(settings, start=1):
         meaning = each.method.model_dump_json()
         say(trials.console, f"[{place}/{len(settings)}] {each.path} = {shown(each.value)}")
@@ -174,7 +179,8 @@ def conditions(trials: Trials) -> str:
     """Returns the models and the prompts of the runs, as captions name them."""
     subsets = ", ".join(subset for _, subset, _ in trials.loaded)
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
-    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {num_prompts} prompts of {subsets}"
+    prompts = counted(num_prompts, "prompt")
+    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {prompts} of {subsets}"
 
 
 def _drafters(trials: Trials) -> str:

@@ -171,9 +171,7 @@ class Trials:
     def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
         `keep`: the method whose evidence is kept."""
-        models = Models(self.models.target, self.drafters(methods))
-        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
-        cells = make_cells(spec, models, self.loaded)
+        spec, models, cells = self.cells(methods)
         identity = run_identity(spec, cells, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
         if keep is not None:
@@ -189,6 +187,13 @@ class Trials:
             folder.records = EvidenceFile(folder.records.path, rules, keep)
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
+
+    def cells(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, Models, list[Cell]]:
+        """Returns the spec, the models and the cells of AR and the methods. Raises ConfigError for a method that does
+        not fit."""
+        models = Models(self.models.target, self.drafters(methods))
+        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
+        return spec, models, make_cells(spec, models, self.loaded)
 
     def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
         """Returns the draft models of the methods: that of the base method (same route), or the one that a method

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -26,6 +26,7 @@ from specbench.analysis.vocab_figures import (
     text_overlap,
     vocabulary_overlap,
 )
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, numbers, words
@@ -194,7 +195,7 @@ def task_prompts(
 def vocab_report(
     target: str, drafter: str, *, target_revision: str | None, drafter_revision: str | None, task: str | None,
     subsets: Sequence[str] | None, limit: int | float | None, data: str | None, acceptance: bool, seed: int, dtype: str,
-    device: str, console: Console,
+    device: str, trust_remote_code: bool, console: Console,
 ) -> VocabReport:  # fmt: skip
     """Returns the report on a pair, by the options of `specbench vocab`; the models' weights are loaded only for
     `acceptance`. `console` gets a line about subsets that have no files."""
@@ -204,15 +205,17 @@ def vocab_report(
     bundled = data is None and (task is None or target.startswith(EMBEDDED))
     task = task or DEFAULT_TASK
     texts = task_prompts(task, subsets, data=data, use_sample=bundled, limit=limit, console=console)
-    texts_from = f"{len(texts)} prompts of {task}"
+    texts_from = f"{counted(len(texts), 'prompt')} of {task}"
     if not acceptance:
-        own = NamedTokenizer(target, load_tokenizer(target, target_revision))
-        other = NamedTokenizer(drafter, load_tokenizer(drafter, drafter_revision))
+        load = partial(load_tokenizer, trust_remote_code=trust_remote_code)
+        own = NamedTokenizer(target, load(target, target_revision))
+        other = NamedTokenizer(drafter, load(drafter, drafter_revision))
         return make_report(own, other, texts, texts_from)
     set_threads(None, target.startswith(EMBEDDED))
-    target_model = load_model(target, revision=target_revision, dtype=dtype, device=device)
+    load_weights = partial(load_model, device=device, trust_remote_code=trust_remote_code)
+    target_model = load_weights(target, revision=target_revision, dtype=dtype)
     dtype = target_model.dtype if dtype == "auto" else dtype
-    draft_model = load_model(drafter, revision=drafter_revision, dtype=dtype, device=device)
+    draft_model = load_weights(drafter, revision=drafter_revision, dtype=dtype)
     own, other = (NamedTokenizer(model.name, model.tokenizer) for model in (target_model, draft_model))
     return make_report(own, other, texts, texts_from, ModelPair(target_model, draft_model), seed)
 

@@ -8,6 +8,7 @@ import typer
 
 from specbench.cli.arguments import (
     PAIR,
+    RowSubsets,
     SamplePrompt,
     command_line,
     flag,
@@ -35,7 +36,7 @@ PAIR_HELP = {
 
 
 @takes_run_options(
-    only=("subsets", "data", "seed", "dtype", "device", "threads"),
+    only=("subsets", "data", "seed", "dtype", "device", "threads", "trust_remote_code"),
     data="Folder or file of the runs' rows, if it was moved.",
 )
 def fairness(
@@ -77,6 +78,7 @@ def fairness(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=options.subsets or (), data=options.data,
         seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
+        trust_remote_code=options.trust_remote_code,
     )  # fmt: skip
     picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
     if picture is not None:
@@ -102,7 +104,7 @@ def save_fairness(report: "FairnessReport", picture: Path | None, board: Path | 
 
 
 @takes_run_options(
-    only=("drafter", "drafter_revision", "seed", "dtype", "device"),
+    only=("drafter", "drafter_revision", "seed", "dtype", "device", "trust_remote_code"),
     defaults={"drafter": "embedded:drafter-bpe"},
     drafter="Model: hub id, folder, or embedded:NAME.",
 )
@@ -146,8 +148,9 @@ def languages(
     assert options.drafter is not None
     with stderr.status(f"sampling {samples} texts from {options.drafter}"):
         model = load_model(
-            options.drafter, revision=options.drafter_revision, dtype=options.dtype, device=options.device
-        )
+            options.drafter, revision=options.drafter_revision, dtype=options.dtype, device=options.device,
+            trust_remote_code=options.trust_remote_code,
+        )  # fmt: skip
         found = representation(
             model, samples, max_new_tokens=max_new_tokens, temperature=temperature, seed=options.seed,
             prompt=prompt, languages=extra,
@@ -156,7 +159,7 @@ def languages(
 
 
 @takes_run_options(
-    only=(*PAIR, "seed", "dtype", "device", "engine", "threads"),
+    only=(*PAIR, "seed", "dtype", "device", "engine", "threads", "trust_remote_code"),
     defaults={"target": "embedded:target", "drafter": "embedded:drafter"},
     seed="Seed of the random texts.",
     **PAIR_HELP,
@@ -198,7 +201,8 @@ def limit(
         check_output("--plot", picture)
     if file is not None:
         check_output("--output", file)
-    given = {name: getattr(options, name) for name in (*PAIR, "seed", "dtype", "device", "engine")}
+    names = (*PAIR, "seed", "dtype", "device", "engine", "trust_remote_code")
+    given = {name: getattr(options, name) for name in names}
     limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
     set_threads(options.threads, limit_options.target.startswith(EMBEDDED))
     with status_line("measuring") as say:
@@ -225,9 +229,7 @@ def predict(
     limit_report: Annotated[
         str | None, typer.Option(help="File of `specbench limit --output` on the other machine, with all these times.")
     ] = None,
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
-    ] = None,
+    subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
 ) -> None:
     """Predict speed-ups on another machine from recorded steps and the times of its passes.
@@ -259,8 +261,11 @@ def predict(
     print_result(report, as_json, lambda: [analysis.table(report)])
 
 
+VOCAB_OPTIONS = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device", "trust_remote_code")
+
+
 @takes_run_options(
-    only=(*PAIR, "subsets", "limit", "data", "seed", "dtype", "device"),
+    only=VOCAB_OPTIONS,
     defaults={"target": "embedded:target", "drafter": "embedded:drafter-bpe"},
     limit="Prompts per subset; 50 over all subsets when absent.",
     seed="Seed of the drafts and continuations of --acceptance.",
@@ -282,8 +287,7 @@ def vocab(
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.analysis.vocab import report_parts, vocab_report
 
-    names = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device")
-    given = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in VOCAB_OPTIONS}
     with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
         report = vocab_report(task=task, acceptance=acceptance, console=stderr, **given)
     print_result(report, as_json, lambda: report_parts(report))
@@ -320,10 +324,10 @@ def audit(
     """
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
+    from specbench.core.console import counted
     from specbench.core.files import check_output, write_output
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.results.leaderboard_merge import relative
-    from specbench.results.units import counted
     from specbench.running.request import Request
 
     tasks = split(task)
@@ -348,7 +352,8 @@ def audit(
         stderr.print(f"{board}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
         if place is None:
             stderr.print(
-                "`leaderboard validate` will call this verdict stated: give --output to keep the audit's report"
+                "the audit's report is not kept without --output: `leaderboard validate` lists the verdict as stated",
+                soft_wrap=True,
             )
     if not report.as_declared:
         raise typer.Exit(1)

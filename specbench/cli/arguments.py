@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from specbench.running.models import Models
     from specbench.specs.run import RunSpec
 
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
+RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")]
 SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),

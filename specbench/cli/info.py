@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
-from specbench.specs.catalogue import load_method, load_task, method_names, task_names
+from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
 from specbench.specs.composition import possible_draws, proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
@@ -81,22 +81,32 @@ def subsets_table(name: str) -> Table:
 
 
 def overview_table() -> Table:
-    """Returns a table of the tasks by their score, and of the methods by what they need."""
+    """Returns a table of the tasks by their score, and of the methods by their drafter."""
     families: dict[tuple[str, str], list[str]] = {}
     for task in map(load_task, task_names()):
         scorers = {one.type for name in task.subset_names if (one := task.subset(name).scorer)}
         family = scorers.pop() if len(scorers) == 1 else "several scores" if scorers else "no score"
         families.setdefault(("tasks", family), []).append(task.name)
-    for method in map(load_method, method_names()):
-        _, _, more = needs(method).partition(", ")
-        families.setdefault(("methods", more or "nothing more"), []).append(method.name)
+    for name in method_names():
+        families.setdefault(("methods", drafter_in(method_keys(name))), []).append(name)
     rows = [[kind, family, " ".join(names)] for (kind, family), names in sorted(families.items(), key=by_kind)]
     caption = [
-        "`specbench list tasks`, methods, components or metrics: a line for each; `list tasks mmlu`: its subsets",
-        "`specbench show NAME` explains a task, a method or a component",
+        "`specbench list tasks`, `methods`, `components` or `metrics`: a line for each; `list tasks mmlu`: its subsets",
+        "`specbench show NAME` explains a task, a method or a component, and what a method needs",
     ]
-    headings = (*columns("kind"), Column("score, or needs besides the target", width=37), *columns("names"))
+    headings = (*columns("kind"), Column("score, or drafter"), *columns("names"))
     return Table("tasks and methods", headings, in_sections(rows), caption)
+
+
+def drafter_in(method: Mapping[str, Any]) -> str:
+    """Returns the type of the drafter that the keys of a method's file name."""
+    if "decoder" in method:
+        return "an external decoder's"
+    if "routes" in method:
+        return "one for each language"
+    drafter = method.get("drafter")
+    name = str(drafter.get("type")) if isinstance(drafter, dict) else "unknown"
+    return name if method.get("bridge", "shared") == "shared" else f"{name} of another vocabulary"
 
 
 def by_kind(family: tuple[tuple[str, str], list[str]]) -> tuple[int, int]:
@@ -167,7 +177,8 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
             notes = check_method(file, spec) if isinstance(spec, MethodSpec) else []
         except ConfigError as error:
             num_wrong += 1
-            fail(error)
+            for problem in (str(error), *error.others):
+                fail(ConfigError(problem))
         else:
             kind = "methods" if isinstance(spec, MethodSpec) else "tasks"
             stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", soft_wrap=True)

@@ -1,6 +1,7 @@
 """`specbench leaderboard`, `compare` and `check`."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import Files, RowSubsets, command_line, flag, path, print_result, split, takes_run_options
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 SHOWN = 50  # problems of a file
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 
 
 @leaderboard.callback()
@@ -112,9 +112,7 @@ def show(
     filter_: Annotated[
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows must have: method=sd")
     ] = None,
-    subset: Annotated[
-        str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")
-    ] = None,
+    subset: RowSubsets = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
     """Print ranked tables, one per set of conditions; rows that the intervals cannot separate share ranks.
@@ -123,6 +121,7 @@ def show(
 
     Intervals are corrected for all pairs of a table (Bonferroni): of tables of equal rows, 5 % rank any of them.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read by numpy: in products this small, threads only wait
     from specbench.results.ranking import show as shown
 
     with stderr.status("reading the records"):
@@ -157,14 +156,14 @@ def push(
 @leaderboard.command()
 def pull(
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help=REPOSITORY)],
-    to: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
+    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
     name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; that of the local file when absent.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
 ) -> None:
     """Add the rows of a leaderboard file in a dataset repository to a local one."""
     from specbench.results.leaderboard_hub import pull as pulled
 
-    file = path("--to", to)
+    file = path("--leaderboard", leaderboard)
     assert file is not None
     added, commit = pulled(repository, name or file.name, revision, file)
     for line in added.replaced:
@@ -173,16 +172,17 @@ def pull(
 
 
 @leaderboard.command()
-def export(files: Files, to: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
+def export(files: Files, output: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
     """Write the rows of leaderboard files as a table: a line per row, three columns per metric and its interval."""
+    from specbench.core.console import counted
     from specbench.results.export import export as exported
     from specbench.results.leaderboard import load
 
-    target = path("--to", to)
-    assert target is not None
-    rows = [row for file in files for row in load(file)]
-    exported(rows, target)
-    stdout.print(f"{target}: {len(rows)} rows", soft_wrap=True)
+    file = path("--output", output)
+    assert file is not None
+    rows = [row for each in files for row in load(each)]
+    exported(rows, file)
+    stdout.print(f"{file}: {counted(len(rows), 'row')}", soft_wrap=True)
 
 
 def schema() -> None:

@@ -1,12 +1,11 @@
 """`specbench suite`, `specbench board` (suites with the published figures of a paper) and `specbench site`."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import flag, path, split, takes_run_options
+from specbench.cli.arguments import Files, flag, path, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.specs.run_options import RunOptions
 
@@ -23,7 +22,7 @@ def suite(
         bool, flag("--dry-run", help="Print the cells, what is measured of them and the time of the rest.")
     ] = False,
     pair: Annotated[str | None, typer.Option(help="Pair of the suite; all when absent.")] = None,
-    only: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; all when absent.")] = None,
+    task: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; all when absent.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
     ] = None,
@@ -56,7 +55,7 @@ def suite(
     from specbench.publish.suite import measure_suite, show
 
     folder = path("--runs", runs) or RUNS
-    cells = cells_of(load_suite(name), options, folder, pair, None if only is None else split(only))
+    cells = cells_of(load_suite(name), options, folder, pair, None if task is None else split(task))
     forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))
@@ -126,7 +125,7 @@ def show_board(
 
 
 def site(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")],
+    files: Files,
     output: Annotated[
         str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")
     ],
@@ -142,8 +141,8 @@ def site(
 
     The same files always give the same pages.
     """
+    from specbench.core.console import counted
     from specbench.publish.site.build import build
-    from specbench.results.units import counted
 
     folder = path("--output", output)
     assert folder is not None

@@ -23,12 +23,16 @@ from specbench.specs.run_options import LEAST, SHARE, RunOptions
 def run(
     task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
     method: Annotated[
-        str | None, typer.Option(help="Names or YAML files of methods, separated by commas; ar is always measured too.")
+        str | None,
+        typer.Option(
+            help="Names or YAML files of methods, separated by commas; ar is always measured too. With --servers: "
+            "names of servers, all when absent."
+        ),
     ] = None,
     *,
     servers: Annotated[
         str | None,
-        typer.Option(help="YAML file of running servers: one is ar, each other a method, in place of --method."),
+        typer.Option(help="YAML file of servers: one is ar, each other a method."),
     ] = None,
     options: RunOptions,
     limit: Annotated[
@@ -55,7 +59,10 @@ def run(
     ] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
-        str | None, typer.Option(help="File for a picture of speed-up and acceptance, such as speed.png.")
+        str | None,
+        typer.Option(
+            help="File for a picture of speed-up and acceptance, and of throughput by load, such as speed.png."
+        ),
     ] = None,
     log: Annotated[
         str | None,
@@ -65,7 +72,6 @@ def run(
 ) -> None:
     """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
     from specbench.results.execute import execute
-    from specbench.running.checked import with_default_limit
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
@@ -83,7 +89,7 @@ def run(
         loggers=split(log or ""),
     )  # fmt: skip
     with serving_of(servers) as load_pair:
-        outcome = execute(with_default_limit(request) if limit is None else request, stderr, load_pair)
+        outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, outcome.tables)
     if not as_json:

@@ -103,7 +103,7 @@ def corpus_trainer(kind: str) -> Callable[..., None]:
     """Returns the command of one kind of model that is made of a corpus."""
 
     @takes_run_options(
-        only=("target", "target_revision", *DATA),
+        only=("target", "target_revision", *DATA, "trust_remote_code"),
         without=() if "order" in CORPUS_MODELS[kind].model_fields else ("order",),
         data=ROWS,
     )
@@ -129,7 +129,8 @@ def corpus_trainer(kind: str) -> Callable[..., None]:
 
         path("--output", output)
         given = {
-            "target": options.target, "target_revision": options.target_revision, **data_options(task, text, options),
+            "target": options.target, "target_revision": options.target_revision,
+            "trust_remote_code": options.trust_remote_code or None, **data_options(task, text, options),
             "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
             "seed": seed, "output": output,
         }  # fmt: skip
@@ -159,7 +160,7 @@ NUM_STEPS = {
 def trainer(kind: str) -> Callable[..., None]:
     """Returns the command of one kind of training. All kinds have the same options; --set sets all other keys."""
 
-    @takes_run_options(only=(*PAIR, *DATA, "threads"), data=ROWS)
+    @takes_run_options(only=(*PAIR, *DATA, "threads", "trust_remote_code"), data=ROWS)
     def command(
         config: Config = None,
         task: Task = None,
@@ -187,7 +188,7 @@ def trainer(kind: str) -> Callable[..., None]:
         given = {
             **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
             "num_steps": num_steps, "learning_rate": rates(learning_rate), "seed": seed,
-            "dtype": dtype, "device": device,
+            "dtype": dtype, "device": device, "trust_remote_code": options.trust_remote_code or None,
         }  # fmt: skip
         spec = settings(TrainSpec, kind, config, given, set_)
         from specbench.training.command import measurement_command, run_training

@@ -11,10 +11,13 @@ from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
 
+Task = Annotated[str, typer.Option(help="Task name or YAML file.")]
+Runs = Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")]
+
 
 @takes_run_options(without=("subsets_per_task", "allow_code_execution"))
 def sweep(
-    task: Annotated[str, typer.Option(help="Task name or YAML file.")],
+    task: Task,
     method: Annotated[str, typer.Option(help="Method name or YAML file, with a `sweep` of its own or --values.")],
     path: Annotated[str | None, typer.Option(help="The key to sweep, such as verification.threshold.")] = None,
     values: Annotated[str | None, typer.Option(help="Values of --path, separated by commas.")] = None,
@@ -30,7 +33,7 @@ def sweep(
     checks: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
     *,
     options: RunOptions,
-    runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
+    runs: Runs = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
@@ -63,7 +66,7 @@ def sweep(
     seed="Seed of the choice of examples and of every random stream.",
 )
 def tune(
-    task: Annotated[str, typer.Option(help="Task name or YAML file.")],
+    task: Task,
     method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy ones get low, med and high.")],
     calibration: Annotated[
         str,
@@ -79,7 +82,7 @@ def tune(
     output: Annotated[
         str | None, typer.Option(help="Method file to write; of fuzzy methods three: NAME-low.yaml, ….")
     ] = None,
-    runs: Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")] = None,
+    runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
     """Choose a method's draft length or tree, and its thresholds, on some examples, and write them as method files.

@@ -93,9 +93,10 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
             text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
             parse_constant=_refuse_constant if strict else float,
         )  # fmt: skip
-        if strict and ESCAPED_NUL.search(text):
+        has_escapes = strict and "\\u" in text  # the patterns take long in a large text
+        if has_escapes and ESCAPED_NUL.search(text):
             raise OutOfBounds("has a NUL character, which no name and no path can have")
-        if strict and ESCAPED_SURROGATE.search(text):
+        if has_escapes and ESCAPED_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise OutOfBounds(TOO_DEEP) from error
@@ -177,18 +178,20 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _short(digits: str) -> str:
-    if len(digits) > MAX_DIGITS:
-        raise OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…): {MAX_DIGITS} are the most")
-    return digits
-
-
 def _int(digits: str) -> int:
-    return int(_short(digits))
+    if len(digits) > MAX_DIGITS:
+        raise _too_long(digits)
+    return int(digits)
 
 
-def _float(text: str) -> float:
-    return float(_short(text))
+def _float(digits: str) -> float:
+    if len(digits) > MAX_DIGITS:
+        raise _too_long(digits)
+    return float(digits)
+
+
+def _too_long(digits: str) -> OutOfBounds:
+    return OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…): {MAX_DIGITS} are the most")
 
 
 def _finite(text: str) -> float:

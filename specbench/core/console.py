@@ -50,6 +50,11 @@ def visible(text: str) -> str:
 stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
 
+def counted(num: int, noun: str) -> str:
+    """Returns a number of things, such as "1 row" or "3 rows"."""
+    return f"{num:,} {noun}{'' if num == 1 else 's'}"
+
+
 def say(console: Console, text: str) -> None:
     """Prints one line literally."""
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -7,8 +7,10 @@ from difflib import get_close_matches
 class ConfigError(Exception):
     """A user's mistake, or a missing resource outside the program. It is printed as one line, with exit code 2."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, others: Iterable[str] = ()) -> None:
+        """`others`: further problems, which only `specbench validate` prints."""
         super().__init__(" ".join(message.split()))
+        self.others = tuple(others)
 
 
 def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:

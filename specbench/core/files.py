@@ -135,11 +135,14 @@ def check_output(option: str, path: Path) -> None:
         raise _not_written(option, path, error) from error
 
 
-def write_output(option: str, path: Path, text: str, kept: str = "") -> None:
+def write_output(option: str, path: Path, content: str | bytes, kept: str = "") -> None:
     """Replaces the file of an option, such as --output. Raises ConfigError if it cannot be written; `kept`: what the
     message says of other results."""
     try:
-        write_atomically(path.resolve(), text)
+        if isinstance(content, str):
+            write_atomically(path.resolve(), content)
+        else:
+            write_bytes(path.resolve(), content)
     except OSError as error:
         raise _not_written(option, path, error, kept) from error
 

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, ErrorDetails
 
 from specbench import BUILT_IN
 from specbench.core.errors import ConfigError, nearest
@@ -183,17 +183,35 @@ def first_problem(error: ValidationError, model: type[BaseModel], place: str = "
     """Returns the first problem of a pydantic error in one line: the path of the key, the problem, and the nearest
     valid choice. If several keys are missing, all are named. `remedy`: appended for a value that is out of range or of
     a wrong type."""
-    # An unknown key is reported first, because it is often a misspelt missing key.
-    problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    return all_problems(error, model, place, remedy)[0]
+
+
+def all_problems(
+    error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it"
+) -> list[str]:  # fmt: skip
+    """Returns all problems of a pydantic error, each as `first_problem` does."""
+    # Unknown keys are reported first, because they are often misspelt missing keys.
+    found = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    missing = [_path(place, each["loc"]) for each in found if each["type"] == "missing"]
+    together = f"{', '.join(missing)}: these keys are missing: add them" if len(missing) > 1 else None
+    return list(dict.fromkeys(
+        together if together and each["type"] == "missing" else _problem(each, model, place, remedy) for each in found
+    ))  # fmt: skip
+
+
+CONFIG_ERROR = "config_error"  # the type of a problem of pydantic whose message is that of a ConfigError
+
+
+def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: str) -> str:
+    """Returns one problem in one line."""
+    if problem["type"] == CONFIG_ERROR:
+        return problem["msg"]
     path = _path(place, problem["loc"])
     key = str(problem["loc"][-1]) if problem["loc"] else path
     message = problem["msg"].removeprefix("Value error, ")
     message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
     if problem["type"] == "extra_forbidden":
         return f"{path}: unknown key '{key}': {nearest(key, _fields_at(model, problem['loc'][:-1]))}"
-    missing = [_path(place, found["loc"]) for found in error.errors() if found["type"] == "missing"]
-    if problem["type"] == "missing" and len(missing) > 1:
-        return f"{', '.join(missing)}: these keys are missing: add them"
     if problem["type"] == "missing":
         return f"{path}: the key '{key}' is missing: add it"
     value = repr(problem["input"])
@@ -228,7 +246,7 @@ class DrafterFeatures:
 
     provides: the distributions that come with its proposals, `probs` (after temperature and truncation) and
         `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, and in
-        brackets how to get it.
+        brackets how to get it; {option} stands for an option's value. embedded: whether the embedded target has it.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
     tree_shape: for a drafter whose proposals may be trees; it maps the drafter's options to the largest tree (`parents`
         and `ranks` of the nodes and `depth`, as in decoding.tree_shape), or to the largest number of levels if trees
@@ -240,6 +258,7 @@ class DrafterFeatures:
     provides: AbstractSet[str] = frozenset()
     needs_model: bool = False
     needs: str | None = None
+    embedded: bool = True
     prescribes: str | None = None
     tree_shape: Callable[..., Any] | None = None
     draws: Callable[..., AbstractSet[str]] | None = None

@@ -91,16 +91,24 @@ def load_model(
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # the hub and file formats raise many classes
-        if not trust_remote_code and "trust_remote_code" in str(error):
-            raise ConfigError(
-                f"model '{name}': its architecture is Python code in the checkpoint: read that code, then let run, "
-                "audit, sweep, tune, suite or check run it with --trust-remote-code"
-            ) from error
+        if not trust_remote_code and NEEDS_CODE in str(error):
+            raise needs_code(name, "architecture") from error
         raise ConfigError(
             f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "config.json, weights and tokenizer, or a hub id that this machine can reach)"
         ) from error
     return prepared(loaded, engine) if weights else loaded
+
+
+NEEDS_CODE = "trust_remote_code"  # in transformers' message
+
+
+def needs_code(name: str, part: str) -> ConfigError:
+    """Returns the error of a checkpoint with Python code that is not allowed to run."""
+    return ConfigError(
+        f"model '{name}': its {part} is Python code in the checkpoint: read that code, then let it run with "
+        "--trust-remote-code"
+    )
 
 
 def prepared(model: CausalLM, engine: Engine) -> CausalLM:
@@ -297,8 +305,9 @@ def is_local(name: str) -> bool:
     return True
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """Returns the tokenizer of a model by hub id, local folder or `embedded:NAME`.
+def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Any:
+    """Returns the tokenizer of a model by hub id, local folder or `embedded:NAME`. `trust_remote_code`: runs the Python
+    code of a checkpoint whose tokenizer transformers lacks.
 
     Raises ConfigError for a tokenizer that cannot be loaded.
     """
@@ -311,8 +320,13 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
     problem = None if local else hub_problem(source, revision)
     try:  # without the hub, use the local cache
-        return AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=local or problem is not None)
+        return AutoTokenizer.from_pretrained(
+            source, revision=revision, local_files_only=local or problem is not None,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
     except Exception as error:  # the hub and file formats raise many classes
+        if not trust_remote_code and NEEDS_CODE in str(error):
+            raise needs_code(name, "tokenizer") from error
         raise ConfigError(
             f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
             "tokenizer.json, or a hub id that this machine can reach)"

@@ -18,9 +18,11 @@ from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name
 from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import named
 from specbench.specs.run_options import RunOptions
+from specbench.specs.servers import read_servers
 
 KIND = "leaderboards"
 RUNS = Path("runs")
@@ -74,6 +76,14 @@ class SuiteCell:
         )  # fmt: skip
 
     @property
+    def specs(self) -> list[MethodSpec]:
+        """Returns AR and the methods. Raises ConfigError for one that is unknown, and for a file of servers that cannot
+        be read."""
+        if self.pair.servers is None:
+            return [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
+        return read_servers(Path(self.pair.servers)).methods(self.methods)
+
+    @property
     def limit(self) -> int | float | None:
         """Returns the examples per subset; None: all."""
         found = (self.options.limit, self.pair.limit, self.task.limit, self.suite.limit)
@@ -85,19 +95,31 @@ class SuiteCell:
         suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
         options = replace(
-            self.options, subsets=pair.subsets.get(task.label, task.subsets), target=pair.target, drafter=pair.drafter,
+            self.options, subsets=pair.subsets.get(task.label, task.subsets),
+            target=pair.target if pair.servers is None else None, drafter=pair.drafter,
             target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
             repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
             chat_template_args=pair.chat_template_args,
             engine=self.options.engine if pair.engine == "auto" else pair.engine,
             overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
-        words = ["specbench", "run", "--task", task.task, "--method", ",".join(self.methods), *options.words()]
+        servers = [] if pair.servers is None else ["--servers", pair.servers]
+        words = [
+            "specbench",
+            "run",
+            "--task",
+            task.task,
+            "--method",
+            ",".join(self.methods),
+            *servers,
+            *options.words(),
+        ]
         is_sample = (pair.target or EMBEDDED).startswith(EMBEDDED) and options.data in (None, "sample")
         if is_sample and options.limit is None:  # else `specbench run` measures a share
             words += ["--limit", "all"]
         command = shlex.join([*words, "--output", str(self.folder)])
-        return Request([task.task], self.methods, options, command, output=self.folder)
+        file = None if pair.servers is None else Path(pair.servers)
+        return Request([task.task], self.methods, options, command, output=self.folder, servers=file)
 
     def rows(self) -> list[Row]:
         """Returns the rows of the folder; none where it was never measured."""
@@ -109,20 +131,23 @@ class SuiteCell:
         as they are today. Rows themselves tell the machine and the versions."""
         asked = self.request.settings()
         has_fairness = not self.task.fairness or any(row.fairness for row in rows)
-        return has_fairness and {(row.task, row.method) for row in rows if row.request == asked} == self.row_names()
+        return (
+            bool(rows)
+            and has_fairness
+            and {(row.task, row.method) for row in rows if row.request == asked} == self.row_names()
+        )
 
     def row_names(self) -> set[tuple[str, str]]:
         """Returns task and method of every row, as rows name them. Raises ConfigError for those that are unknown."""
-        methods = [load_method(name) for name in ["ar", *self.methods]]
-        tasks, methods = with_overrides(load_tasks(self.task.task), methods, self.request.options.overrides)
+        tasks, methods = with_overrides(load_tasks(self.task.task), self.specs, self.request.options.overrides)
         return {(named(task), named(method)) for task in tasks for method in methods}
 
 
 def cells_of(
     suite: SuiteSpec, options: RunOptions | None = None, runs: Path = RUNS, pair: str | None = None,
-    only: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
 ) -> list[SuiteCell]:  # fmt: skip
-    """Returns all cells that have methods, those of a pair one after the other. `pair`, `only`: a pair and tasks, all
+    """Returns all cells that have methods, those of a pair one after the other. `pair`, `tasks`: a pair and tasks, all
     when None. Raises ConfigError for a pair or task that the suite has not."""
     options = options or RunOptions()
     if pair is not None and pair not in suite.pairs:
@@ -130,13 +155,13 @@ def cells_of(
     grid = product([pair] if pair else suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)
     cells = [SuiteCell(suite, *place, options, runs) for place in grid]
     cells = [cell for cell in cells if cell.methods and cell.task.label in (cell.pair.tasks or [cell.task.label])]
-    if only is None:
+    if tasks is None:
         return cells
     known = {cell.task.label for cell in cells}
-    for name in only or [""]:
+    for name in tasks or [""]:
         if name not in known:
-            raise ConfigError(f"--only '{name}': no chosen pair has such a task: {nearest(name, known)}")
-    return [cell for cell in cells if cell.task.label in only]
+            raise ConfigError(f"--task '{name}': no chosen pair has such a task: {nearest(name, known)}")
+    return [cell for cell in cells if cell.task.label in tasks]
 
 
 def folder_of(suite: SuiteSpec, runs: Path) -> Path:
@@ -176,9 +201,9 @@ def load_suite(name_or_path: str) -> SuiteSpec:
         with prefixed(f"{path}: tasks.{number}: "):
             _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.label, ())])
         with prefixed(f"{path}: methods: "):
-            for method in suite.methods_of(task):
+            for method in () if suite.is_served else suite.methods_of(task):
                 load_method(method)
-    for name, pair in suite.pairs.items():
+    for name, pair in {} if suite.is_served else suite.pairs.items():
         with prefixed(f"{path}: pairs.{name}.methods: "):
             for method in filter(None, pair.methods.values()):
                 load_method(method)
@@ -193,8 +218,9 @@ def load_suite(name_or_path: str) -> SuiteSpec:
         if key not in checked:
             checked.add(key)
             with prefixed(f"{path}: {cell.name}: "):
-                cell.row_names()
-                _check_engine(cell)
+                if not suite.is_served:  # the file of the servers may not be there yet, and the published figures are
+                    cell.row_names()
+                    _check_engine(cell)
     return suite
 
 

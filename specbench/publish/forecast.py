@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 from specbench.core import bounded
-from specbench.core.console import say
+from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
 from specbench.core.resources import EMBEDDED
@@ -28,7 +28,7 @@ from specbench.publish.workers import (
     WorkerLost,
     WorkerReady,
 )
-from specbench.results.units import NULL, counted
+from specbench.results.units import NULL
 from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
@@ -215,7 +215,9 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
         if key not in counted:
             counted[key] = subsets_of(cell)
         rows = cell.rows()
-        methods = tuple(load_method(name).name for name in unique(["ar", *cell.methods]))
+        methods = tuple(unique(["ar", *cell.methods]))
+        if not cell.suite.is_served:
+            methods = tuple(load_method(name).name for name in methods)
         subsets, problem = (None, str(found)) if isinstance(found := counted[key], ConfigError) else (found, None)
         plan.append(PlannedCell(cell, methods, subsets, cell.is_measured(rows), problem=problem))
     forecast = Forecast(plan)

@@ -65,6 +65,7 @@ class PairRows:
         """Returns the metric of a method of the suite on a subset; without a subset over all, or of the only one."""
         rows = [row for cell, found in self.cells if cell.task.label == reference.task for row in found]
         own = [row for row in rows if method is not None and self.method_name(row) == method]
+        own = [row for row in own if row.level == (reference.load or "")]
         subset = reference.subset or (ALL if len(own) > 1 else None)
         row = next((row for row in own if subset in (None, row.subset)), None)
         return None if row is None or reference.metric is None else value_of(row, reference.metric)
@@ -116,8 +117,10 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
     row, which is of both."""
     if not rows:
         return []
-    names, target, drafter = cell.row_names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
     key = measurement_key(cell.request.settings())
+    if cell.suite.is_served:
+        return [row for row in rows if measurement_key(row.request) == key]
+    names, target, drafter = cell.row_names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
     return [
         row
         for row in rows

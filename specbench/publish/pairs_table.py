@@ -55,6 +55,8 @@ def needs(rows: PairRows) -> list[str]:
     pair = rows.suite.pairs[rows.pair_name]
     if pair.is_embedded:
         return ["embedded, nothing is downloaded"]
+    if pair.servers is not None:
+        return list(filter(None, (pair.target, f"its servers in {pair.servers}")))
     names = [each for each in (pair.target, pair.drafter) if each is not None]
     methods = dict.fromkeys(chain.from_iterable(cell.methods for cell, _ in rows.cells))
     parts = dict.fromkeys(filter(None, (part_of(pair, load_method(name)) for name in methods)))
@@ -80,6 +82,8 @@ def fits(pair: PairSpec, gigabytes: float | None) -> str:
     if pair.is_embedded:
         return "yes"
     known = [size for size in sizes(pair) if size is not None]
+    if pair.servers is not None:
+        return "unknown"
     if gigabytes is None or sum(known) * BYTES_PER_PARAMETER >= gigabytes:
         return "no"
     return "yes" if known and None not in sizes(pair) else "unknown"
@@ -87,7 +91,7 @@ def fits(pair: PairSpec, gigabytes: float | None) -> str:
 
 def part_of(pair: PairSpec, method: MethodSpec) -> str | None:
     """Returns the head that is published for the pair's target, or what the drafter of a method declares to need."""
-    text = None if method.decoder is not None else method.drafter.features.needs
+    text = None if method.decoder is not None else method.drafter.needs
     if text is None:
         return None
     kind = str(method.drafter.options.get("head", method.drafter.type))

@@ -217,6 +217,7 @@ def attempt(
     from specbench.core.threads import share_machine
     from specbench.models.devices import is_out_of_memory
     from specbench.results.execute import execute
+    from specbench.served.models import serving
     from specbench.tasks.sandbox import run as permission
 
     try:
@@ -225,7 +226,8 @@ def attempt(
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
         made = make_reports or SendingReports
-        execute(job.request, console.stderr, cache, lambda _, plan: nullcontext(made(send, len(plan))))
+        with serving() if job.request.servers is not None else nullcontext(cache) as load_pair:
+            execute(job.request, console.stderr, load_pair, lambda _, plan: nullcontext(made(send, len(plan))))
         if job.fairness:
             cache.drop()  # the numbers need models of their own
             add_fairness(job)

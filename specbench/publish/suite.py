@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.core.console import PlainConsole, say
+from specbench.core.console import PlainConsole, counted, say
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
@@ -28,11 +28,13 @@ from specbench.publish.workers import (
     failure_reason,
 )
 from specbench.results.conditions import check_together
+from specbench.results.environment import check_takes
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.leaderboard_merge import add_rows
 from specbench.results.row import Row
 from specbench.running.progress import saying_what_is_kept
 from specbench.specs.run_options import RunOptions
+from specbench.specs.servers import read_servers
 
 MAX_LOSSES = 3  # workers that one cell may cost
 
@@ -68,6 +70,9 @@ def run_suite(
     rows, and for workers that differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     result = SuiteResult(leaderboard)
+    for file in dict.fromkeys(forecast.plan[number].cell.request.servers for number in missing):
+        if file is not None:
+            check_takes(leaderboard, read_servers(file).device)
     check_takes_measured(leaderboard, [planned.cell for planned in forecast.plan if planned.is_measured])
     say(console, f"{cells_in(forecast)}, {len(forecast.plan) - len(missing)} measured already")
     for planned in forecast.plan:
@@ -76,7 +81,8 @@ def run_suite(
     if missing:
         progress, machines = SuiteProgress(console, forecast, len(processes)), MachineCheck(leaderboard)
         with progress.bar, WorkerPool(processes, machines.accept, progress.tell) as pool:
-            machines.check_leaderboard()
+            if not forecast.plan[0].cell.suite.is_served:  # else the servers' machine counts, not the worker's
+                machines.check_leaderboard()
             if line := machines.sharing_warning():
                 say(console, line)
             measure(pool, progress, forecast, missing, result, console, machines.num_sharing())
@@ -151,7 +157,7 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
     without = f"; it leaves out {estimate.unknown} cells, since nothing like them is measured"
     return (
         f"estimated time: about {duration(estimate.seconds)}, at most {duration(estimate.most)} if every answer has "
-        f"the greatest length; at the speeds of {num_records} measured example{'s' if num_records > 1 else ''}"
+        f"the greatest length; at the speeds of {counted(num_records, 'measured example')}"
         f"{without if estimate.unknown else ''}"
     )
 
@@ -166,6 +172,8 @@ def measure_suite(
     console.file = sys.stderr  # this stream, although ray replaces sys.stderr
     if ray is None and num_workers is not None:
         raise ConfigError(f"--workers {num_workers}: these are workers of --ray: add --ray local, or leave it out")
+    if ray is not None and cell.suite.is_served:
+        raise ConfigError(f"--ray {ray}: workers would disturb each other at the servers: leave it out")
     settings = worker_settings(forecast, cell.options, ray is not None)
     missing = sum(not planned.is_measured for planned in forecast.plan)
     workers: AbstractContextManager[Sequence[WorkerProcess]] = nullcontext([MeasuringProcess(settings)])
@@ -181,7 +189,8 @@ def measure_suite(
 def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -> WorkerSettings:
     """Returns the settings of every worker. Raises ConfigError where cells would have different numbers of CPU threads,
     since such rows do not compare."""
-    embedded = [(planned.cell.pair.target or EMBEDDED).startswith(EMBEDDED) for planned in forecast.plan]
+    cells = [planned.cell for planned in forecast.plan if not planned.cell.suite.is_served]
+    embedded = [(cell.pair.target or EMBEDDED).startswith(EMBEDDED) for cell in cells]
     if options.threads is not None or all(embedded):
         return WorkerSettings(options.device, options.threads or 1)
     if not on_cluster and any(embedded) and choose_device(options.device).type == "cpu":

@@ -40,10 +40,11 @@ class FigureReference(Spec):
     """The measurement that a figure is of. A key of the column wins over the row, the row over the group, the group
     over the table.
 
-    `task`: its name in the suite. `metric`: of a row of results (`specbench list metrics`); `quality`, the row's main
-    score; or `fairness.…`, the path of a number of `specbench fairness`. `scale`: the figure is so many times the
-    metric (100: a percentage, 1000: milliseconds). `minus`, `change_from`: a method; the figure is the difference to
-    it, or the change from it in percent.
+    `task`: its name in the suite. `load`: of servers, such as concurrency 4; one request at a time when absent.
+    `metric`: of a row of results (`specbench list metrics`); `quality`, the row's main score; or `fairness.…`, the path
+    of a number of `specbench fairness`. `scale`: the figure is so many times the metric (100: a percentage, 1000:
+    milliseconds). `minus`, `change_from`: a method; the figure is the difference to it, or the change from it in
+    percent.
     """
 
     pair: Name | None = None
@@ -51,6 +52,7 @@ class FigureReference(Spec):
     task: Name | None = None
     subset: Text | None = None
     method: Text | None = None
+    load: Text | None = None
     metric: Text | None = None
     scale: float | None = None
     minus: Text | None = None
@@ -173,12 +175,15 @@ class TaskEntry(Spec):
 
 
 class PairSpec(Spec):
-    """A target and a drafter; without a target the embedded models.
+    """A target and a drafter, without a target the embedded models; or the file of servers that serve a target, whose
+    names are the suite's methods.
 
-    `tasks`: the tasks that it is measured on, all when absent. `methods`: methods in place of those of the
-    suite; null: none. `subsets`: by task, in place of the task's.
+    `target`: with `servers` it only tells readers which model they serve. `tasks`: the tasks that it is measured on,
+    all when absent. `methods`: methods in place of those of the suite; null: none. `subsets`: by task, in place of the
+    task's.
     """
 
+    servers: Text | None = None
     target: Text | None = None
     drafter: Text | None = None
     target_revision: Text | None = None
@@ -195,7 +200,15 @@ class PairSpec(Spec):
     @property
     def is_embedded(self) -> bool:
         """Returns whether the target is the embedded one, whose numbers are shown beside the figures of all pairs."""
-        return self.target is None or self.target == f"{EMBEDDED}target"
+        return self.servers is None and self.target in (None, f"{EMBEDDED}target")
+
+    @model_validator(mode="after")
+    def _check_served(self) -> Self:
+        of_models = ("drafter", "target_revision", "drafter_revision", "dtype", "engine")
+        for name in of_models if self.servers is not None else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(f"{name} = '{getattr(self, name)}': has no effect with servers: leave it out")
+        return self
 
 
 class Exclusion(Spec):
@@ -267,6 +280,11 @@ class SuiteSpec(Spec):
         self._check_published()
         return self
 
+    @property
+    def is_served(self) -> bool:
+        """Returns whether servers run the methods, so that their names are those of servers."""
+        return any(pair.servers is not None for pair in self.pairs.values())
+
     def methods_of(self, task: TaskEntry) -> tuple[str, ...]:
         """Returns the methods that a task is measured with, before any is replaced or excluded."""
         return task.methods or self.methods
@@ -301,6 +319,14 @@ class SuiteSpec(Spec):
             raise ConfigError("set: generation.temperature is set, and there are `temperatures`: delete one of the two")
 
     def _check_pairs(self) -> None:
+        served = [name for name, pair in self.pairs.items() if pair.servers is not None]
+        if 0 < len(served) < len(self.pairs):
+            raise ConfigError(
+                f"pairs.{served[0]}: has servers, and other pairs have none: their rows share no leaderboard, so write "
+                "a suite for each"
+            )
+        if served and (names := [task.label for task in self.tasks if task.fairness]):
+            raise ConfigError(f"tasks: '{names[0]}' has fairness, which needs models in this process: leave it out")
         tasks, methods = self.axes()["task"], {"ar", *self.axes()["method"]}
         for name, pair in self.pairs.items():
             for method in pair.methods:

@@ -72,8 +72,9 @@ def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
 
 
 def over_all(rows: Sequence[Row]) -> list[Row]:
-    """Returns for every task and method the row over all its subsets, or the only one."""
-    return list({(row.task, row.method): row for row in sorted(rows, key=lambda row: row.subset == ALL)}.values())
+    """Returns for every task, method and level of load the row over all its subsets, or the only one."""
+    ordered = sorted(rows, key=lambda row: row.subset == ALL)
+    return list({(row.task, row.method, row.level): row for row in ordered}.values())
 
 
 def _metric_cells(row: Row, metric: str) -> list[str]:

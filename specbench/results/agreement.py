@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from specbench.results.units import counted
+from specbench.core.console import counted
 from specbench.results.verdict import first_difference
 from specbench.running.records import EMITTED, Generation, Record
 

@@ -46,7 +46,7 @@ SMALL_SAMPLE = 30  # captions warn of intervals of fewer prompts
 class FilePart(BaseModel):
     """Base of what a file of results holds: it is not changed, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Metric(FilePart):

@@ -128,9 +128,9 @@ def _cells(row: Row, plain: float | None) -> list[str]:
 
 def _caption(rows: Sequence[Row]) -> list[str]:
     parts = [
-        "tokenizer: retokenization and stop strings; other: Python and caches",
-        "draft cost c: the median draft pass in median target passes",
-        "verification cost v: the mean verifying pass in mean passes of ar",
+        "tokenizer: retokenization and the search for stop strings; other: Python code and caches",
+        "draft cost c: the median draft pass, in median target passes",
+        "verification cost v: the mean verifying pass, in mean passes of AR",
     ]
     plain = token_pass(rows)
     warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.row import ALL, Evidence, Row
-from specbench.results.units import counted, names_by_text, pair, unit_of
+from specbench.results.units import names_by_text, pair, unit_of
 from specbench.running.records import Record
 from specbench.tasks.judge import JUDGED
 
@@ -127,8 +128,9 @@ def caption(rows: Sequence[Row]) -> list[str]:
 
 def rests_on_few(row: Row) -> bool:
     """Returns whether the speed-up has fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
-    absent. The speed-up of the baseline over itself is exact."""
-    return row.value("speedup") is not None and num_timed(row) < SMALL_SAMPLE and not is_baseline(row)
+    absent. The speed-up of the baseline over itself is exact, and that of a load rests on windows."""
+    has_speedup = row.value("speedup") is not None and not is_baseline(row)
+    return has_speedup and num_timed(row) < SMALL_SAMPLE and not row.level
 
 
 def no_forecast(row: Row) -> str | None:
@@ -274,13 +276,14 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if any(unidentified):
         lines.append(f"language of the answers: {_with_subsets(parts, unidentified)}")
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        lines += _nonzero(rows, name, meaning, "{:.0f} answers")
-    return [*lines, *_nonzero(rows, "share_truncated", "prompts shortened in the middle to fit the context", "{:.0%}")]
+        lines += _nonzero(rows, name, meaning, lambda value: counted(round(value), "answer"))
+    shortened = "prompts shortened in the middle to fit the context"
+    return [*lines, *_nonzero(rows, "share_truncated", shortened, "{:.0%}".format)]
 
 
-def _nonzero(rows: Sequence[Row], name: str, meaning: str, form: str) -> list[str]:
+def _nonzero(rows: Sequence[Row], name: str, meaning: str, form: Callable[[float], str]) -> list[str]:
     """Returns a line with the values of a metric that are not 0."""
-    texts = [form.format(value) if (value := row.value(name)) else None for row in rows]
+    texts = [form(value) if (value := row.value(name)) else None for row in rows]
     return [f"{meaning}: {_with_subsets(rows, texts)}"] if any(texts) else []
 
 

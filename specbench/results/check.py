@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.core.records import record_key
@@ -47,7 +48,7 @@ from specbench.results.paired import RowWithRecords, joined_pairs, pair_up, unpa
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import marked_warnings
-from specbench.results.units import counted, names_by_text
+from specbench.results.units import names_by_text
 from specbench.results.verdict import TokenDifference
 from specbench.running.records import records_of
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.agreement import Agreement, agreement_lines, agreement_of
@@ -16,7 +17,7 @@ from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import marked, warning_lines
-from specbench.results.units import NULL, counted, interval, number, unit_of
+from specbench.results.units import NULL, interval, number, unit_of
 
 OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
 
@@ -44,8 +45,10 @@ class ComparedSubset:
 
     @property
     def methods(self) -> str:
-        """ "sd", or "sd → ngram" where the sides have different methods."""
-        return " → ".join(dict.fromkeys((self.first.method_name, self.second.method_name)))
+        """ "sd", or "sd → ngram" where the sides have different methods, and the level of load."""
+        names = " → ".join(dict.fromkeys((self.first.method_name, self.second.method_name)))
+        levels = " → ".join(dict.fromkeys((self.first.level, self.second.level)))
+        return f"{names} · {levels}" if levels else names
 
     def change(self, metric: str) -> MetricChange | None:
         return next((each for each in self.changes if each.metric == metric), None)
@@ -72,6 +75,7 @@ class Comparison:
             "compared": [
                 {
                     "task": each.task, "subset": each.subset, "n": [each.first.n, each.second.n],
+                    **({"loads": [each.first.level, each.second.level]} if each.first.level else {}),
                     "methods": [each.first.method_name, each.second.method_name],
                     "paired_prompts": each.num_paired,
                     **({"agreement": vars(each.agreement)} if each.agreement else {}),
@@ -113,11 +117,14 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
 
 def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tuple[Row, Row]]:
     """Returns the rows of both sides with the same task and subset; where a side has several methods also with the
-    same method. Raises ConfigError where there are none."""
+    same method, and where it has several levels of load with the same level. Raises ConfigError where there are none.
+    """
     several = max(len(first.methods), len(second.methods)) > 1
+    has_levels = any(len({row.level for row in side.rows}) > 1 for side in (first, second))
 
     def place(row: Row) -> tuple[str, ...]:
-        return (row.task_name, row.subset, *([row.method_name] if several else []))
+        own = (row.task_name, row.subset, *([row.method_name] if several else []))
+        return (*own, row.level) if has_levels and row.level else own
 
     others = {place(row): row for row in second.rows}
     found = [(row, others[place(row)]) for row in first.rows if place(row) in others]
@@ -193,8 +200,8 @@ HINDERED = "conditions differ, so changes below may come from them"
 def tables(comparison: Comparison) -> list[Table]:
     """Returns a table of the configuration, a table of metrics for every task and method, and a table of the subsets of
     every method that has several."""
-    num_rows = Counter((each.task, each.first.method) for each in comparison.compared)
-    wholes = [each for each in comparison.compared if each.subset == ALL or num_rows[each.task, each.first.method] == 1]
+    num_rows = Counter((each.task, each.methods) for each in comparison.compared)
+    wholes = [each for each in comparison.compared if each.subset == ALL or num_rows[each.task, each.methods] == 1]
     parts: dict[str, list[ComparedSubset]] = {}
     for each in comparison.compared:
         if each not in wholes:

@@ -51,8 +51,8 @@ def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
             if name not in known:
                 raise ConfigError(f"--subset {name}: no row has it: {nearest(name, known)}")
         return [row for row in rows if row.subset in subsets]
-    whole = {(row.task, row.target) for row in rows if row.subset == "all"}
-    return [row for row in rows if row.subset == "all" or (row.task, row.target) not in whole]
+    whole = {(row.task, row.target, row.level) for row in rows if row.subset == "all"}
+    return [row for row in rows if row.subset == "all" or (row.task, row.target, row.level) not in whole]
 
 
 NUMBER = re.compile(r"(?:rows\.)?(\d+)")
@@ -110,8 +110,8 @@ def read_candidate(text: str) -> ComparisonInput:
 
 
 def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
-    """Returns the rows of a method and of the baseline. Raises ConfigError where a run's folder has other records than
-    its rows say."""
+    """Returns the rows of a method and of the baseline, without those of several requests at once. Raises ConfigError
+    where a run's folder has other records than its rows say."""
     for row in found.run.rows_of(BASELINE) if found.run is not None else ():
         records = records_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
         num_found = len({record["example"] for record in records})
@@ -120,6 +120,7 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
                 f"{found.text}: {row.task_name}/{row.subset} has a row of n = {row.n} and records of {num_found}: "
                 "repeat its command, which measures what is missing"
             )
+    found = found.with_rows([row for row in found.rows if not row.level])
     return found if method is None else found.of_methods(method, BASELINE)
 
 
@@ -153,9 +154,9 @@ def _numbered(found: ComparisonInput, number: int) -> Row:
 
 def _check_one_each(found: ComparisonInput) -> None:
     """Raises ConfigError where a method has several rows of a task and subset."""
-    seen: dict[tuple[str, str, str], Row] = {}
+    seen: dict[tuple[str, ...], Row] = {}
     for row in found.rows:
-        if seen.setdefault((row.task_name, row.subset, row.method_name), row) is not row:
+        if seen.setdefault((*row.names, row.level), row) is not row:
             raise ConfigError(
                 f"{found.text}: has several rows of {row.place}, measured under other conditions: choose with --filter "
                 "KEY=VALUE, or name one row as FILE:NUMBER (`specbench leaderboard show` prints the numbers)"

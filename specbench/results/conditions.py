@@ -79,7 +79,11 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
     if field == "shots":  # how many there are is part of the task
         return [("shots.digest", value.digest)]
     if field == "served":  # how acceptance was told is no condition, and the engine is one of its own
-        return [(f"served.{name}", getattr(value, name)) for name in ("concurrency", "memory", "caches") if value]
+        if value is None:
+            return []
+        load, up = value.load or "one request at a time", "one at a time" if value.turns else "all at once"
+        own = {"load": f"{load}", "memory": value.memory, "caches": value.caches, "servers up": up}
+        return [(f"served.{name}", each) for name, each in own.items()]
     if field == "intervals":
         return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
     return [(field, value)]

@@ -19,6 +19,7 @@ from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live_table import LiveTable
+from specbench.results.load import load_groups, load_rows, read_windows
 from specbench.results.loggers import Loggers, logged, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
@@ -26,8 +27,8 @@ from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Tie
 from specbench.results.verdict import declaration, different
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
-from specbench.running.calibration import without_calibration
-from specbench.running.checked import all_methods, print_request_notes, run_spec, runs_programs
+from specbench.running.calibration import Loaded, without_calibration
+from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
 from specbench.running.compose import misfits, sampling_of
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
@@ -127,7 +128,7 @@ class RunOutcome:
         """Yields the tables: those of the rows, then the comparison, the draft trees and the breakdown of each task,
         an overview of several tasks, and the loads of servers."""
         from specbench.results.breakdown import breakdown_table
-        from specbench.results.load import load_rows, load_tables, read_windows
+        from specbench.results.load import load_tables
         from specbench.results.served import served_table
         from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
 
@@ -141,19 +142,21 @@ class RunOutcome:
             yield breakdown_table(group) if group[0].served is None else served_table(group)
         if len(groups) > 1:
             yield overview_table(groups)
-        yield from load_tables(load_rows(read_windows(self.records.parent)))
+        yield from load_tables(self.rows)
 
     def by_method(self) -> list[list[Row]]:
-        """Returns the rows of each task and method; AR's only where it is the only method."""
-        pairs = dict.fromkeys((row.task, row.method) for row in self.rows)
+        """Returns the rows of each task and method; AR's only where it is the only method. Rows of a load have tables
+        of their own."""
+        rows = [row for row in self.rows if not row.level]
+        pairs = dict.fromkeys((row.task, row.method) for row in rows)
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
-        return [[row for row in self.rows if (row.task, row.method) == pair] for pair in shown]
+        return [[row for row in rows if (row.task, row.method) == pair] for pair in shown]
 
     def by_task(self) -> list[list[Row]]:
         """Returns the rows of each task over all its subsets (or of its only one), a row per method."""
         groups = []
         for task in dict.fromkeys(row.task for row in self.rows):
-            rows = [row for row in self.rows if row.task == task]
+            rows = [row for row in self.rows if row.task == task and not row.level]
             subset = rows[-1].subset  # `all` comes last
             groups.append([row for row in rows if row.subset == subset])
         return groups
@@ -164,12 +167,17 @@ def execute(
     console: Console,
     load_pair: Callable[[RunSpec], Models] | None = None,
     make_progress: MakeProgress = LiveTable,
+    *,
+    has_default_limit: bool = False,
 ) -> RunOutcome:
-    """Measures the blocks without a record, and write the rows. Progress goes to `console`. `load_pair`: returns the
-    models, some of which may be loaded already."""
-    expanded, reasons = all_methods(request)
-    spec = run_spec(expanded)
-    print_request_notes(expanded, spec, console)
+    """Measures the blocks without a record, and writes the rows. Progress goes to `console`. `load_pair`: returns the
+    models, some of which may be loaded already. `has_default_limit`: a request without a limit gets the default one."""
+    takes_all = ALL in request.methods
+    request, reasons = all_methods(request)
+    spec = run_spec(request)
+    if has_default_limit:
+        request, spec = with_default_limit(request, spec)
+    print_request_notes(request, spec, console)
     embedded = spec.target.startswith(EMBEDDED)
     loggers = Loggers(make_loggers(request.loggers), console)
     set_threads(request.options.threads, embedded)
@@ -182,12 +190,8 @@ def execute(
         check_takes(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
-    if expanded is not request:
-        samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
-        reasons |= misfits(spec.methods, models, samplings)
-        spec = spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in reasons)})
-        if reasons:
-            say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
+    if takes_all:
+        spec = fitting(spec, models, loaded, reasons, console)
     cells = make_cells(spec, models, loaded)
     conditions = environment(**models.environment())
     identity = run_identity(spec, cells, models, conditions)
@@ -204,7 +208,6 @@ def execute(
             request.settings(),
         )  # fmt: skip
         loggers.rows(rows)
-        models.measure_load(spec, cells, folder, console)
     finally:
         loggers.finish()
     if reason := why_unscored(records):
@@ -215,8 +218,18 @@ def execute(
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
-        draw(outcome.by_method(), request.plot)
+        draw(outcome.by_method(), request.plot, load_groups(outcome.rows))
     return outcome
+
+
+def fitting(spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str, str], console: Console) -> RunSpec:
+    """Returns the spec of `--method all` with the methods that fit the models and the data, and prints why others are
+    left out. `reasons`: why methods are left out already, by name."""
+    samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
+    reasons = {**reasons, **misfits(spec.methods, models, samplings)}
+    if reasons:
+        say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
+    return spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in reasons)})
 
 
 def measure_into(
@@ -230,34 +243,37 @@ def measure_into(
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in blocks(cells, spec.repeats)):
             judging.check()
-        measured = measure(spec, cells, folder, done, console, make_progress)
+        measured = measure(spec, cells, models, folder, done, console, make_progress)
         write_specs(folder.path, spec)
         measurement = measurement_of(spec, cells, models, measured, command, settings)
         add_measurement(folder.path, measurement)
 
-        def rows_of(records: Sequence[Record], judge: str | None) -> list[Row]:
+        def save(records: Sequence[Record], judge: str | None) -> list[Row]:
             known = {record_key(record): record for record in records}
-            return MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
+            rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
+            rows += load_rows(rows, read_windows(folder.path))
+            write(folder.leaderboard, rows)
+            return rows
 
         records, judge = measured, None
         if (folder.path / JUDGEMENTS_FILE).exists():
             from specbench.tasks.judge.judgements import with_recorded
 
             records, judge = with_recorded(measured, cells, folder.path, console)
-        rows = rows_of(records, judge)
-        write(folder.leaderboard, rows)  # whatever becomes of a judge that is asked now
+        rows = save(records, judge)  # whatever becomes of a load that is measured now, or of a judge that is asked
+        if models.measure_load(spec, cells, folder, console):
+            rows = save(records, judge)
         if judging is not None and judging.is_dry_run:
             judging.show(measured, cells)
         elif judging is not None:
             records = judging.judge(measured, cells, folder.path, console)
-            rows = rows_of(records, judging.settings.signature)
-            write(folder.leaderboard, rows)
+            rows = save(records, judging.settings.signature)
     return records, rows
 
 
 def measure(
-    spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
-    make_progress: MakeProgress = LiveTable,
+    spec: RunSpec, cells: Sequence[Cell], models: Models, folder: RunFolder, done: dict[Key, Record],
+    console: Console, make_progress: MakeProgress = LiveTable,
 ) -> list[Record]:  # fmt: skip
     """Returns the records of the plan; those without a record are measured now."""
     plan = list(blocks(cells, spec.repeats))
@@ -266,6 +282,8 @@ def measure(
     if spec.limit is not None and num_examples < num_rows:
         say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
+    with saying_what_is_kept(console, folder.path):
+        models.measure_in_turns(spec, plan, folder, done, console)
     with make_progress(console, plan) as progress, saying_what_is_kept(console, folder.path):
         return runner.run(
             spec, plan, folder, done,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import check_output, write_bytes
+from specbench.core.files import check_output, write_output
 from specbench.results.row import Row
 
 FORMATS = (".csv", ".parquet")
@@ -40,15 +40,11 @@ def export(rows: Sequence[Row], to: Path) -> None:
     cannot be written."""
     if to.suffix not in FORMATS:
         raise ConfigError(
-            f"--to {to}: the format is that of the suffix: name a file that ends in {' or '.join(FORMATS)}"
+            f"--output {to}: the format is that of the suffix: name a file that ends in {' or '.join(FORMATS)}"
         )
-    check_output("--to", to)
+    check_output("--output", to)
     flat = columns(rows)
-    content = parquet_bytes(flat) if to.suffix == ".parquet" else csv_text(flat).encode()
-    try:
-        write_bytes(to, content)
-    except OSError as error:
-        raise ConfigError(f"--to {to}: cannot be written ({error.strerror or error}): name another file") from error
+    write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else csv_text(flat))
 
 
 def csv_text(flat: Sequence[dict[str, Any]]) -> str:

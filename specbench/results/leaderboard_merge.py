@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import Sourced, check_together
 from specbench.results.leaderboard import ROWS, edited, load, merged
 from specbench.results.row import Row
 from specbench.results.runs import finished_run, place_of
-from specbench.results.units import counted, number
+from specbench.results.units import number
 from specbench.results.validation import OF_AUDITS
 from specbench.tasks.judge import JUDGED
 

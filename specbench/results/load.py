@@ -1,51 +1,32 @@
 """Windows of several requests at once → throughput, latencies and speed-ups by level of load."""
 
-import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specbench.core.files import write_atomically
+from specbench.core.console import counted
+from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
-from specbench.results.bootstrap import FilePart, Metric, Prompts
-from specbench.results.served import is_beyond_control
-from specbench.results.units import NULL, counted, interval, number, speed
+from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.row import ALL, Row, RowLoad, RowWarning
+from specbench.results.served import served_verdict
+from specbench.results.tables import speedup_cell, warning_lines
+from specbench.results.units import NULL, number, speed
 from specbench.running.records import RecordFile
 
-LOAD_RECORDS, LOAD_ROWS = "load.jsonl", "load.json"  # files of a run's folder
+LOAD_RECORDS = "load.jsonl"  # in a run's folder
 BASELINE = "ar"
+# warnings that hold at any load
+OF_SERVERS = ("baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ")
 Answer = Mapping[str, Any]
-
-
-class LoadRow(FilePart):
-    """One server at one level of load. `level`: requests in flight, or per second. `num_different`: greedy answers that
-    are not those of `ar` in the same window. `num_controls`: answers for which `ar` was asked again at this level, of
-    which it changed `num_changed`. `metrics`: seconds, tokens/s and ratios; intervals resample windows."""
-
-    task: str
-    subset: str
-    method: str
-    kind: str
-    level: float
-    num_windows: int
-    num_answers: int
-    num_different: int
-    num_controls: int
-    num_changed: int
-    metrics: dict[str, Metric]
-
-    def metric(self, name: str) -> Metric:
-        """Returns a metric; without a value where the row has none of this name."""
-        return self.metrics.get(name, Metric())
-
-    def value(self, name: str) -> float | None:
-        """Returns the value of a metric; None where the row has none."""
-        return self.metric(name).value
+Window = Mapping[str, Any]
 
 
 def read_windows(folder: Path) -> list[dict[str, Any]]:
@@ -75,31 +56,70 @@ class Span:
         return sum(num for time, num in times if self.begin < time <= self.end)
 
 
-def load_rows(windows: Sequence[Mapping[str, Any]]) -> list[LoadRow]:
-    """Returns a row for each task, subset, level and server."""
-    places = dict.fromkeys((w["task"], w["subset"], w["kind"], w["level"], w["requests"]) for w in windows)
-    rows = []
-    for task, subset, kind, level, requests in places:
-        place = (task, subset, kind, level, requests)
-        own = [w for w in windows if (w["task"], w["subset"], w["kind"], w["level"], w["requests"]) == place]
-        again = [answer["same_again"] for w in own for answer in w["methods"][BASELINE] if "same_again" in answer]
-        rows += [
-            LoadRow(
-                task=task, subset=subset, method=method, kind=kind, level=level, num_windows=len(own),
-                num_answers=sum(len(window["methods"][method]) for window in own),
-                num_different=sum(
-                    first["token_ids"] != second["token_ids"] for window in own
-                    for first, second in zip(window["methods"][BASELINE], window["methods"][method], strict=True)
-                ) if again else 0,
-                num_controls=len(again), num_changed=again.count(False),
-                metrics=metrics_of(
-                    [window["methods"][method] for window in own], [window["methods"][BASELINE] for window in own],
-                    int(level) if kind == "concurrency" else None,
-                ),
-            )
-            for method in own[0]["methods"]
-        ]  # fmt: skip
-    return rows
+def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
+    """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: those of the same
+    run, of one request at a time."""
+    loads = dict.fromkeys((w["task"], w["kind"], w["level"], w["requests"]) for w in windows)
+    subsets = {(w["task"], w["subset"]) for w in windows} | {(w["task"], ALL) for w in windows}
+    found = []
+    for task, kind, level, requests in loads:
+        load = RowLoad(kind=kind, level=level, windows=1, requests=requests)
+        own = [row for row in rows if row.task_name == task and (task, row.subset) in subsets and not row.level]
+        found += [load_row(row, windows, load) for row in own]
+    return found
+
+
+def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
+    """Returns the row of a server at a level; its `windows` are those that there are. `row`: of the same server, task
+    and subset, of one request at a time. Raises ConfigError if there are no such windows."""
+    place = (row.task_name, load.kind, load.level, load.requests)
+    own = [
+        w for w in windows
+        if (w["task"], w["kind"], w["level"], w["requests"]) == place and row.subset in (ALL, w["subset"])
+    ]  # fmt: skip
+    if not own or row.served is None or row.method_name not in own[0]["methods"]:
+        raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
+    answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
+    verdict, warnings = _equality(row, own)
+    examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
+    subsets = Counter(subset for subset, _ in sorted(examples))
+    load = load.model_copy(update={"windows": len(own)})
+    return row.model_copy(
+        update={
+            "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
+            "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
+            "created": datetime.fromtimestamp(own[-1]["measured_at"], UTC).isoformat(timespec="seconds"),
+            "accepted_tokens_per_step": None, "warm_up": None, "verdict": verdict, "warnings": warnings,
+            "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
+        }
+    )  # fmt: skip
+
+
+def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
+    """Returns the verdict on greedy answers, and the warnings: those of the servers, and that answers differ. The
+    control is `ar` itself: its answers to a prompt that several windows repeat."""
+    warnings = [each for each in row.warnings if each.code in OF_SERVERS]
+    if row.sampling.temperature or row.method_name == BASELINE:
+        return row.verdict if row.method_name == BASELINE else "not audited", tuple(warnings)
+    first: dict[tuple[str, int], list[int]] = {}
+    same, again = list[bool](), list[bool]()
+    for window in windows:
+        plain = window["methods"][BASELINE]
+        for mine, other in zip(window["methods"][row.method_name], plain, strict=True):
+            same.append(mine["token_ids"] == other["token_ids"])
+        for answer in plain:
+            place = window["subset"], answer["example"]
+            if place in first:
+                again.append(first[place] == answer["token_ids"])
+            first.setdefault(place, answer["token_ids"])
+    if all(same):
+        return "greedy equal", tuple(warnings)
+    text = (
+        f"{same.count(False)} of {counted(len(same), 'answer')} are not those of ar, which changed "
+        f"{again.count(False)} of {counted(len(again), 'answer')} to the same prompt at this load"
+    )
+    warnings.append(RowWarning(code="answers_differ", text=text))
+    return served_verdict(again, len(same), same.count(False)), tuple(warnings)
 
 
 def metrics_of(
@@ -158,10 +178,10 @@ def _latencies(windows: Sequence[Sequence[Answer]]) -> dict[str, Metric]:
     }  # fmt: skip
 
 
-def break_even(rows: Sequence[LoadRow]) -> float | None:
+def break_even(rows: Sequence[Row]) -> float | None:
     """Returns the lowest level at which a method's throughput is no longer above AR's, by interpolation over the
     logarithm of the level; None if it is on one side of 1 at every level."""
-    points = sorted((row.level, value) for row in rows if (value := row.metric("speedup").value) is not None)
+    points = sorted((load_of(row).level, value) for row in rows if (value := row.value("speedup")) is not None)
     for (low, above), (high, below) in pairwise(points):
         if above > 1 >= below:
             share = (above - 1) / (above - below)
@@ -169,26 +189,34 @@ def break_even(rows: Sequence[LoadRow]) -> float | None:
     return None
 
 
-def write_rows(folder: Path) -> None:
-    """Writes the rows of a run's windows beside these."""
-    rows = [row.model_dump(mode="json") for row in load_rows(read_windows(folder))]
-    write_atomically(folder / LOAD_ROWS, json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
-
-
-def load_tables(rows: Sequence[LoadRow]) -> list[Table]:
+def load_tables(rows: Sequence[Row]) -> list[Table]:
     """Returns a table for each task, subset and kind of load."""
-    places = dict.fromkeys((row.task, row.subset, row.kind) for row in rows)
-    return [_table([row for row in rows if (row.task, row.subset, row.kind) == place]) for place in places]
+    return [_table(group) for group in load_groups(rows)]
 
 
-def _table(rows: Sequence[LoadRow]) -> Table:
+def load_groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns the rows of several requests at once by task, subset and kind of load, the lowest level first."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.level:
+            groups.setdefault((row.task_name, row.subset, load_of(row).kind), []).append(row)
+    return [sorted(group, key=lambda row: load_of(row).level) for group in groups.values()]
+
+
+def load_of(row: Row) -> RowLoad:
+    """Returns the load of a row that has one."""
+    assert row.served is not None and row.served.load is not None
+    return row.served.load
+
+
+def _table(rows: Sequence[Row]) -> Table:
     lines: list[Sequence[str]] = []
     for row in rows:
-        if row.method == BASELINE and lines:
+        if row.method_name == BASELINE and lines:
             lines.append(RULE)
         lines.append(_cells(row))
-    first = rows[0]
-    unit = "in flight" if first.kind == "concurrency" else "per s"
+    first, load = rows[0], load_of(rows[0])
+    unit = "in flight" if load.kind == "concurrency" else "per s"
     columns = (
         *numbers(f"requests\n{unit}"), *words("server", folds=False),
         *numbers(
@@ -197,25 +225,26 @@ def _table(rows: Sequence[LoadRow]) -> Table:
         ),
     )  # fmt: skip
     caption = [
-        f"{counted(first.num_windows, 'window')} of each server at each level, by turns; intervals resample windows",
+        f"{counted(load.windows, 'window')} of each server at each level, by turns; intervals resample windows",
         "tok/s in all: while the load is whole, without ramp-up and drain; latencies: of all answers",
         "per user, speed-up = τ ÷ (pass ÷ AR's): what speculation gains ÷ what its passes cost at this load",
-        *filter(None, (_break_even_line([row for row in rows if row.method == name]) for name in _methods(rows))),
-        *filter(None, (_control_line(rows), *map(_difference_line, rows))),
+        *filter(None, (_break_even_line(own) for own in by_method(rows)[1:])),
+        *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
     ]
-    return Table(f"{first.task} · {first.subset} · load by {first.kind}", columns, lines, caption)
+    return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption)
 
 
-def _methods(rows: Sequence[LoadRow]) -> list[str]:
-    return [name for name in dict.fromkeys(row.method for row in rows) if name != BASELINE]
+def by_method(rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns the rows of each server, the baseline's first."""
+    names = sorted(dict.fromkeys(row.method_name for row in rows), key=lambda name: name != BASELINE)
+    return [[row for row in rows if row.method_name == name] for name in names]
 
 
-def _cells(row: LoadRow) -> list[str]:
-    is_baseline = row.method == BASELINE
-    speedup = row.metric("speedup")
+def _cells(row: Row) -> list[str]:
+    is_baseline = row.method_name == BASELINE
     return [
-        f"{row.level:g}", row.method, speed(row.metric("tokens_per_second")),
-        NULL if is_baseline else f"{number(speedup, 2)} {interval(speedup)}".rstrip(),
+        f"{load_of(row).level:g}", row.method_name, speed(row.metric("tokens_per_second")),
+        NULL if is_baseline else speedup_cell(row),
         speed(row.metric("tokens_per_second_user")),
         *(NULL if is_baseline else number(row.metric(name), 2) for name in ("mean_acceptance_length", "pass_ratio")),
         *(number(row.metric(f"ttft_{kind}"), 0, 1000) for kind in ("seconds", "p99_seconds")),
@@ -223,29 +252,11 @@ def _cells(row: LoadRow) -> list[str]:
     ]  # fmt: skip
 
 
-def _break_even_line(rows: Sequence[LoadRow]) -> str:
+def _break_even_line(rows: Sequence[Row]) -> str:
     if len(rows) < 2:
         return ""
-    level, values = break_even(rows), [row.metric("speedup").value or 0.0 for row in rows]
+    level, values = break_even(rows), [row.value("speedup") or 0.0 for row in rows]
     if level is not None:
-        return f"{rows[0].method}: as fast as ar at {level:.1f} (interpolated)"
+        return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"
     where = "faster than" if min(values) > 1 else "not faster than" if max(values) <= 1 else "not steadily above"
-    return f"{rows[0].method}: {where} ar at every measured level"
-
-
-def _control_line(rows: Sequence[LoadRow]) -> str:
-    """Returns how many answers `ar` changed at each level; empty for answers that are drawn."""
-    found = [
-        f"{row.num_changed} of {row.num_controls} at {row.level:g}"
-        for row in rows if row.method == BASELINE and row.num_controls
-    ]  # fmt: skip
-    return f"control: answers that ar changed when asked again at the same load: {', '.join(found)}" if found else ""
-
-
-def _difference_line(row: LoadRow) -> str:
-    if not row.num_different:
-        return ""
-    is_beyond = is_beyond_control(row.num_different, row.num_answers, row.num_changed, row.num_controls)
-    beyond = ", more often than it changed its own" if is_beyond else ""
-    answers = counted(row.num_answers, "answer")
-    return f"{row.method} at {row.level:g}: {row.num_different} of {answers} are not those of ar{beyond}"
+    return f"{rows[0].method_name}: {where} ar at every measured level"

@@ -123,7 +123,7 @@ class Loggers:
     def rows(self, rows: Sequence[Row]) -> None:
         """Logs the metrics of the rows, under `rows/`."""
         values = {
-            f"rows/{row.task_name}/{row.subset}/{row.method_name}/{name.replace('@', '_at_')}": metric.value
+            "/".join(filter(None, ("rows", *row.names, row.level, name.replace("@", "_at_")))): metric.value
             for row in rows for name, metric in row.metrics.items() if metric.value is not None
         }  # fmt: skip
         self._each(lambda logger: logger.log(values, self._step + 1))

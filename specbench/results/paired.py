@@ -134,8 +134,9 @@ class RowWithRecords:
         return [with_own_passes(record["methods"][name], decodes_with) for record in records]
 
 
-NO_FORM, NO_RECORDS, OTHER_PROMPTS = (
-    "this metric has no paired form", "records are not at hand", "records are of other prompts"
+NO_FORM, NO_RECORDS, OTHER_PROMPTS, OF_LOAD = (
+    "this metric has no paired form", "records are not at hand", "records are of other prompts",
+    "rows of several requests at once rest on windows",
 )  # fmt: skip
 
 
@@ -161,6 +162,8 @@ class Pairs:
         """Returns why a metric cannot be compared prompt by prompt; None where it can."""
         if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
             return NO_FORM
+        if self.first.row.level or self.second.row.level:
+            return OF_LOAD
         if not (self.first.records and self.second.records):
             return NO_RECORDS
         return None if self.records[0] else OTHER_PROMPTS

@@ -1,13 +1,18 @@
-"""Pictures: panels in a grid, written into a file; and rows as a picture of speed-up and acceptance by subset."""
+"""Pictures: panels in a grid, written into a file; and rows as a picture of speed-up and acceptance by subset, and of
+throughput by load."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.results.bootstrap import Metric
+from specbench.results.load import break_even, by_method, load_of
 from specbench.results.row import Row
 
 Panel = Callable[[Any], None]  # draws into the axes of a picture
@@ -20,15 +25,17 @@ def check_plot(path: Path) -> None:
         raise ConfigError(f"--plot {path}: no kind of picture: end the name in one of .{', .'.join(sorted(kinds))}")
 
 
-def draw(groups: Sequence[Sequence[Row]], path: Path) -> None:
+def draw(groups: Sequence[Sequence[Row]], path: Path, loads: Sequence[Sequence[Row]] = ()) -> None:
     """Writes the picture of rows into a file."""
-    _write(picture_of(groups), path, "; the rows are kept")
+    _write(picture_of(groups, loads), path, "; the rows are kept")
 
 
-def picture_of(groups: Sequence[Sequence[Row]]) -> Any:
-    """Returns a figure of matplotlib; every group holds the rows of one task and one method, a row per subset."""
-    panels = [[partial(_draw_panel, rows=rows)] for rows in groups]
-    return _picture(panels, (9, 3.2 * len(groups)), "")
+def picture_of(groups: Sequence[Sequence[Row]], loads: Sequence[Sequence[Row]] = ()) -> Any:
+    """Returns a figure of matplotlib. `groups`: each has the rows of one task and one method, a row per subset.
+    `loads`: each has the rows of one task, subset and kind of load, a row per level and server."""
+    panels: list[list[Panel]] = [[partial(_draw_panel, rows=rows)] for rows in groups]
+    panels += [[partial(_draw_loads, rows=rows)] for rows in loads]
+    return _picture(panels, (9, 3.2 * len(groups) + 5 * len(loads)), "")
 
 
 def save_picture(
@@ -88,6 +95,32 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
         right.set_ylim(0, 1)
         right.set_ylabel("acceptance rate α")
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
+
+
+def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
+    """Draws tokens/s in all against tokens/s per user: a curve for each server, whose points are levels of load. A
+    cross marks the level at which a method is as fast as the baseline."""
+    for own in by_method(rows):
+        points = [(row.value("tokens_per_second_user"), row.value("tokens_per_second"), row) for row in own]
+        places = [(user, whole, load_of(row).level) for user, whole, row in points if user and whole]
+        if not places:
+            continue
+        (line,) = panel.plot(*zip(*[place[:2] for place in places], strict=True), "o-", label=own[0].method_name)
+        for user, whole, level in places:
+            panel.annotate(f"{level:g}", (user, whole), xytext=(5, 4), textcoords="offset points", fontsize=8)
+        if even := break_even(own):
+            ends = [[math.log(value) for value in column] for column in zip(*places, strict=True)]
+            user, whole = (math.exp(np.interp(math.log(even), ends[2], column)) for column in ends[:2])
+            label = f"{own[0].method_name}: as fast as ar at {even:.1f}"
+            panel.plot([user], [whole], "x", color=line.get_color(), markersize=11, markeredgewidth=2, label=label)
+    first, load = rows[0], load_of(rows[0])
+    unit = "requests in flight" if load.kind == "concurrency" else "requests per second"
+    panel.set_title(f"{first.task_name} · {first.subset} · {unit} beside the points", loc="left")
+    panel.set_xlabel("tokens/s per user")
+    panel.set_ylabel("tokens/s in all")
+    panel.set_xlim(left=0)
+    panel.set_ylim(bottom=0)
+    panel.legend(frameon=False)
 
 
 def new_figure(**options: Any) -> Any:

@@ -16,6 +16,7 @@ from specbench.results.captions import (
     FEW,
     computed_on,
     heading,
+    is_baseline,
     model_name,
     prescribed,
     rests_on_few,
@@ -194,7 +195,8 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     place = PLACES.get(metric, QUALITY + (extra is not None))
     best = (0, place) if separable else None
-    return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best)
+    title = " · ".join(filter(None, (short(rows[0].task), rows[0].subset, rows[0].level)))
+    return Table(title, columns, cells, caption, best)
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
@@ -226,7 +228,8 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
-    own = f"the rows are of {num_baselines} runs: tok/s ar is that of the row's own run, and its speed-up is over it"
+    own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are those of its own run"
+    own += "; ar is that of the newest run" * any(map(is_baseline, rows))
     few = [each.row for each in order if rests_on_few(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
@@ -249,19 +252,19 @@ def unranked(rows: Sequence[Row]) -> list[str]:
 
 
 def _ranking_line(order: Sequence[Ranked], metric: str) -> str:
-    what = "ratio holds 1" if KINDS.get(metric) == "ratio" else "difference holds 0"
+    what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
     text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) < 2:
         return text
     num_valued = sum(each.best is not None for each in order)
     if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
-        return f"{text}; it has no intervals here, so nothing is separable"
+        return f"{text}; it has no intervals here, so no row can be told from another"
     if any(each.best != each.worst for each in order):
-        text += f"; a rank like 2–3 is not separable from its neighbours: the interval of their {what}"
+        text += f"; rows with ranks like 2–3 cannot be told from their neighbours: the interval of the {what}"
         text += ", or there is none" if any(each.unknown for each in order) else ""
     text += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        text += f"; not all are paired ({', '.join(reasons)}): such rows are separable less often"
+        text += f"; not all are paired ({', '.join(reasons)}): such rows can be told apart less often"
     return text
 
 
@@ -275,11 +278,14 @@ def show(
     """
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
-    places: dict[tuple[str, str], tuple[Row, Path, str]] = {}  # of each row, once: its file and its name
+    # Of each row, once: its file and its name; of equal baselines of several runs the newest.
+    places: dict[tuple[str, str], tuple[Row, Path, str]] = {}
     for position, file in enumerate(files, start=1):
         for place, row in enumerate(load(file)):
             name = f"{position}:{place}" if len(files) > 1 else str(place)
-            places.setdefault((row.key, row.created), (row, file, name))
+            key = row.key, "" if is_baseline(row) else row.created
+            if key not in places or row.created > places[key][0].created:
+                places[key] = row, file, name
     rows = [row for row, _, _ in places.values()]
     if not rows:
         raise ConfigError(
@@ -290,7 +296,9 @@ def show(
     if metric not in known:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
     runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
-    shown = {name: runs.with_records(row, file) for key, (row, file, name) in places.items() if key in keys}
+    shown = {
+        name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
+    }
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
     return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]

@@ -30,6 +30,7 @@ class ModelLoader:
     device: str
     dtype: str
     quantize: Quantize = "none"
+    trust_remote_code: bool = False
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
@@ -38,7 +39,7 @@ class ModelLoader:
             is_commit = revision is not None and not revision.startswith("local-")
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
-                quantize=self.quantize,
+                quantize=self.quantize, trust_remote_code=self.trust_remote_code,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(

@@ -202,9 +202,23 @@ class RowWarning(FilePart):
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
-        "slow_client", "answers_differ",
+        "slow_client", "answers_differ", "few_turns",
     ]  # fmt: skip
     text: str
+
+
+class RowLoad(FilePart):
+    """The load of a served row. `level`: requests in flight, or requests per second. `windows`: of each server, which
+    intervals resample. `requests`: of each window."""
+
+    kind: Literal["concurrency", "rate"]
+    level: Annotated[FiniteFloat, Field(gt=0)]
+    windows: PositiveInt
+    requests: PositiveInt
+
+    def __str__(self) -> str:
+        """Returns kind and level, such as "concurrency 4" or "rate 2"."""
+        return f"{self.kind} {self.level:g}"
 
 
 class RowServing(FilePart):
@@ -212,13 +226,16 @@ class RowServing(FilePart):
 
     `acceptance_source`: what the counts of acceptance rest on: steps, histogram, totals or counters of the server;
     "none: …" with the reason where they are null. `caches`: whether the servers told that no prompt was cached.
-    `memory`: the rule by which both servers hold memory. `settings`: digest of what the server tells of itself.
+    `memory`: the rule by which both servers hold memory. `load`: of several requests at once; null: one at a time.
+    `turns`: the parts of a run in which one server at a time was up; null: all were up at once. `settings`: digest of
+    what the server tells of itself.
     """
 
     acceptance_source: str
     caches: Literal["verified empty", "not told"]
     memory: str | None
-    concurrency: PositiveInt = 1
+    load: RowLoad | None = None
+    turns: PositiveInt | None = None
     settings: str
 
 
@@ -292,6 +309,11 @@ class Row(FilePart):
         return self.method.partition(":")[0].partition("@")[0]
 
     @property
+    def level(self) -> str:
+        """The load of a served row, such as "concurrency 4"; empty where requests were sent one at a time."""
+        return str(self.served.load) if self.served is not None and self.served.load is not None else ""
+
+    @property
     def names(self) -> tuple[str, str, str]:
         """The names of task, subset and method."""
         return self.task_name, self.subset, self.method_name
@@ -311,8 +333,8 @@ class Row(FilePart):
 
     @property
     def place(self) -> str:
-        """Task, subset and method, as messages name a row."""
-        return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]}"
+        """Task, subset, method and level of load, as messages name a row."""
+        return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]} {self.level}".rstrip()
 
     @property
     def key(self) -> str:

@@ -23,7 +23,7 @@ from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
-from specbench.results.served import served_verdict, served_warnings, serving_of
+from specbench.results.served import controls, served_verdict, served_warnings, serving_of
 from specbench.results.verdict import declaration, different, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
@@ -241,8 +241,12 @@ class MeasuredRun:
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
-        if "servers" in self.identity and num_different != sum(each.num_near_ties for each in ties):
-            return served_verdict(records, num_different, knows_ties=num_noted == num_different)
+        num_near_ties = sum(each.num_near_ties for each in ties)
+        if "servers" in self.identity and num_different != num_near_ties:
+            again = controls(records)
+            if num_noted == num_different and False not in again:
+                return "diverged"
+            return served_verdict(again, len(records), num_different)
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
@@ -250,7 +254,7 @@ class MeasuredRun:
             )
         return verdict_of_records(
             method, greedy=greedy, num_records=len(records), num_different=num_different,
-            num_near_ties=sum(each.num_near_ties for each in ties),
+            num_near_ties=num_near_ties,
         )  # fmt: skip
 
     def _num_trained_on(self, method: MethodSpec, records: Sequence[Record]) -> int:

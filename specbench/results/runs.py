@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.core import bounded
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed
 from specbench.core.files import locked
 from specbench.results.leaderboard import ROWS, load
+from specbench.results.load import load_row, read_windows
 from specbench.results.paired import RowWithRecords
 from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
-from specbench.results.units import counted
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.specs.method import MethodSpec
@@ -94,6 +95,9 @@ class RecordedRun:
 
     def row_like(self, row: Row) -> Row:
         """Returns the row that the folder gives in place of a row. Raises ConfigError where it gives none."""
+        if row.served is not None and row.served.load is not None:
+            alone = row.model_copy(update={"served": row.served.model_copy(update={"load": None})})
+            return load_row(self.row_like(alone), read_windows(self.path), row.served.load)
         task, method = self.task_of(row), self.method_spec_of(row)
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
         judge = row.signatures.get(JUDGED)
@@ -189,7 +193,7 @@ class RecordedRuns:
     def with_records(self, row: Row, file: Path) -> RowWithRecords:
         """Returns a row of a file with its records; without them where they cannot be read."""
         path = place_of(row, file)
-        if path is None or not path.is_dir():
+        if path is None or not path.is_dir() or row.level:  # of a load, windows are compared and not prompts
             return RowWithRecords(row)
         try:
             return self.at(path).with_records(row)

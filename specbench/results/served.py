@@ -4,17 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from specbench.core.console import counted
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.conditions import differences
 from specbench.results.row import Row, RowServing, RowWarning
-from specbench.results.units import counted, number, short, with_interval
+from specbench.results.units import number, short, with_interval
 from specbench.results.verdict import RecordVerdict, different
 from specbench.running.records import Generation, Record
 
 NOT_TOLD = "none: "  # begins the source of an answer whose acceptance is not known
 SLOW_CLIENT = 0.05  # share of an answer's time that is not the server's own
 BEYOND_CONTROL = 0.01  # p-value below which answers differ more often than those of `ar` from its own
+FEW_TURNS = 5  # of fewer, a drift of the machine does not average out
 LEARNS = "learns_across_requests"  # key of what a run's folder says of a server
 
 
@@ -33,6 +35,7 @@ def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, An
         acceptance_source=", ".join(dict.fromkeys(counts["acceptance_source"] for counts in own)),
         caches="verified empty" if all(counts["cached_tokens"] == 0 for counts in every) else "not told",
         memory=identity["memory"], settings=identity["code"][method],
+        turns=len({record["part"] for record in records}) if identity["by_turns"] else None,
     )  # fmt: skip
 
 
@@ -47,28 +50,16 @@ def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
     return [generation["external"].get("same_again") for generation in baseline]
 
 
-def served_verdict(records: Sequence[Record], num_different: int, *, knows_ties: bool) -> RecordVerdict:
-    """Returns the verdict on a server whose answers are not all those of `ar`, nor all near-ties.
-
-    With `knows_ties`, it is diverged if `ar` never differs from itself. Else it is diverged if its answers differ more
-    often than those of `ar` from their own (Fisher's exact test, one-sided): fewer differences prove nothing.
-    """
-    again = controls(records)
-    if knows_ties and False not in again:
-        return "diverged"
+def served_verdict(again: Sequence[bool], num_answers: int, num_different: int) -> RecordVerdict:
+    """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
+    the answers of `ar` differ from its own (Fisher's exact test, one-sided): fewer differences prove nothing. `again`:
+    whether each answer of `ar` that was asked again was the same."""
     if not again:
         return "not audited"
-    beyond = is_beyond_control(num_different, len(records), again.count(False), len(again))
-    return "diverged" if beyond else "not audited"
-
-
-def is_beyond_control(num_different: int, num_answers: int, num_changed: int, num_controls: int) -> bool:
-    """Returns whether answers differ from those of `ar` more often than `ar` changed its own, by Fisher's exact test,
-    one-sided."""
+    counts = [[num_different, num_answers - num_different], [again.count(False), again.count(True)]]
     from scipy import stats  # takes long to import, and runs in this process need nothing of it
 
-    counts = [[num_different, num_answers - num_different], [num_changed, num_controls - num_changed]]
-    return bool(stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL)
+    return "diverged" if stats.fisher_exact(counts, alternative="greater").pvalue < BEYOND_CONTROL else "not audited"
 
 
 def served_metrics(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
@@ -105,6 +96,7 @@ def served_table(rows: Sequence[Row]) -> Table:
     )
     first, changed = conditions[0], rows[0].metric("ar_changed")
     share = with_interval(changed, 1, 100)
+    by_turns = f"; one server at a time, by turns ({first.turns} parts)" if first.turns else ""
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · answers of servers",
         columns,
@@ -112,7 +104,7 @@ def served_table(rows: Sequence[Row]) -> Table:
         [
             "medians over answers, by the client's clock; TPOT: time after the first read ÷ tokens after it",
             "accepted ÷ drafted: the engine's own count, tokens after the end included; it is not α",
-            f"{rows[0].engine}; concurrency {first.concurrency}; memory: {first.memory or 'not stated'}; "
+            f"{rows[0].engine}; one request at a time{by_turns}; memory: {first.memory or 'not stated'}; "
             f"prompt caches: {first.caches}",
             *([f"control: asked again, 'ar' changed {share} % of its answers"] if changed.value is not None else []),
         ],
@@ -148,6 +140,9 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "settings_differ": differing and f"the servers differ in more than speculation: {', '.join(differing)}",
         "learns": own_settings.get(LEARNS)
         and "its drafter learns across requests, so that the order of the prompts changes its speed",
+        "few_turns": (row.served.turns or FEW_TURNS) < FEW_TURNS
+        and f"the servers were up by turns, and had {counted(row.served.turns or 0, 'turn')} each, so that a drift of "
+        f"the machine is part of the speed-up: set turns to {FEW_TURNS} or more",
         "slow_client": waiting > SLOW_CLIENT
         and f"{waiting:.0%} of an answer's time is not the server's own: the client or the network is the bottleneck",
         "answers_differ": num_different

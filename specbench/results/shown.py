@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.core.console import PlainConsole
 from specbench.core.errors import ConfigError
+from specbench.core.files import write_output
 from specbench.core.table import Table
 from specbench.results.check_findings import CheckReport
 from specbench.results.compare import Comparison
-from specbench.results.export import columns
+from specbench.results.export import columns, parquet_bytes
 from specbench.results.row import Row
 
 if TYPE_CHECKING:
@@ -82,15 +83,7 @@ class Results(Shown):
 
     def to_parquet(self, path: str | Path) -> Path:
         """Writes a Parquet file with a line per row and the columns of `columns`; returns its path."""
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ConfigError("to_parquet needs pyarrow: pip install pyarrow") from error
-        try:
-            parquet.write_table(pyarrow.Table.from_pylist(self.columns()), path)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error
+        write_output("to_parquet", Path(path), parquet_bytes(self.columns()))
         return Path(path)
 
     def plot(self, path: str | Path | None = None) -> "Picture":

@@ -51,7 +51,7 @@ def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 def _line(texts: Sequence[tuple[str, str]]) -> str:
     (name, text), *others = texts
     same = [other for other, _ in others if other != name]
-    return f"{MARK} {name}: {text}" + (f"; likewise {', '.join(dict.fromkeys(same))}" if same else "")
+    return f"{MARK} {name}: {text}" + (f"; the same holds for {', '.join(dict.fromkeys(same))}" if same else "")
 
 
 def score_cell(row: Row) -> str:
@@ -215,13 +215,13 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
     audited = any(each.verdict != "not audited" for each in rows)
     return [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {computed_on(row)}",
-        "greedy equal: the greedy outputs are AR's, token by token; `specbench audit` tests draws too"
+        "greedy equal: the greedy outputs equal AR's, token by token; `specbench audit` tests sampled outputs too"
         if audited
-        else "not audited: `specbench audit` tests what is drawn at a temperature",
+        else "not audited: `specbench audit` tests sampled outputs",
         *([FEW] if any(map(rests_on_few, rows)) else []),
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
-        "acceptance rates do not compare across bridges: rank by τ and tok/s; c: draft cost in target passes",
+        "compare methods with different bridges by τ and tok/s, not by α; c: draft cost in target passes",
         *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
     ]
 
@@ -231,7 +231,7 @@ def _of_engines(rows: Sequence[Row]) -> list[str]:
     others = [row.method_name for row in rows if row.engine != rows[0].engine]
     if not others:
         return []
-    return [f"compiled target, eager drafter: {', '.join(others)}; compare no row of one engine with another's"]
+    return [f"compiled target, eager drafter: {', '.join(others)}; do not compare rows of different engines"]
 
 
 def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
@@ -250,5 +250,5 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
         f"{len(groups)} tasks · all subsets",
         (*words("task"), *numbers("n"), *words("method"), *figures, *numbers("score", folds=True), *words("of")),
         cells,
-        ["α does not compare across bridges, nor a score with that of another task", *lines],
+        ["compare neither α of methods with different bridges nor scores of different tasks", *lines],
     )

@@ -20,11 +20,6 @@ def number(metric: Metric | float | None, digits: int, factor: float = 1, sign: 
     return NULL if value is None else f"{factor * value:{sign}z.{digits}f}"
 
 
-def counted(num: int, noun: str) -> str:
-    """Returns a number of things, such as "1 row" or "3 rows"."""
-    return f"{num} {noun}{'' if num == 1 else 's'}"
-
-
 def speed(metric: Metric | None) -> str:
     """Returns tokens/s: with one decimal below 1000."""
     return number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
@@ -121,8 +116,9 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
     "tokens_per_second": (
         "tokens/s",
-        "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token, and an answer counts only where "
-        "both the method's and the baseline's have more than that one",
+        "Σ (new tokens − 1) ÷ Σ decode seconds (under a load: tokens that arrived while it was whole ÷ that time); the "
+        "clock starts at the first token, and an answer counts only where both the method's and the baseline's have "
+        "more than that one",
     ),
     "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
     "speedup": (
@@ -150,6 +146,18 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ttft_seconds": ("s, median", "from the prompt's tokens to the first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, which is part of ttft_seconds"),
     "tpot_seconds": ("s, median", "decode seconds ÷ (new tokens − 1)"),
+    "ttft_p99_seconds": ("s, 99th percentile", "only under a load: from the request to the first read with a token"),
+    "tpot_p99_seconds": ("s, 99th percentile", "only under a load: as tpot_seconds"),
+    "tokens_per_second_user": (
+        "tokens/s",
+        "only under a load: Σ tokens after the first read ÷ Σ seconds that they took, over all answers",
+    ),
+    "speedup_user": ("ratio", "only under a load: tokens_per_second_user ÷ that of the baseline"),
+    "pass_ratio": (
+        "ratio",
+        "only under a load: seconds of a target pass ÷ seconds of one of the baseline; "
+        "speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token",
+    ),
     "e2e_seconds": ("s, median", "of servers: from the request to the last token"),
     "draft_seconds": ("s, total", "forward passes of the drafter while decoding"),
     "verify_seconds": ("s, total", "forward passes of the target while decoding"),
@@ -176,7 +184,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "gpu_joules_per_token_ar": ("J/token", "the same for the baseline"),
     "peak_host_bytes": (
         "bytes",
-        "largest resident memory of the process during an answer, with all models of the run; missing except on Linux",
+        "largest resident memory of the process during an answer, with all models of the run; known on Linux only",
     ),
     "peak_host_bytes_ar": ("bytes", "the same for the baseline"),
     "peak_device_bytes": (

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench.core import dotted
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, conflicts, differences
 from specbench.results.leaderboard import read
 from specbench.results.row import STATED, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, place_of
-from specbench.results.units import counted
 from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
+from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
 from specbench.results.captions import is_baseline, num_timed, rests_on_few
 from specbench.results.log_ratios import TAILS, Array
@@ -112,7 +113,7 @@ def few_prompts(row: Row) -> RowWarning | None:
     if not rests_on_few(row):
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
-    prompts = f"{num} prompt{'s' * (num != 1)}"
+    prompts = counted(num, "prompt")
     problem = (
         f"the speed-up rests on {prompts} and has no interval"
         if speedup.low is None

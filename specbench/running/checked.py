@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from specbench.core.console import say
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import is_installed, missing
 from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.loading import is_local, model_source
@@ -36,7 +36,7 @@ def run_spec(request: Request) -> RunSpec:
     tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
     own = {method.name: method for method in request.own_methods}
     names = unique(["ar", *request.methods])
-    methods = list(servers.methods()) if servers else [own.get(name) or load_method(name) for name in names]
+    methods = servers.methods(names) if servers else [own.get(name) or load_method(name) for name in names]
     if not request.tasks or not (request.methods or servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
@@ -63,9 +63,8 @@ def run_spec(request: Request) -> RunSpec:
 
 
 def served(request: Request, path: Path) -> ServersSpec:
-    """Returns the servers of a request. Raises ConfigError for options that only models in this process have."""
-    if request.methods:
-        raise ConfigError("--method: has no effect with --servers, whose servers are the methods: leave it out")
+    """Returns the servers of a request. Raises ConfigError for options that only models in this process have, and for a
+    method that is none of the servers."""
     of_models = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *LOADING)
     for name in of_models:
         value = getattr(request.options, name)
@@ -73,18 +72,21 @@ def served(request: Request, path: Path) -> ServersSpec:
             raise ConfigError(
                 f"{flag_of(name)} {value}: has no effect with --servers, which hold the models: leave it out"
             )
-    return read_servers(path)
+    found = read_servers(path)
+    for name in request.methods:
+        if name not in found.servers:
+            raise ConfigError(f"--method {name}: {path} has no such server: {nearest(name, found.servers)}")
+    return found
 
 
-def with_default_limit(request: Request) -> Request:
-    """Returns a request without a limit as one for a share of the bundled sample if the embedded models read it: its
-    first results then come soon. Other requests are returned as they are."""
-    spec = run_spec(request)
+def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpec]:
+    """Returns a request without a limit, and its specification, with a share of the bundled sample as the limit if the
+    embedded models read it: its first results then come soon. Others are returned as they are."""
     is_small = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
     if not is_small or spec.limit is not None:
-        return request
+        return request, spec
     limit = max(LEAST, SHARE // len(spec.cells()))
-    return replace(request, options=replace(request.options, limit=limit))
+    return replace(request, options=replace(request.options, limit=limit)), spec.model_copy(update={"limit": limit})
 
 
 def template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:

@@ -23,13 +23,14 @@ def load_lines(device: str) -> Iterator[str]:
     load, num_cores, num_threads = others_load(), os.cpu_count() or 1, torch.get_num_threads()
     if load is not None and load + num_threads > num_cores + SPARE:
         yield (
-            f"warning: this machine is busy: other programs had a load of {load:.1f} on {num_cores} CPU cores in the "
-            f"last minute, and this run computes on {num_threads} of them: tok/s come out low, and intervals wide"
+            f"warning: this machine is busy: in the last minute, other programs had a load of {load:.1f} on its "
+            f"{num_cores} CPU cores, and this run computes on {num_threads} of them: speeds will be too low and their "
+            "intervals wide"
         )
     if number := num_gpu_processes(device):
         yield (
-            f"warning: the GPU is shared: {number} other process{'es' if number > 1 else ''} on it: tok/s come out low "
-            "while they compute"
+            f"warning: the GPU is shared with {number} other process{'es' if number > 1 else ''}: speeds will be too "
+            "low while they compute"
         )
 
 

@@ -25,7 +25,9 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
 if TYPE_CHECKING:
+    from specbench.running.blocks import Block
     from specbench.running.plan import Cell
+    from specbench.running.records import Key, Record
 
 LOADING = {"quantize": "none", "device_map": "none", "trust_remote_code": False}  # of a target; others are passed on
 
@@ -67,8 +69,16 @@ class Models:
     def log_into(self, folder: Path) -> None:
         """Takes note of the run's folder, for the logs of other programs; there are none in this process."""
 
-    def measure_load(self, spec: RunSpec, cells: "Sequence[Cell]", folder: RunFolder, console: Console) -> None:
-        """Measures several requests at once, after the run. Methods in this process decode one prompt at a time."""
+    def measure_in_turns(
+        self, spec: RunSpec, plan: "Sequence[Block]", folder: RunFolder, done: "dict[Key, Record]", console: Console
+    ) -> None:
+        """Measures what cannot be measured block by block, and adds its records to `done`. In this process there is
+        nothing like that."""
+
+    def measure_load(self, spec: RunSpec, cells: "Sequence[Cell]", folder: RunFolder, console: Console) -> bool:
+        """Measures several requests at once, after the run; returns whether there were any. Methods in this process
+        decode one prompt at a time."""
+        return False
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""

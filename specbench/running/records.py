@@ -27,10 +27,12 @@ decoded_by                  the model that decoded alone, if one did
 warm_up                     of the method, before this process measured the subset: blocks, seconds, steady or not
 """
 
+import gc
 import json
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -77,6 +79,18 @@ def with_the_same_history(records: Sequence[Record], method: str) -> list[Record
     ]  # fmt: skip
 
 
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Pauses the collector, which would look through all lists that have been read again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class RecordFile:
     """A file of JSON lines that survives being killed at any byte.
 
@@ -104,6 +118,7 @@ class RecordFile:
             raise self._refused("write", error) from error
         self._checked = True
 
+    @without_garbage_collection()
     def read(self, check: Callable[[Record], None] = lambda record: None) -> list[Record]:
         """Returns all records in order; none for an absent file.
 
@@ -206,7 +221,7 @@ Values = list[float | None] | None  # a divergence may be infinite
 class RecordPart(BaseModel):
     """Base class of the parts of a record. Unknown keys are allowed, because a later version may write more."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
 
 class Passes(RecordPart):

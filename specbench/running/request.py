@@ -34,8 +34,11 @@ class Request:
     def settings(self) -> dict[str, Any]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two
         command lines with the same meaning have the same settings."""
-        methods = {"method": ",".join(self.methods)} if self.servers is None else {"servers": str(self.servers)}
-        found: dict[str, Any] = {"task": ",".join(self.tasks), **methods}
+        found: dict[str, Any] = {"task": ",".join(self.tasks)}
+        if self.methods or self.servers is None:
+            found["method"] = ",".join(self.methods)
+        if self.servers is not None:
+            found["servers"] = str(self.servers)
         for field in fields(self.options):
             value = getattr(self.options, field.name)
             if value != field.default:

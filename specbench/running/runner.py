@@ -93,31 +93,49 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the record of one block; `earlier`: the records of the earlier turns; `warm_ups`: by method; `wait`: is
     called before each generation."""
-    cell, example = block.cell, block.example
-    results: dict[str, Any] = {}
-    num_prompt_tokens, num_truncated = 0, example.truncated_tokens
-    needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
-    reference = "" if block.reference is None and needs_none else block.reference
+    results: dict[str, dict[str, Any]] = {}
     for decoder in block.order:
         name = decoder.method.name
-        turn = [block.turn] if block.turn else []
-        seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name, *turn)
-        selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
-        ids, num_cut = block_ids(block, selected, [record["methods"][name]["text"] for record in earlier], spec.chat)
-        stop = selected.stop_rules(cell.task.generation, cell.context_limit)
-        wait()
-        consumption = Consumption(cell.models.placement)
-        generation = selected.generate(ids, stop, seed)
-        consumed = consumption.fields()
-        results[name] = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected)
-        results[name] |= consumed
-        if block.turn:
-            results[name]["truncated_tokens"] = num_cut
+        results[name] = measure_method(block, decoder, spec, answers_of(earlier, name), wait)
         if name in warm_ups:
             results[name]["warm_up"] = warm_ups[name].as_json()
-        if decoder is cell.decoders[0]:
-            num_prompt_tokens = len(ids)
-            num_truncated = num_cut if block.turn else num_truncated
+    return record_of(block, spec, results, earlier)
+
+
+def answers_of(earlier: Sequence[Record], name: str) -> list[str]:
+    """Returns a method's answers to the earlier turns of a conversation."""
+    return [record["methods"][name]["text"] for record in earlier]
+
+
+def measure_method(
+    block: Block, decoder: Decoder, spec: RunSpec, answers: Sequence[str], wait: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Returns one method's part of a record. `answers`: its own to the earlier turns; `wait`: is called before the
+    generation."""
+    cell, example, name = block.cell, block.example, decoder.method.name
+    turn = [block.turn] if block.turn else []
+    seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name, *turn)
+    selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
+    needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
+    reference = "" if block.reference is None and needs_none else block.reference
+    ids, num_cut = block_ids(block, selected, answers, spec.chat)
+    stop = selected.stop_rules(cell.task.generation, cell.context_limit)
+    wait()
+    consumption = Consumption(cell.models.placement)
+    generation = selected.generate(ids, stop, seed)
+    consumed = consumption.fields()
+    found = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
+    return found | ({"truncated_tokens": num_cut} if block.turn else {})
+
+
+def record_of(
+    block: Block, spec: RunSpec, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]
+) -> dict[str, Any]:
+    """Returns the record of a block. `results`: each method's part, in the order in which they were measured."""
+    cell, example = block.cell, block.example
+    baseline = cell.decoders[0]
+    ids, num_cut = block_ids(block, baseline, answers_of(earlier, baseline.method.name), spec.chat)
+    num_truncated = num_cut if block.turn else example.truncated_tokens
     lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
     budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
     return {
@@ -129,9 +147,9 @@ def measure(
         "turn": block.turn,
         "process": PROCESS,
         "measured_at": round(time.time(), 3),
-        "order": [decoder.method.name for decoder in block.order],
+        "order": list(results),
         "prompt": block.prompt_digest,
-        "prompt_tokens": num_prompt_tokens,
+        "prompt_tokens": len(ids),
         "truncated_tokens": num_truncated,
         **({"budgets": budgets} if num_truncated or any(g.get("truncated_tokens") for g in results.values()) else {}),
         "reference": block.reference,

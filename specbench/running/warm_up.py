@@ -114,6 +114,12 @@ def warm_up(
     return whole
 
 
+def forget_warm_up(decoder: Decoder) -> None:
+    """Makes the next warm-up of a decoder a whole one, since its program was started again."""
+    _WARM.pop(id(decoder), None)
+    _TIMES.get(id(decoder.model), {}).pop(named(decoder.method), None)
+
+
 def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, num_planned: int) -> WarmUp:
     """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last blocks that the same method
     decoded before with the same loaded model count: a method that was steady needs one more block. They are so few that

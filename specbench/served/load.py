@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from time import perf_counter, sleep
+from time import perf_counter, sleep, time
 from typing import Any
 
 from rich.console import Console
@@ -14,16 +14,17 @@ from specbench.core.digests import json_digest
 from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.generation_state import StopRules
-from specbench.results.load import LOAD_RECORDS, read_windows, write_rows
+from specbench.results.load import LOAD_RECORDS, read_windows
 from specbench.running.plan import Cell
 from specbench.running.prompts import prompt_ids
 from specbench.running.records import RecordFile
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import text_ids
-from specbench.served.decoder import NUM_CONTROLS, ServedDecoder
+from specbench.served.decoder import ServedDecoder
+from specbench.served.turns import BringUp
 from specbench.specs.run import RunSpec
-from specbench.specs.servers import BASELINE
 
+RESULTS = ("measured_at", "methods")  # of a window; all else identifies it
 WARM_UP_TOKENS = 64  # prompt and answer
 
 
@@ -113,42 +114,31 @@ def windows_of(cells: Sequence[Cell], spec: RunSpec) -> Iterator[Window]:
                 yield Window(cell, kind, level, number, math.ceil(load.requests * max(1.0, level)))
 
 
-def measure_load(spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, console: Console) -> None:
+def measure_load(spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, bring_up: BringUp, console: Console) -> None:
     """Measures the windows that the run's folder does not hold yet. The order of the servers is reversed from one
     window to the next."""
     file, plan = RecordFile(folder.path / LOAD_RECORDS), list(windows_of(cells, spec))
-    with folder.held(folder.identity):
-        done = [
-            {name: value for name, value in each.items() if name != "methods"} for each in read_windows(folder.path)
-        ]
-        warm: tuple[Any, ...] = ()
-        with ProgressBar(console, "load", len(plan)) as progress:
-            for number, window in enumerate(plan):
-                if window.key not in done:
-                    decoders = [each for each in window.cell.decoders if isinstance(each, ServedDecoder)]
-                    level = (window.cell, window.kind, window.level)
-                    if warm != level:
-                        for decoder in decoders:
-                            window.warm_up(decoder)
-                        warm = level
-                    file.append({**window.key, **measure(window, decoders, spec)})
-                progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
-        write_rows(folder.path)
+    done = [{name: value for name, value in each.items() if name not in RESULTS} for each in read_windows(folder.path)]
+    warm: dict[str, Any] = {}  # by server: where it was last warmed up
+    with ProgressBar(console, "load", len(plan)) as progress:
+        for number, window in enumerate(plan):
+            if window.key not in done:
+                answers = measure(window, spec, bring_up, warm)
+                file.append({**window.key, "measured_at": round(time(), 3), "methods": answers})
+            progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
 
 
-def measure(window: Window, decoders: Sequence[ServedDecoder], spec: RunSpec) -> dict[str, Any]:
-    """Returns the answers of every server to the requests of a window. Where they are greedy, those of `ar` say whether
-    they are the `same_again` when all requests are sent once more, until a level has NUM_CONTROLS of these."""
-
-    def answered(decoder: ServedDecoder) -> list[dict[str, Any]]:
+def measure(window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answers of every server to the requests of a window. A server that was just started, or last had
+    another load, is warmed up."""
+    found, level = {}, (window.cell, window.kind, window.level)
+    decoders = [each for each in window.cell.decoders if isinstance(each, ServedDecoder)]
+    for decoder in decoders if window.number % 2 == 0 else reversed(decoders):
+        name = decoder.method.name
+        if bring_up(name) or warm.get(name) != level:
+            window.warm_up(decoder)
+            warm[name] = level
         for server in (decoder.server, *decoder.others):
             server.wait_until_idle()
-        return answers(decoder, window.requests(decoder, spec), window.num_workers)
-
-    in_turn = decoders if window.number % 2 == 0 else list(reversed(decoders))
-    found = {decoder.method.name: answered(decoder) for decoder in in_turn}
-    baseline = next(decoder for decoder in decoders if decoder.method.name == BASELINE)
-    if baseline.sampling.temperature == 0 and window.number * window.num_requests < NUM_CONTROLS:
-        for answer, again in zip(found[BASELINE], answered(baseline), strict=True):
-            answer["same_again"] = answer["token_ids"] == again["token_ids"]
-    return {"methods": {decoder.method.name: found[decoder.method.name] for decoder in decoders}}
+        found[name] = answers(decoder, window.requests(decoder, spec), window.num_workers)
+    return {decoder.method.name: found[decoder.method.name] for decoder in decoders}

@@ -1,6 +1,6 @@
 """The servers of a run as its models: started where the file says so, found, and checked against each other."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,15 +13,19 @@ from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
+from specbench.models.text_model import TextModel
 from specbench.results.served import LEARNS
+from specbench.running.blocks import Block
 from specbench.running.models import Models
 from specbench.running.plan import Cell
+from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
 from specbench.served.client import Client
 from specbench.served.load import measure_load
 from specbench.served.server import ServedPair, Server, find_server
 from specbench.served.started import StartedServers
 from specbench.served.target import served_target
+from specbench.served.turns import measure_in_turns
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.servers import BASELINE, ServersSpec
@@ -38,16 +42,36 @@ class ServedModels(Models):
     def log_into(self, folder: Path) -> None:
         self.started.folder = folder
 
-    def measure_load(self, spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, console: Console) -> None:
+    def measure_load(self, spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, console: Console) -> bool:
         if self.spec.load is not None:
-            measure_load(spec, cells, folder, console)
+            measure_load(spec, cells, folder, self.bring_up, console)
+        return self.spec.load is not None
 
     def engine(self, method: MethodSpec) -> str:
         return self.servers[method.name].row_engine
 
     def pair(self, method: MethodSpec) -> ServedPair:
         own = self.servers[method.name]
-        return ServedPair(self.target, server=own, others=tuple(s for s in self.servers.values() if s is not own))
+        others = tuple(s for s in self.servers.values() if s is not own and self.spec.turns is None)
+        return ServedPair(self.target, server=own, others=others)
+
+    def bring_up(self, name: str) -> bool:
+        """Ends all other servers and starts this one, where only one is up at a time. Returns whether it was started
+        now. Raises ConfigError if it then tells another configuration of itself."""
+        if self.spec.turns is None or self.started.is_up(name):
+            return False
+        found = find_server(start_alone(name, self.spec, self.started), self.spec)
+        if found.digest != self.servers[name].digest:
+            raise found.client.error(
+                "tells another configuration of itself than when it was first started: start it with fixed settings"
+            )
+        return True
+
+    def measure_in_turns(
+        self, spec: RunSpec, plan: Sequence[Block], folder: RunFolder, done: dict[Key, Record], console: Console
+    ) -> None:
+        if self.spec.turns is not None:
+            measure_in_turns(spec, plan, folder, done, self.bring_up, console)
 
     def learns(self, name: str) -> bool:
         """Returns whether the drafter of a server learns from one request to the next."""
@@ -56,6 +80,8 @@ class ServedModels(Models):
 
     @cached_property
     def scoring(self) -> ScoringModel | None:
+        if self.spec.turns is not None:  # the server `ar` has ended
+            return None
         return served_target(self.servers[BASELINE], self.target.vocab_size)
 
     @property
@@ -74,22 +100,45 @@ class ServedModels(Models):
         told = {name: {"engine": each.row_engine, **each.settings} for name, each in self.servers.items()}
         for name in filter(self.learns, told):
             told[name][LEARNS] = True
-        return {"servers": told, "memory": self.spec.memory}
+        return {"servers": told, "memory": self.spec.memory, "by_turns": self.spec.turns is not None}
 
 
-def find_servers(spec: ServersSpec, names: Iterable[str], started: StartedServers) -> dict[str, Server]:
-    """Returns servers by name, after those that have `start` are ready."""
-    clients = {}
-    for name in names:
-        variable = spec.servers[name].api_key_env
-        key = None if variable is None else ApiKey.from_environment(f"servers.{name}.api_key_env", variable)
-        clients[name] = Client(name, spec.servers[name].url, spec.timeout_seconds, key)
-    starts = {name: start for name in clients if (start := spec.servers[name].start) is not None}
-    for name, start in starts.items():
-        started.start(clients[name], start)
-    for name, start in starts.items():
-        started.wait(clients[name], start)
-    return {name: find_server(client, spec) for name, client in clients.items()}
+def find_servers(
+    spec: ServersSpec, names: Sequence[str], started: StartedServers, target: TextModel
+) -> dict[str, Server]:
+    """Returns servers by name, after those that have `start` are ready, and with `turns` one after the other."""
+    if spec.turns is None:
+        clients = [client_of(name, spec) for name in names]
+        starts = [(client, start) for client in clients if (start := spec.servers[client.name].start) is not None]
+        for client, start in starts:
+            started.start(client, start)
+        for client, start in starts:
+            started.wait(client, start)
+        found = (find_server(client, spec) for client in clients)
+    else:
+        found = (find_server(start_alone(name, spec, started), spec) for name in names)
+    servers = {}
+    for name, server in zip(names, found, strict=True):
+        server.check_tokenizer(target)
+        servers[name] = server
+    return servers
+
+
+def start_alone(name: str, spec: ServersSpec, started: StartedServers) -> Client:
+    """Ends all servers, starts one, and returns its address when it is ready."""
+    client, start = client_of(name, spec), spec.servers[name].start
+    assert start is not None
+    started.end_others("")
+    started.start(client, start)
+    started.wait(client, start)
+    return client
+
+
+def client_of(name: str, spec: ServersSpec) -> Client:
+    """Returns the address of a server with its key. Raises ConfigError for a key that is not in the environment."""
+    variable = spec.servers[name].api_key_env
+    key = None if variable is None else ApiKey.from_environment(f"servers.{name}.api_key_env", variable)
+    return Client(name, spec.servers[name].url, spec.timeout_seconds, key)
 
 
 @contextmanager
@@ -105,13 +154,12 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
     assert spec.servers is not None
     started = started or StartedServers()
     target = load_model(spec.target, device="cpu", weights=False)
-    servers = find_servers(spec.servers, [method.name for method in spec.methods], started)
+    servers = find_servers(spec.servers, [method.name for method in spec.methods], started, target)
     engines = {name: each.engine.name for name, each in servers.items()}
     if len(set(engines.values())) > 1:
         shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
         raise ConfigError(f"servers of several engines ({shown}): AR and its methods are servers of one engine")
     for name, server in servers.items():
-        server.check_tokenizer(target)
         if server.speculates is not None and server.speculates == (name == BASELINE):
             how = "with speculation, but all others are compared with it" if name == BASELINE else "without speculation"
             raise server.client.error(f"was started {how}: start it again, or correct its url")

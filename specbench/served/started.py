@@ -35,14 +35,22 @@ class StartedServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._guards.values():
+        self.end_others("")
+        self._move_logs()
+
+    def is_up(self, name: str) -> bool:
+        """Returns whether this has started a server, and not ended it."""
+        return name in self._guards
+
+    def end_others(self, name: str) -> None:
+        """Ends all servers but one."""
+        ended = [self._guards.pop(each) for each in list(self._guards) if each != name]
+        for process in ended:
             if process.stdin is not None:
                 process.stdin.close()
-        for process in self._guards.values():
+        for process in ended:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
-        self._guards.clear()
-        self._move_logs()
 
     def start(self, client: Client, spec: StartSpec) -> None:
         """Starts a server; `wait` returns when it is ready. Raises ConfigError if another one answers already."""

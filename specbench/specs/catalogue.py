@@ -57,6 +57,11 @@ def load_method(name_or_path: str) -> MethodSpec:
     return spec
 
 
+def method_keys(name: str) -> dict[str, Any]:
+    """Returns the keys in the file of a known method as they are, unchecked: the checks import torch, for seconds."""
+    return yaml_files.read(_find("methods", name))
+
+
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     """Returns the task or method in a YAML file; the keys tell which of the two it is."""
     path = Path(path)

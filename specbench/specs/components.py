@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic_core import PydanticCustomError
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import (
     BRIDGES,
+    CONFIG_ERROR,
     DRAFTERS,
     RULES,
     SCORERS,
@@ -19,7 +21,7 @@ from specbench.core.registry import (
     RuleFeatures,
     ScorerFeatures,
     StrictModel,
-    first_problem,
+    all_problems,
 )
 
 Text = Annotated[str, Field(min_length=1)]
@@ -40,7 +42,9 @@ Chat = Literal["auto", "always", "never"]
 class Spec(StrictModel):
     """A frozen model in which an unknown key is an error. The docstring below a key is its description in the help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -51,7 +55,8 @@ def build(model: type[AnySpec], data: Mapping[str, Any], prefix: str = "") -> An
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(prefix + first_problem(error, model)) from error
+        first, *others = (prefix + problem for problem in all_problems(error, model))
+        raise ConfigError(first, others) from error
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
 
@@ -74,6 +79,14 @@ class Component(Spec):
     def _unflatten(cls, data: Any) -> Any:
         if isinstance(data, cls):
             return data
+        try:
+            return cls._with_options(data)
+        except ConfigError as error:  # one of several problems of a file
+            raise PydanticCustomError(CONFIG_ERROR, "{problem}", {"problem": str(error)}) from error
+
+    @classmethod
+    def _with_options(cls, data: Any) -> dict[str, Any]:
+        """Returns the name and the complete options."""
         if not isinstance(data, Mapping):
             example = f"{cls.place}: {{{cls.key}: {cls.registry.names()[0]}}}"
             raise ConfigError(f"{cls.place} = {data!r}: write a mapping, such as {example}")
@@ -108,6 +121,11 @@ class DrafterSpec(Component):
     @property
     def features(self) -> DrafterFeatures:
         return DRAFTERS.features(self.type)
+
+    @property
+    def needs(self) -> str | None:
+        """What a user must provide besides models, and in brackets how to get it."""
+        return self.features.needs and self.features.needs.format_map(self.options)
 
 
 class VerificationSpec(Component):

@@ -9,6 +9,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import RULES
 from specbench.specs import yaml_files
 from specbench.specs.components import build
+from specbench.specs.composition import check_draws, proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
@@ -28,22 +29,23 @@ def with_overrides(
     A pair also overrides the values of a task's subsets. `generation.stop` also holds in chat, unless a pair sets
     `generation.chat_stop`. Raises ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
     """
-    known = {key for spec in (*tasks, *methods) for key in _paths(spec)}
+    specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
+    known = {key for spec in specs for key in _paths(spec)}
     values = {}
     for pair in pairs:
         path, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not path:
             raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
         if path not in known:
-            raise ConfigError(f"--set {pair}: {_absent(path, methods, known)}")
+            raise ConfigError(f"--set {pair}: {_absent(path, tasks, methods, known)}")
         values[path] = text
     return [_changed(task, values) for task in tasks], [_changed(method, values) for method in methods]
 
 
-def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
+def _absent(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], known: set[str]) -> str:
     """Returns the reason why an unknown key cannot be set, and a remedy."""
     if path in FIXED:
-        swept = _swept_rules(methods) if path == "verification.rule" else ""
+        swept = _swept_rules(tasks, methods) if path == "verification.rule" else ""
         return f"'{path}' may not be set, as another value is another task or method: write a YAML file{swept}"
     part, _, option = path.partition(".")
     drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
@@ -59,14 +61,19 @@ def _absent(path: str, methods: Sequence[MethodSpec], known: set[str]) -> str:
     return f"no chosen task or method has the key '{path}': {nearest(path, alike or known)}"
 
 
-def _swept_rules(methods: Sequence[MethodSpec]) -> str:
-    """Returns a remedy, the sweep of the rules that fit a method without other options; none if no other rule fits."""
+def _swept_rules(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> str:
+    """Returns a remedy, the sweep of the rules that fit a method at the tasks' temperatures without other options; none
+    if no other rule fits."""
+    is_greedy = all(task.subset(name).generation.temperature == 0 for task in tasks for name in task.subsets)
     for method in methods:
         data = method.model_dump(exclude={"sweep"})
         able = []
         for name in RULES.names() if "verification" in data and method.drafter.type != "none" else ():
             with suppress(ConfigError):
-                able.append(build(MethodSpec, dotted.put(data, "verification.rule", name)).verification.rule)
+                made = build(MethodSpec, dotted.put(data, "verification.rule", name))
+                if is_greedy and proposes_trees(made) and made.drafter.options.get("temperature") is None:
+                    check_draws(made, {"fixed"})
+                able.append(name)
         if len(able) > 1:
             command = f"specbench sweep --method {method.name} --path verification.rule --values {','.join(able)}"
             return f", or compare the rules that fit {method.name}: `{command}`"

@@ -1,5 +1,6 @@
 """ServersSpec: the keys of a servers file, which names the servers of `specbench run --servers`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -102,6 +103,9 @@ class ServersSpec(Spec):
     """same KV: all servers hold as many tokens; same GPU: each has the same share of a GPU, drafter included."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """Time limit of one request."""
+    turns: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Number of parts of the run, if only one server can be up at a time: in each part one server after the other is
+    started, measured and ended. When absent, all are up at once."""
     load: LoadSpec | None = None
     """Loads under which the servers are measured too."""
     servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
@@ -125,8 +129,12 @@ class ServersSpec(Spec):
         if baseline.speculation != "none":
             raise ConfigError(f"servers.{BASELINE}.speculation: write none: all others are compared with this server")
         for name, server in self.servers.items():
+            if self.turns is not None and server.start is None:
+                raise ConfigError(
+                    f"servers.{name}.start: is absent, but by turns the run starts and ends each server: write start"
+                )
             same = [other for other, each in self.servers.items() if each.url == server.url and other != name]
-            if same:
+            if same and self.turns is None:
                 raise ConfigError(f"servers.{name}.url = '{server.url}': is that of '{same[0]}' too: start two servers")
             if name != BASELINE and server.speculation == "none":
                 raise ConfigError(
@@ -140,10 +148,12 @@ class ServersSpec(Spec):
         """The machine of the servers, as rows name their device."""
         return self.hardware or "servers on a machine that is not named"
 
-    def methods(self) -> tuple[MethodSpec, ...]:
-        """Returns a method for each server, the baseline first."""
-        names = sorted(self.servers, key=lambda name: name != BASELINE)
-        return tuple(_method(name, self.servers[name]) for name in names)
+    def methods(self, names: Sequence[str] = ()) -> list[MethodSpec]:
+        """Returns a method for each server, the baseline first; of those with these names, if more than the baseline is
+        named."""
+        chosen = set(names) - {BASELINE} or set(self.servers)
+        known = sorted(self.servers, key=lambda name: name != BASELINE)
+        return [_method(name, self.servers[name]) for name in known if name in {BASELINE, *chosen}]
 
 
 def _method(name: str, server: ServerSpec) -> MethodSpec:

@@ -5,6 +5,7 @@ from functools import partial
 
 from rich.console import Console
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.catalogue import load_task
 from specbench.specs.overrides import with_overrides
@@ -83,4 +84,6 @@ def fetch_place(dataset: DatasetSpec, console: Console) -> str:
     num_rows = sum(1 for _ in hub.read_rows(dataset, commit))
     num_bytes = sum(path.stat().st_size for path in paths)
     where = paths[0] if len(paths) == 1 else f"{paths[0]} … ({len(paths)} files)"
-    return f"{hub.location(dataset)} at {commit[:12]}: {num_rows:,} rows, {num_bytes:,} bytes: {where}"
+    return (
+        f"{hub.location(dataset)} at {commit[:12]}: {counted(num_rows, 'row')}, {counted(num_bytes, 'byte')}: {where}"
+    )

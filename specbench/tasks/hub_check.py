@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal, NamedTuple
 
+from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import task_names
 from specbench.specs.task import DatasetSpec, TaskSpec
@@ -89,7 +90,7 @@ def _read(task: TaskSpec, subset: str, place: DatasetSpec) -> str:
     without = sum(reference is None for example in data.examples for reference in example.references)
     if chosen.scorer is not None and chosen.scorer.features.needs_reference and without == len(data.examples):
         raise ConfigError("the first rows have no right answer, which the scorer needs")
-    return f"{len(data.examples)} examples read"
+    return f"{counted(len(data.examples), 'example')} read"
 
 
 def _failed(problem: ConfigError, cause: BaseException | None) -> tuple[State, str]:

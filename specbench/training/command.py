@@ -9,7 +9,7 @@ from huggingface_hub import cached_assets_path
 from rich.console import Console
 
 from specbench.core import bounded, dotted
-from specbench.core.console import say
+from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.resources import EMBEDDED
@@ -126,6 +126,8 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
         words += ["--target", settings["target"]]
     if settings["target_revision"] is not None:
         words += ["--target-revision", settings["target_revision"]]
+    if settings.get("trust_remote_code"):
+        words += ["--trust-remote-code"]
     if data["subsets"] is not None:
         words += ["--subset", ",".join(data["subsets"])]
     return shlex.join(["specbench", "run", *words])
@@ -174,7 +176,7 @@ def train_with_settings(
         same = training_identity(spec, num_steps, about, accelerator.num_processes)
         with output.open(same, is_main=accelerator.is_main_process):
             if accelerator.is_main_process:
-                steps = f"{num_steps} steps of {spec.gradient_accumulation} passes"
+                steps = f"{counted(num_steps, 'step')} of {spec.gradient_accumulation} passes"
                 say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
             record = train_drafter(drafter, objective, spec, output, console, num_steps, about, command)
     return record if accelerator.is_main_process else None

@@ -124,7 +124,7 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
     with CostMeter(torch.device("cpu")) as meter:
         data = gather_data(spec.data, spec.seed)
         warn_of_overlap(data, console)
-        tokenizer = load_tokenizer(spec.target, spec.target_revision)
+        tokenizer = load_tokenizer(spec.target, spec.target_revision, trust_remote_code=spec.trust_remote_code)
         documents = TokenizedTexts(data, spec.data, tokenizer, console)
         with model_type.kind.replacing(output) as folder, documents.bar:
             start = time.perf_counter()

@@ -13,6 +13,7 @@ from random import Random
 from typing import IO, cast
 
 from specbench.core import bounded
+from specbench.core.console import counted
 from specbench.core.digests import bytes_digest, text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import stream_seed
@@ -261,7 +262,7 @@ def gather_data(spec: DataSpec, seed: int) -> TrainingData:
         prompts.setdefault(part.language, []).extend(TrainingPrompt(part.language, *pair) for pair in part.pairs)
         sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
         if part.is_measured:
-            overlap.append(f"{part.language}: {len(part.pairs)} rows of {part.place}")
+            overlap.append(f"{part.language}: {counted(len(part.pairs), 'row')} of {part.place}")
     return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
 
 

@@ -30,7 +30,12 @@ from specbench.training.spec import TrainSpec
 
 WORK = ".training"
 CHECKPOINT = "state.pt"  # in the folder of each learning rate
-WITHOUT_EFFECT = ("output", "checkpoint_every", "device")  # a resumed training may use other values
+WITHOUT_EFFECT = (
+    "output",
+    "checkpoint_every",
+    "device",
+    "trust_remote_code",
+)  # a resumed training may use other values
 
 
 class OutputFolder(ResumableFolder):

@@ -130,6 +130,8 @@ class TrainSpec(Spec):
     """The model or the head that is trained; null: a new head."""
     drafter_revision: str | None = None
     """Hub revision of the drafter."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with a checkpoint whose architecture transformers lacks."""
     data: DataSpec
     output: Text
     """Folder of the trained drafter."""
@@ -276,6 +278,8 @@ class CorpusModelSpec(Spec):
     """The model whose tokens are used: hub id, folder or embedded:NAME."""
     target_revision: str | None = None
     """Hub revision of the target."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with a checkpoint whose architecture transformers lacks."""
     data: CorpusSpec
     output: Text
     """Folder of the model."""

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -72,10 +72,10 @@ def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
 def load_target(spec: TrainSpec, device: str) -> CausalLM:
     """Returns the frozen target, without its weights if nothing is computed with them."""
     if not computes_target(spec):
-        return load_model(spec.target, revision=spec.target_revision, device=device, weights=False)
+        return loaded(spec, "target", device=device, weights=False)
     if spec.quantize == "nf4":
-        return in_four_bits(spec.target, spec.target_revision, device)
-    target = load_model(spec.target, revision=spec.target_revision, dtype=dtype_of(spec), device=device)
+        return in_four_bits(spec, "target", device)
+    target = loaded(spec, "target", dtype=dtype_of(spec), device=device)
     target.model.requires_grad_(False)
     return target
 
@@ -96,19 +96,24 @@ def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | D
 
 def load_draft_model(spec: TrainSpec, device: str) -> CausalLM:
     """Returns the draft model before the training."""
-    assert spec.drafter is not None
     if spec.quantize == "nf4":
-        return in_four_bits(spec.drafter, spec.drafter_revision, device)
-    return load_model(spec.drafter, revision=spec.drafter_revision, dtype="float32", device=device)
+        return in_four_bits(spec, "drafter", device)
+    return loaded(spec, "drafter", dtype="float32", device=device)
 
 
-def in_four_bits(name: str, revision: str | None, device: str) -> CausalLM:
+def loaded(spec: TrainSpec, role: Literal["target", "drafter"], **how: Any) -> CausalLM:
+    """Returns the model of a role; `how`: options of `load_model`."""
+    name, revision = getattr(spec, role), getattr(spec, f"{role}_revision")
+    return load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **how)
+
+
+def in_four_bits(spec: TrainSpec, role: Literal["target", "drafter"], device: str) -> CausalLM:
     """Returns a model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314).
 
     Raises ConfigError without bitsandbytes, or for a model that cannot be loaded in 4 bits.
     """
     try:
-        return load_model(name, revision=revision, dtype="bfloat16", device=device, quantize="nf4")
+        return loaded(spec, role, dtype="bfloat16", device=device, quantize="nf4")
     except ConfigError as error:
         raise ConfigError(f"quantize = 'nf4': {error}: try quantize=none") from error
 
@@ -161,7 +166,9 @@ def stored_dtype(drafter: CausalLM | DraftHead, spec: TrainSpec) -> torch.dtype:
     model, revision = drafter, spec.drafter_revision
     if isinstance(drafter, DraftHead):
         model, revision = drafter.target, spec.target_revision
-    config = AutoConfig.from_pretrained(model.model.config._name_or_path, revision=revision)
+    config = AutoConfig.from_pretrained(
+        model.model.config._name_or_path, revision=revision, trust_remote_code=spec.trust_remote_code
+    )
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 

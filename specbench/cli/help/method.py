@@ -145,7 +145,7 @@ def needs(method: MethodSpec) -> list[str]:
 
 def other_needs(method: MethodSpec) -> list[str]:
     """Returns what the drafters of a method need besides models, such as a head or a datastore."""
-    declared = [part.drafter.features.needs for part in method.parts if part.decoder is None]
+    declared = [part.drafter.needs for part in method.parts if part.decoder is None]
     return list(dict.fromkeys(filter(None, declared)))
 
 
@@ -160,7 +160,9 @@ def own_models_note(method: MethodSpec) -> str:
 
 
 def embedded(method: MethodSpec) -> list[str]:
-    """Returns the embedded models that a run uses by default."""
+    """Returns the embedded models that a run uses by default; none if the method cannot run on them."""
+    if not all(part.drafter.features.embedded for part in method.parts if part.decoder is None):
+        return []
     bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
     target = f"{EMBEDDED}target"
     drafters = [own_drafter(part, target) or embedded_drafter(bridge) for part in method.parts if part.needs_drafter]
@@ -181,15 +183,16 @@ def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[
     """Returns commands for a method: a run, one on other models, one with another value, its sweep and its audit."""
     of_target = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
-    plain = command("run", call, f"--task {TASK}")
-    lines = [plain, plain + models]
+    required = "" if embedded(method) else models
+    plain = command("run", call, f"--task {TASK}") + required
+    lines = [plain, plain + models] if embedded(method) else [plain]
     change = example_override(method, found)
     if change:
         lines.append(f"{plain} --set {shlex.quote(change)}")
     if method.sweep:
-        lines.append(command("sweep", call, f"--task {TASK}"))
+        lines.append(command("sweep", call, f"--task {TASK}") + required)
     if method.decoder is not None or method.drafter.type != "none":
-        lines.append(command("audit", call))
+        lines.append(command("audit", call) + required)
     return lines
 
 

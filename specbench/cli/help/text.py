@@ -52,7 +52,7 @@ def method_text(help_: MethodHelp) -> str:
             "",
             *folded(f"lossless: {help_.lossless} ({help_.lossless_reason})"),
             *folded(f"needs: {'; '.join(help_.needs)}"),
-            *folded(f"models without --target: {', '.join(help_.embedded)}"),
+            *(folded(f"models without --target: {', '.join(help_.embedded)}") if help_.embedded else ()),
             *(tree_text(help_.tree) if help_.tree is not None else []),
             *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
             *section("values that `specbench sweep` tries", items(sweep_values(help_.sweep))),

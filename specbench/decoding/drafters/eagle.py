@@ -69,7 +69,7 @@ class EagleDrafter(Drafter):
 
 PATH = "Folder or hub id of the head; null: the one published for the target."
 HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
-NEEDS = "an EAGLE head of the target (a published one is found by the target's name; `specbench train eagle3`)"
+NEEDS = "an {head} head of the target (a published one is found by the target's name; `specbench train {head}`)"
 TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
 Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
 HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
@@ -101,7 +101,7 @@ def eagle_chain_drafter(
 MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
 
 
-@DRAFTERS.register("mtp", provides={"probs", "raw_probs"}, needs=MTP_NEEDS)
+@DRAFTERS.register("mtp", provides={"probs", "raw_probs"}, needs=MTP_NEEDS, embedded=False)
 def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> EagleDrafter:
     """The target's own layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own
     temperature. It drafts every token after the first from its own output."""

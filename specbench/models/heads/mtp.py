@@ -70,7 +70,7 @@ def load_mtp(target: CausalLM) -> MtpHead:
     if num_layers != 1:
         raise ConfigError(
             f"drafter.type = 'mtp': target '{target.name}' has {num_layers or 'no'} layers for multi-token prediction "
-            "that transformers loads, expected 1; use another method"
+            "that transformers loads, expected 1: name a --target that has one, such as a GLM-4.5 checkpoint"
         )
     require("accelerate", "drafter.type = 'mtp'")  # transformers loads the layer with it
     source, known = model_source(target.name), config.name_or_path

@@ -72,6 +72,7 @@ class SiteRow:
             "method": IndexCell(self.label),
             "task": IndexCell(row.task_name),
             "subset": IndexCell(row.subset),
+            "load": IndexCell(row.level or NULL),
             "language": IndexCell(row.language or NULL, row.language or ""),
             "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group.size}"),
             "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
@@ -205,6 +206,7 @@ COLUMNS = (
     IndexColumn("method", "method"),
     IndexColumn("task", "task"),
     IndexColumn("subset", "subset"),
+    IndexColumn("load", "load", help="requests to the servers at once, or per second; – one at a time"),
     IndexColumn("speedup", "speed-up", True, "speed-up over autoregressive decoding, with its paired 95 % interval"),
     IndexColumn(
         "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
@@ -228,9 +230,11 @@ FILTERS = ("task", "method", "subset", "verdict")
 
 
 def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
-    """Returns the columns, without the language where no row has one, and without the engine where all are eager."""
+    """Returns the columns, without the language and the load where no row has one, and without the engine where all
+    are eager."""
     is_shown = {
-        "language": any(each.row.language for each in rows), "engine": any(each.row.engine != "eager" for each in rows)
+        "language": any(each.row.language for each in rows), "load": any(each.row.level for each in rows),
+        "engine": any(each.row.engine != "eager" for each in rows),
     }  # fmt: skip
     return [column for column in COLUMNS if is_shown.get(column.key, True)]
 

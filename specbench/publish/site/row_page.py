@@ -30,7 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Task and data": ("task", "subset", "language", "n", "repeats", "seed", "data_source", "data_location",
                       "data_revision", "shots"),
     "Sampling": ("sampling",),
-    "Machine and software": ("device", "versions", "commit"),
+    "Machine and software": ("device", "versions", "commit", "served"),
     "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "format"),
     "Stated: nothing in the run's folder shows whether it is true": tuple(sorted(STATED)),
 }  # fmt: skip

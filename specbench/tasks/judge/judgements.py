@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specbench.core import bounded
 from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
-from specbench.core.console import say, stdout
+from specbench.core.console import counted, say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.progress import ProgressBar
@@ -114,7 +114,7 @@ def judge_records(
     different = {digest(request): request for request in requests.values()}
     cache = ReplyCache(settings.cache)
     cached = {name: reply for name, request in different.items() if (reply := cache.get(request)) is not None}
-    counts = f"{len(requests)} answers, {len(different)} of them different, {len(cached)} judged before"
+    counts = f"{counted(len(requests), 'answer')}, {len(different)} of them different, {len(cached)} judged before"
     say(console, f"judge {settings.model}: {counts}")
     new = {name: request for name, request in different.items() if name not in cached}
     replies = {**cached, **(_ask(new, settings, console) if new else {})}
@@ -317,9 +317,9 @@ def show_requests(records: Iterable[Record], questions: Questions, settings: Jud
     cost = settings.cost(num_tokens, NUM_REPLY_TOKENS * len(new))
     say(
         console,
-        f"{len(requests)} answers, {len(different)} of them different, {len(different) - len(new)} judged before: "
-        f"{len(new)} requests with about {num_tokens} prompt tokens and {NUM_REPLY_TOKENS * len(new)} reply tokens, "
-        f"{'unknown cost (give --judge-prices)' if cost is None else f'about ${cost:.4f}'}; nothing was sent",
+        f"{counted(len(requests), 'answer')}, {len(different)} of them different, {len(different) - len(new)} judged "
+        f"before: {len(new)} requests with about {num_tokens} prompt tokens and {NUM_REPLY_TOKENS * len(new)} reply "
+        f"tokens, {'unknown cost (give --judge-prices)' if cost is None else f'about ${cost:.4f}'}; nothing was sent",
     )
 
 

@@ -186,3 +186,33 @@ for _group, _categories in GROUPS.items():
     row_reader(_group if _group == "mt_bench" else f"spec_bench_{_group}")(partial(conversations, _categories))
 for _category in CATEGORIES:
     row_reader(f"mt_bench_{_category}")(partial(conversations, (_category,)))
+
+
+SPEED_CATEGORIES = (
+    "coding", "humanities", "math", "multilingual", "qa", "rag", "reasoning", "roleplay", "stem", "summarization",
+    "writing",
+)  # fmt: skip
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # begins a turn of a public row that is not filled
+
+
+def speed_bench(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
+    """Rows of nvidia/SPEED-Bench of the categories, all if there are none. Public rows that are placeholders are
+    refused."""
+    category = str(row.get("category"))
+    if categories and category not in SPEED_CATEGORIES:
+        raise ConfigError(f"column 'category' = '{category}' is unknown: {nearest(category, SPEED_CATEGORIES)}")
+    if categories and category not in categories:
+        return []
+    if any(str(turn).startswith(PLACEHOLDER) for turn in row["turns"]):
+        raise ConfigError(
+            "column 'turns' holds a placeholder: the public rows of SPEED-Bench are filled by `python3 prepare_data.py "
+            "--dataset speed --config all` in examples/specdec_bench of github.com/NVIDIA/Model-Optimizer: run it, and "
+            "give its folder as --data data/speed"
+        )
+    identity = row["question_id"] if "question_id" in row else row.get("id")
+    return {"id": identity, "category": category, "turns": row["turns"]}
+
+
+row_reader("speed_bench")(partial(speed_bench, ()))
+for _category in SPEED_CATEGORIES:
+    row_reader(f"speed_bench_{_category}")(partial(speed_bench, (_category,)))

@@ -146,7 +146,7 @@ def test_the_command_fails_for_a_server_that_is_not_lossless(tmp_path, specbench
     ("arguments", "message"),
     [
         ((), "--task and --method need at least one name each"),
-        (("--method", "sd"), "--method: has no effect with --servers"),
+        (("--method", "sd"), "servers.yaml has no such server: the choices are ar, draft"),
         (("--dtype", "float32"), "--dtype float32: has no effect with --servers"),
     ],
 )

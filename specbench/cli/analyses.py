@@ -303,7 +303,7 @@ def audit(
     *,
     servers: Annotated[
         str | None,
-        typer.Option(help="YAML file of running servers in place of --method: each but ar is audited as a method."),
+        typer.Option(help="YAML file of servers, each of which but ar is audited; --method then names some of them."),
     ] = None,
     options: RunOptions,
     draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 1200,

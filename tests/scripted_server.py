@@ -1,11 +1,13 @@
 """A server that answers as a script says, in the shapes of several engines, and lies where a test wants it to."""
 
 import json
+import math
+import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +40,8 @@ class Script:
     `tells`: whether requests tell acceptance. `counts`: whether the page of metrics does. `cut_after`, `fail_after`:
     the number of events after which the connection or the answer ends. `extra_usage`: added to the number of new tokens
     of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only. `unstable`: no
-    answer is the one before it.
+    answer is the one before it. `model`: the probabilities of the next token after a sequence, from which answers are
+    drawn with the temperature and the seed of a request; `tells_log_probs`: whether it tells them too.
     """
 
     engine: str
@@ -62,6 +65,9 @@ class Script:
     num_running: int = 0
     form: Any = None  # the second event, whatever it is; a text is sent as it is
     settings: dict[str, Any] = field(default_factory=dict)
+    model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
+    tells_log_probs: bool = True
+    key: str | None = None  # that requests must send
     num_answers: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
 
@@ -73,6 +79,31 @@ class Script:
         found = [sum(found[at : at + self.merges]) for at in range(0, len(found), self.merges)]
         starts = [sum(found[:number]) for number in range(len(found) + 1)]
         return [tuple(ids[first:last]) for first, last in pairwise(starts) if ids[first:last]]
+
+    def drawn(self, request: Mapping[str, Any]) -> "Script":
+        """Returns the script with an answer that `model` draws; drafts are accepted as in `passes`."""
+        if self.model is None:
+            return self
+        generator, ids = random.Random(request["seed"]), list(request["prompt"])
+        for _ in range(request["max_tokens"]):
+            probs, temperature = self.model(ids), request["temperature"]
+            weights = [p ** (1 / temperature) for p in probs.values()] if temperature else [1.0]
+            ids.append(generator.choices(list(probs), weights)[0] if temperature else max(probs, key=probs.__getitem__))
+            if ids[-1] == EOS:
+                break
+        answer = tuple(ids[len(request["prompt"]) :])
+        pattern = [accepted for _, accepted in self.passes]
+        return replace(self, answer=answer, passes=passes_for(len(answer), pattern, 3) if pattern else AR)
+
+    def log_probs(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns vLLM's answer to a request for the log-probabilities of greedy tokens."""
+        assert self.model is not None
+        ids, rows = list(request["prompt"]), []
+        for _ in range(request["max_tokens"]):
+            probs = self.model(ids)
+            ids.append(max(probs, key=probs.__getitem__))
+            rows.append({f"token_id:{token}": math.log(p) for token, p in probs.items()})
+        return {"choices": [{"logprobs": {"top_logprobs": rows}}]}
 
     @property
     def sums(self) -> tuple[int, int]:
@@ -219,6 +250,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         script = self.server.script
+        if not self.may_ask():
+            return self.page("{}", 401)
         if self.path in ("/metrics", "/prometheus/metrics") and script.counts and script.engine != "openai":
             return self.page(metrics_page(script))
         found = pages(script).get(self.path)
@@ -227,12 +260,17 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         script = self.server.script
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.may_ask():
+            return self.page(json.dumps({"error": f"wrong key: {self.headers.get('Authorization')}"}), 401)
         if self.path == "/tokenize":
             text = request.get("content") or request.get("prompt")
             ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
             return self.page(json.dumps({"tokens": [id + 1 for id in ids] if script.wrong_tokenizer else ids}))
         makers = {"/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events}
         script.requests.append(request)
+        if not request.get("stream"):
+            tells = script.model is not None and script.tells_log_probs
+            return self.page(json.dumps(script.log_probs(request))) if tells else self.page("{}", 400)
         if script.unstable:
             script.answer = (*script.answer[:-2], 5 if script.answer[-2] == 6 else 6, EOS)
         if script.status != 200:
@@ -241,7 +279,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for number, event in enumerate(makers[self.path](script, request)):
+        for number, event in enumerate(makers[self.path](script.drawn(request), request)):
             if number == script.cut_after:
                 self.close_connection = True
                 return None
@@ -256,6 +294,10 @@ class Handler(BaseHTTPRequestHandler):
         script.num_answers += 1
         self.chunk(b"")
         return None
+
+    def may_ask(self) -> bool:
+        key = self.server.script.key
+        return key is None or self.headers.get("Authorization") == f"Bearer {key}"
 
     def chunk(self, content: bytes) -> None:
         self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from scipy.optimize import brentq
 
+from specbench.analysis.audit import run_audit
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.compare import compare, tables
 from specbench.results.comparison_input import read_input
 from specbench.results.execute import RunOutcome, execute
+from specbench.results.greedy import logit_gap
 from specbench.results.load import load_of
 from specbench.results.metrics import expected_speedup
 from specbench.running.checked import run_spec
@@ -23,11 +26,15 @@ from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
+from specbench.specs.servers import ServersSpec
 
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench[llama-cpp]'")
 
+from specbench.served.client import Client
 from specbench.served.models import load_served
+from specbench.served.server import Server, find_server
+from specbench.served.target import log_probs, served_target
 from tests.llama_cpp import llama_cpp_server
 
 QUIET = Console(file=io.StringIO())
@@ -195,6 +202,53 @@ def test_an_answer_cut_in_a_character_has_all_its_tokens(tmp_path, servers) -> N
 def test_control_a_baseline_that_drafts_is_refused(tmp_path, servers) -> None:
     with pytest.raises(ConfigError, match=r"server 'ar' .* was started with speculation"):
         serve(tmp_path, {**servers, "ar": servers["forced"]}, ("ar", "draft"), subsets=("en",), limit=1)
+
+
+def ask(address: str, name: str = "ar") -> Server:
+    spec = ServersSpec.model_validate(
+        {"tokenizer": "embedded:target", "servers": {"ar": {"url": address, "speculation": "none"}}}
+    )
+    return find_server(Client(name, address, 30.0), spec)
+
+
+def test_log_probabilities_of_the_server_ar_are_those_of_this_process(servers) -> None:
+    target, server = load_model("embedded:target"), ask(servers["ar"])
+    served = served_target(server, target.vocab_size)
+    assert served is not None
+    thai = target.tokenizer("คำตอบคือ 12 บาท")["input_ids"]  # its characters have several tokens
+    for ids in (target.tokenizer("We add 2 and 3. 2 + 3 =")["input_ids"], thai, thai[:4], thai[:5]):
+        for model in (served, target):
+            model.reset()
+        ours, theirs = (torch.log_softmax(model.score(ids, 3).logits, -1) for model in (target, served))
+        best = ours.topk(5).indices
+        assert torch.allclose(ours.gather(1, best), theirs.gather(1, best), atol=0.05), ids
+        assert abs(logit_gap(served, ids, [7]) - logit_gap(target, ids, [7])) < 0.05 or logit_gap(target, ids, [7]) > 5
+
+
+def test_zeros_in_place_of_log_probabilities_are_refused(servers) -> None:
+    ids = load_model("embedded:target", weights=False).tokenizer("We add 2 and 3. 2 + 3 =")["input_ids"]
+    assert len(log_probs(ask(servers["ar"]), ids, 12)) == 12
+    assert log_probs(ask(servers["draft"], "draft"), ids, 12) == []
+
+
+def test_an_answer_that_is_no_text_has_all_its_tokens(tmp_path, servers) -> None:
+    """At a high temperature many tokens are bytes that are no character, whose ids the stream does not have."""
+    hot = ("generation.max_new_tokens=12", "generation.temperature=2.0")
+    serve(tmp_path, servers, ("ar", "draft"), subsets=("en",), limit=8, overrides=hot)
+    answers = [methods[name] for methods in records(tmp_path / "served").values() for name in ("ar", "draft")]
+    assert all(len(each["token_ids"]) == 12 or each["finish"] == "eos" for each in answers)
+    assert any("\ufffd" in each["text"] for each in answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [None, "embedded:target"])
+def test_a_served_draft_model_is_lossless_and_a_forced_one_is_not(tmp_path, servers, target) -> None:
+    options = RunOptions(subsets=("en",), limit=4, target=target)
+    request = Request(["mgsm"], [], options, "", servers=write_file(tmp_path, servers, ("ar", "draft", "forced")))
+    report = run_audit(request, 240, 1.0, lambda _: None, QUIET, load_served)
+    assert [each.verdict for each in report.verdicts] == ["lossless", "lossless", "diverged"]
+    assert report.control is not None and report.control.caught
+    assert report.reference == ("ar" if target is None else "target")
 
 
 def test_the_command_measures_servers(tmp_path, servers, specbench) -> None:

@@ -74,6 +74,8 @@ def read_variables() -> set[str]:
             keys: list[ast.expr] = []
             if isinstance(node, ast.Call) and dotted(node.func).startswith("os.environ."):
                 keys = node.args[:1]
+            elif isinstance(node, ast.Call) and dotted(node.func) == "ApiKey.from_environment":
+                keys = node.args[1:]
             elif isinstance(node, ast.Subscript) and dotted(node.value) == "os.environ":
                 keys = [node.slice]
             elif isinstance(node, ast.Compare) and dotted(node.comparators[0]) == "os.environ":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.vocabulary import Vocabulary
@@ -21,10 +22,10 @@ from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.served import served_table
 from specbench.running.request import Request
-from specbench.served.acceptance import from_histogram, from_passes, steps_of
+from specbench.served.acceptance import from_histogram, from_passes, passes_between, steps_of
 from specbench.served.client import Client
 from specbench.served.engine import Page
-from specbench.served.engines.llama_cpp import LlamaCpp, passes_between
+from specbench.served.engines.llama_cpp import LlamaCpp
 from specbench.served.events import EventReader
 from specbench.served.held import held_ids
 from specbench.served.models import load_served
@@ -230,6 +231,50 @@ def test_a_folder_refuses_another_server(tmp_path) -> None:
     assert "4096" in str(caught.value) and len(records(tmp_path)) == 1
 
 
+KEY = "sk-a-secret-of-some-length"
+
+
+def run_with_key(folder: Path, given: str, *, engine: str = "openai", **keys: Any) -> RunOutcome:
+    """Runs servers that ask for KEY, whose variable holds `given`."""
+    scripts = {name: replace(script, key=KEY) for name, script in pair(engine).items()}
+    with servers_file(folder, scripts) as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", given)
+        content = json.loads(file.read_text())
+        for server in content["servers"].values():
+            server |= {"api_key_env": "SERVED_KEY"} | keys
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=1)
+        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+        return execute(request, Console(file=io.StringIO()), load_served)
+
+
+@pytest.mark.parametrize("engine", ["openai", "vllm", "llama.cpp"])
+def test_a_key_is_sent_and_is_in_no_file(tmp_path, engine) -> None:
+    assert row_of(run_with_key(tmp_path, KEY, engine=engine)).n == 1
+    written = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert written and not any(KEY in text for text in written)
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "message"),
+    [
+        (KEY, {"api_key_env": "NOT_SET"}, "^servers.ar.api_key_env: NOT_SET is not set: export the key"),
+        (KEY, {"api_key_env": None}, r"server 'ar' .* is none of .*; a server that asks for a key needs its api_key_e"),
+        (KEY, {"api_key_env": KEY}, r"servers.yaml: servers.ar.api_key_env = 'sk-a-secret-of-some-length': "),
+        ("sk-another-key-than-it", {}, "server 'ar' .* is none of the known engines: engine is one of [^;]*$"),
+    ],
+)
+def test_a_key_that_is_missing_or_wrong_is_one_line(tmp_path, given, keys, message) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        run_with_key(tmp_path, given, **keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
+    with scripted(Script("vllm", key=KEY)) as url, pytest.raises(ConfigError, match=r"wrong key: Bearer \(key\)"):
+        list(Client("ar", url, 5.0, ApiKey(f"{KEY}-s")).stream("/v1/completions", {}))
+
+
 def test_a_busy_server_is_not_measured(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
     with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 3 requests that are not of this run"):
@@ -353,3 +398,25 @@ def test_events_are_whole_however_they_are_cut() -> None:
         for start in range(0, len(stream), size):
             found += reader.feed(stream[start : start + size])
         assert [json.loads(text) for text in found] == [{"a": 1}, {"b": 2}] and reader.is_done
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "vllm": {"choices": [{"logprobs": {"top_logprobs": [{"token_id:5": -0.1, "token_id:7": -2.4}]}}]},
+    "sglang": {"meta_info": {"output_top_logprobs": [[[-0.1, 5, None], [-2.4, 7, None]]]}},
+    "llama.cpp": {
+        "completion_probabilities": [
+            {"bytes": [65], "top_logprobs": [{"id": 5, "logprob": -0.1}, {"id": 7, "logprob": -2.4}]},
+            {"bytes": [0xB8], "top_logprobs": [{"id": 1, "logprob": 0.0}]},  # a part of a character was left out
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "llama.cpp", "lmdeploy", "tensorrt-llm", "openai"])
+def test_log_probabilities_are_read_by_token_id(name) -> None:
+    engine = ENGINES.get(name)()
+    body = engine.scoring_request([1, 2, 3], 4, "target")
+    assert (body is not None) == (name in SHAPES)
+    if name in SHAPES:
+        assert [1, 2, 3] in body.values() and not body.get("stream")
+        assert engine.log_probs(SHAPES[name]) == [{5: -0.1, 7: -2.4}]

@@ -1,6 +1,7 @@
 """One `specbench audit`: specs, data, models and decoders → verdicts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -11,11 +12,13 @@ from specbench.analysis.audit_methods import (
     AuditPrompt,
     audited_methods,
     eager_baseline,
+    has_tokens_of,
     make_control,
     same_vocabulary_drafter,
     without_evidence,
 )
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport
+from specbench.analysis.audit_served import ServedAudit
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.core.resources import EMBEDDED
@@ -23,6 +26,8 @@ from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import load_model
+from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_LONG_TOKENS
 from specbench.running.calibration import Loaded
 from specbench.running.checked import ALL, all_methods, run_spec
@@ -42,34 +47,47 @@ NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
 
 
-def run_audit(request: Request, num_draws: int, temperature: float, progress: Say, console: Console) -> AuditReport:
+def run_audit(
+    request: Request, num_draws: int, temperature: float, progress: Say, console: Console,
+    load: Callable[[RunSpec], Models] | None = None,
+) -> AuditReport:  # fmt: skip
     """Audits the methods of a request, or all known ones where its only method is "all". `progress` gets lines of text;
-    `console` gets lines about subsets that have no files.
+    `console` gets lines about subsets that have no files. `load`: returns the servers of a request that has some; its
+    target, if any, is loaded into this process and scores their answers.
 
     Raises ConfigError for a method that was asked for by name and does not fit the models; of "all", such a method is
     "not run", with the reason.
     """
     check_numbers(num_draws, temperature)
+    own_target = None if load is None else request.options.target
+    if own_target is not None:
+        request = replace(request, options=replace(request.options, target=None))
     audits_all = ALL in request.methods
     request, reasons = all_methods(request)
     without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
     spec = present(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
+    if spec.servers is not None and spec.servers.turns is not None:
+        raise ConfigError(f"{request.servers}: turns: an audit asks all servers in the same minutes: leave turns out")
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
-    models = load_models(spec)
+    models = (load or load_models)(spec)
+    scoring = scoring_target(models, own_target)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
     subjects, unfit = audited_methods(spec.methods, models, sampling, strict=not audits_all)
     identities = identities_of(subjects, spec.methods, models)
-    findings = prepared_audit(spec, models, loaded, subjects, sampling, num_draws, progress).findings()
-    target = models.target
+    kind = Audit if load is None or own_target is not None else ServedAudit
+    findings = prepared_audit(
+        spec, models, loaded, subjects, sampling, num_draws, progress, scoring, kind
+    ).findings()  # fmt: skip
+    target, conditions = models.target, models.environment()
     return AuditReport(
         **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
-        identities=identities, dtype=target.precision, engine=target.engine, device=target.placement,
+        identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], device=conditions["device"],
         temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
 
@@ -92,9 +110,10 @@ def identities_of(
 
 def prepared_audit(
     spec: RunSpec, models: Models, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
-    num_draws: int, progress: Say,
+    num_draws: int, progress: Say, scoring: ScoringModel, kind: type[Audit],
 ) -> Audit:  # fmt: skip
-    """Returns the audit of the methods on the prompts of all subsets; compiles or records the passes that it needs."""
+    """Returns the audit of the methods on the prompts of all subsets; compiles or records the passes that it needs.
+    `scoring`: the target that scores answers."""
     names, target = {subject.name for subject in subjects}, models.target
     fitting = [method for method in spec.methods if method.name in names]
     drafting = same_vocabulary_drafter(fitting, models)
@@ -105,10 +124,26 @@ def prepared_audit(
     reserve_for(
         models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
     )
-    return Audit(
-        compared, prompts, target, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
+    return kind(
+        compared, prompts, scoring, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
         spec.seed, progress,
     )  # fmt: skip
+
+
+def scoring_target(models: Models, name: str | None) -> ScoringModel:
+    """Returns the target that scores answers: that of this process with `name`, else that of the models. Raises
+    ConfigError if it has other tokens, and if there is none."""
+    if name is not None:
+        loaded = load_model(name)
+        if not has_tokens_of(loaded, models.target):
+            raise ConfigError(f"--target {name}: has other tokens than the tokenizer of the servers: give their target")
+        return loaded
+    if models.scoring is None:
+        raise ConfigError(
+            "--servers: the server 'ar' tells no log-probabilities, or none that are real: give --target with the "
+            "target that it serves, which scores the answers in this process"
+        )
+    return models.scoring
 
 
 def check_numbers(num_draws: int, temperature: float) -> None:

@@ -34,6 +34,7 @@ from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
+from specbench.served.decoder import ServedCounts
 
 Tokens = tuple[int, ...]
 PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it
@@ -118,14 +119,18 @@ class CountTest:
     by_token: dict[int, NDArray[np.float64]] = field(default_factory=lambda: defaultdict(lambda: np.zeros(3)))
     outlier: Outlier | None = None
 
-    def add(self, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float) -> None:
-        """Adds the χ² of the tokens after one prefix, when its draws fill at least two cells."""
+    def add(
+        self, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float, num_others: int = 0
+    ) -> None:
+        """Adds the χ² of the tokens after one prefix, when its draws fill at least two cells. `num_others`: with how
+        many other draws `row` is the pooled distribution; 0 where it is the exact one."""
         total = counter.total()
-        frequent = row.probs * total >= MIN_EXPECTED
+        least = MIN_EXPECTED * max(1.0, total / num_others if num_others else 1.0)  # so that both sides expect enough
+        frequent = row.probs * total >= least
         probs = row.probs[frequent]
         observed = np.array([counter[int(token)] for token in row.tokens[frequent]], dtype=np.float64)
         rest = 1.0 - float(probs.sum())
-        if rest * total >= MIN_EXPECTED:
+        if rest * total >= least:
             probs, observed = np.append(probs, rest), np.append(observed, total - observed.sum())
         elif len(probs):  # too rare for a cell of its own
             smallest = int(probs.argmin())
@@ -135,25 +140,62 @@ class CountTest:
             return
         expected = probs * total
         value = float(((observed - expected) ** 2 / expected).sum())
-        num_cells = len(probs)
-        variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
-        shift = noise * total
-        self.by_token[len(key[1])] += (value, num_cells - 1 + shift, variance + 4 * shift)
+        mean, variance, shift = *moments(probs, total), noise * total
+        if num_others:
+            value *= (total + num_others) / num_others
+            mean, variance = moments_of_pooled(probs, total, num_others)
+            shift *= num_others / (total + num_others)
+        self.by_token[len(key[1])] += (value, mean + shift, variance + 4 * shift)
         scores = np.abs(observed - expected) / np.sqrt(expected * (1 - probs))
         worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
         if worst >= 0 and (self.outlier is None or scores[worst] > self.outlier.score):
-            token = int(row.tokens[frequent][worst])
-            self.outlier = Outlier(
-                float(scores[worst]), key, token, counter[token], total * float(row.probs[frequent][worst])
-            )
+            token, probability = int(row.tokens[frequent][worst]), float(row.probs[frequent][worst])
+            if num_others:  # what the others alone say of it
+                probability += (probability * total - counter[token]) / num_others
+            self.outlier = Outlier(float(scores[worst]), key, token, counter[token], total * probability)
 
-    def p_values(self, num_positions: int) -> list[float | None]:
+    def p_values(self, num_positions: int) -> tuple[list[float | None], float]:
         """Returns for each position the probability of a sum at least as large, by the gamma distribution of its mean
-        and variance; None where no prefix has enough draws."""
+        and variance; None where no prefix has enough draws. Returns their combination too."""
         found: list[float | None] = [None] * num_positions
         for position, (value, mean, variance) in self.by_token.items():
             found[position] = float(stats.gamma.sf(value, mean**2 / variance, scale=variance / mean))
-        return found
+        known = [max(p, SMALLEST) for p in found if p is not None]
+        return found, float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
+
+
+def moments(probs: NDArray[np.float64], total: int) -> tuple[float, float]:
+    """Returns the exact mean and variance of the χ² of `total` draws from a known distribution (Haldane 1937)."""
+    num_cells = len(probs)
+    variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
+    return num_cells - 1, variance
+
+
+def moments_of_pooled(probs: NDArray[np.float64], num_own: int, num_others: int) -> tuple[float, float]:
+    """Returns the exact mean and variance of the χ² of a table with two rows of draws whose sums are given, as are
+    those of its columns, in shares `probs` (Haldane 1940)."""
+    total, num_cells = num_own + num_others, len(probs)
+    rows, columns = (total / num_own + total / num_others - 4), float((1 / probs).sum()) - num_cells**2
+    rows, columns = rows / (total - 2), columns / (total - 2)
+    of_rows, of_columns = (total - 2) / (total - 1), (num_cells - 1) * (total - num_cells) / (total - 1)
+    variance = 2 * total / (total - 3) * (of_rows - rows) * (of_columns - columns)
+    variance += total**2 / (total - 1) * rows * columns
+    return (num_cells - 1) * total / (total - 1), variance
+
+
+def next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefix, Counter[int]]:
+    """Returns how often each token was drawn after each prefix. `sequences`: one list per prompt."""
+    found: dict[PromptPrefix, Counter[int]] = defaultdict(Counter)
+    for prompt, drawn in enumerate(sequences):
+        for tokens in drawn:
+            for length, token in enumerate(tokens):
+                found[prompt, tokens[:length]][token] += 1
+    return found
+
+
+def longest(sequences: Sequence[Sequence[Tokens]]) -> int:
+    """Returns the most tokens of a drawn sequence."""
+    return max(len(tokens) for drawn in sequences for tokens in drawn)
 
 
 def judge_draws(
@@ -161,23 +203,15 @@ def judge_draws(
 ) -> tuple[DrawStatistics, Outlier | None]:
     """Returns the test of the drawn sequences, one list per prompt, and the token farthest from its expectation.
     `noise`: E_p[(Δ ln p)²] of a correct method's probabilities."""
-    nexts: dict[PromptPrefix, Counter[int]] = defaultdict(Counter)
-    for prompt, drawn in enumerate(sequences):
-        for tokens in drawn:
-            for length, token in enumerate(tokens):
-                nexts[prompt, tokens[:length]][token] += 1
     counts = CountTest()
     sums, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
-    for key, counter in nexts.items():
+    for key, counter in next_tokens(sequences).items():
         row, total = rows[key], counter.total()
         num_tokens += total
         value = sum(count * row.log_p[token] for token, count in counter.items())
         sums += (value, total * row.mean, total * row.variance, total * row.third)
         counts.add(key, counter, row, noise)
-    longest = max(len(tokens) for drawn in sequences for tokens in drawn)
-    by_token = counts.p_values(longest)
-    known = [max(p, SMALLEST) for p in by_token if p is not None]
-    p_counts = float(stats.combine_pvalues(known, method="fisher").pvalue) if known else 1.0
+    by_token, p_counts = counts.p_values(longest(sequences))
     log_p, expected, variance, third = sums.tolist()
     p_log = log_p_value(log_p, expected, variance, third, math.sqrt(noise * num_tokens))
     found = DrawStatistics(
@@ -277,17 +311,18 @@ class AnyDecoder(Protocol):
 @dataclass(frozen=True)
 class MethodDraws:
     """The drawn tokens per prompt, up to `most_tokens` in each draw, and the steps of all draws; there are none for a
-    decoder without steps."""
+    decoder without steps, whose server may have `told` sums."""
 
     sequences: list[list[Tokens]]
     most_tokens: int
     steps: list[Step] = field(default_factory=list)
+    told: Counter[str] = field(default_factory=Counter)
 
     def counts(self) -> dict[str, Any]:
-        """Returns the kinds of tokens in all draws; empty for a decoder without steps. A step that the end of the text
-        cut has neither a recovered nor a bonus token."""
+        """Returns the kinds of tokens in all draws; empty for a decoder that does not count. A step that the end of the
+        text cut has neither a recovered nor a bonus token."""
         if not self.steps:
-            return {}
+            return dict(self.told)
         whole = [step for step in self.steps if step.num_drafted and step.num_emitted == step.num_accepted + 1]
         num_bonus = sum(step.num_accepted == step.num_drafted for step in whole)
         return {
@@ -315,7 +350,17 @@ def draw_many(
         generation = decoder.generate(prompts[number], stop, seed_of(number, draw))
         draws.sequences[number].append(tuple(generation.token_ids))
         draws.steps.extend(generation.steps)
+        draws.told.update(told_counts(generation))
     return draws
+
+
+def told_counts(generation: Generation) -> dict[str, int]:
+    """Returns the drafted and the accepted tokens of an answer whose server tells sums only; empty for any other."""
+    external = generation.external
+    if generation.steps or not isinstance(external, ServedCounts) or external.totals is None:
+        return {}
+    drafted, _, accepted = external.totals
+    return {"num_drafted": drafted, "num_accepted": min(accepted, len(generation.token_ids) - 1)}
 
 
 class WithoutResidual(VerificationRule):

@@ -1,8 +1,9 @@
 """The audit of several methods on one target: the same prompts, the same noise floor, the same control for all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 from specbench.analysis.audit_distribution import (
     AnyDecoder,
@@ -14,12 +15,15 @@ from specbench.analysis.audit_distribution import (
     draw_many,
     exact_rows,
     judge_draws,
+    told_counts,
 )
 from specbench.analysis.audit_report import (
     AuditFindings,
     ControlTest,
+    DrawStatistics,
     DrawTest,
     MethodVerdict,
+    Reference,
     TokenDeviation,
     VerdictName,
 )
@@ -36,6 +40,7 @@ from specbench.results.greedy import DecodeText, compare, measure_noise
 from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, Noise, declaration
 from specbench.running.compose import compose, unique
 from specbench.running.models import Models, parts
+from specbench.served.decoder import SERVED, ServedDecoder
 from specbench.specs.method import MethodSpec
 
 NUM_DRAW_PROMPTS = 3
@@ -44,6 +49,7 @@ MIN_ACCEPTED = 20  # draft tokens: what follows fewer of them says little of a m
 AR = "ar"
 CONTROL = ""  # no method has this name
 CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # by the most tokens of a draw
+JudgeDraws = Callable[[MethodDraws], tuple[DrawStatistics, Outlier | None]]
 
 
 @dataclass
@@ -77,6 +83,7 @@ class Audit:
     shares the target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out.
     `progress` gets lines of text."""
 
+    reference: ClassVar[Reference] = "target"
     subjects: Sequence[AuditedMethod]
     prompts: Sequence[AuditPrompt]
     target: ScoringModel
@@ -111,8 +118,8 @@ class Audit:
         }  # fmt: skip
         verdicts = [decide(subject, greedy[subject.name], judged, controls) for subject in self.subjects]
         return AuditFindings(
-            noise=noise, prompts=[*map(self._name_of, cuts)], control=controls.get(NUM_TOKENS),
-            long_control=controls.get(NUM_LONG_TOKENS), verdicts=verdicts,
+            reference=self.reference, noise=noise, prompts=[*map(self._name_of, cuts)], verdicts=verdicts,
+            control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
         )  # fmt: skip
 
     def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
@@ -128,28 +135,33 @@ class Audit:
         steps = [step for generation in made for step in generation.steps]
         is_external = any(generation.external is not None for generation in made)
         num_judged = None if is_external else sum(step.num_judged for step in steps)
-        num_accepted = sum(step.num_accepted for step in steps) if steps or not is_external else None
+        told = [counts["num_accepted"] for generation in made if (counts := told_counts(generation))]
+        is_counted = steps or told or not is_external
+        num_accepted = sum(told, sum(step.num_accepted for step in steps)) if is_counted else None
         outputs = [generation.token_ids for generation in made]
         return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted)
 
     def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
-        """Returns the distribution test of every method that draws, and of the control, over one table of exact
-        probabilities."""
+        """Returns the distribution test of every method that draws, and of the control."""
         prompt_ids = [cut.ids for cut in cuts]
         draws = self._all_draws(prompt_ids)
-        self.progress("exact probabilities")
-        sequences = [each.sequences for each in draws.values()]
-        rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
         allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the amplitude that was measured
-        tests = {}
+        judge, tests = self._judge(draws, prompt_ids, allowance), {}
         for name, each in draws.items():
-            statistics, outlier = judge_draws(each.sequences, rows, allowance)
+            statistics, outlier = judge(each)
             example = None if outlier is None else self._deviation(outlier, cuts)
             tests[name] = DrawTest(
                 num_draws=self.num_draws, most_tokens=each.most_tokens, example=example, **dict(statistics),
                 **each.counts(),
             )  # fmt: skip
         return tests
+
+    def _judge(self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float) -> JudgeDraws:
+        """Returns the test of the draws of one method: against one table of exact probabilities for all methods."""
+        self.progress("exact probabilities")
+        sequences = [each.sequences for each in draws.values()]
+        rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        return lambda each: judge_draws(each.sequences, rows, noise)
 
     def _all_draws(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
         """Returns the draws of every method that draws, and of the control. A method that drafts nothing in the short
@@ -283,14 +295,16 @@ def audited_methods(
 
 def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
     """Returns a method composed for greedy decoding and for draws. Raises ConfigError where it can do neither."""
-    subject = AuditedMethod(method.name, declaration(method), method.most_draft_tokens, greedy=None, drawing=None)
+    is_served = method.decoder is not None and method.decoder.type == SERVED
+    declared = is_served or declaration(method)  # engines say that speculation keeps the target's distribution
+    subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
     try:
         subject.greedy = compose(method, pair, GREEDY)
     except ConfigError as error:
         subject.refuse("greedy", error)
         subject.drawing = compose(method, pair, sampling)
         return subject
-    if method.decoder is not None and not takes_sampling(load(method.decoder.entry)):
+    if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
         subject.note = "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
         return subject
     try:
@@ -338,8 +352,8 @@ def make_control(
     """Returns a wrong method: speculative decoding without the residual, or, without drafts in the target's tokens
     (`drafting`, from `same_vocabulary_drafter`), AR at a higher temperature."""
     autoregressive = compose(baseline, models.pair(baseline), sampling)
-    assert isinstance(autoregressive, DraftingDecoder)
-    if drafting is None:
+    assert isinstance(autoregressive, DraftingDecoder | ServedDecoder)
+    if drafting is None or isinstance(autoregressive, ServedDecoder):
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
     method, drafter = drafting

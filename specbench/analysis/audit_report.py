@@ -20,6 +20,8 @@ VerdictName = Literal[
     "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
 ]
 
+Reference = Literal["target", "ar"]
+
 
 class TokenDeviation(FilePart):
     """The drawn token whose count is farthest from what the target gives it, after a prompt and the tokens drawn."""
@@ -32,16 +34,16 @@ class TokenDeviation(FilePart):
 
 
 class DrawStatistics(FilePart):
-    """The test of drawn tokens against the target's exact probabilities; log p in nats per token, with its expectation
-    and standard error. `p_by_token` holds the p-value of the counts of the first, second, … token; null where too few
-    draws share a prefix."""
+    """The test of drawn tokens against the target's exact probabilities, or against draws of AR; log p in nats per
+    token, with its expectation and standard error, null where the probabilities are not known. `p_by_token` holds the
+    p-value of the counts of the first, second, … token; null where too few draws share a prefix."""
 
     num_tokens: int
     p_value: float
     p_by_token: list[float | None]
-    mean_log_p: float
-    expected_log_p: float
-    standard_error: float
+    mean_log_p: float | None = None
+    expected_log_p: float | None = None
+    standard_error: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -88,9 +90,12 @@ class MethodVerdict(FilePart):
 
 
 class AuditFindings(FilePart):
-    """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut.
+    """The verdicts, and the evidence that all of them share. `reference`: draws are tested against the exact
+    probabilities of the target, or against other draws of AR, where a server holds the target. `prompts` names those of
+    the draws, up to the cut.
     `long_control`: the control in draws as long as those of methods that draft nothing in the short ones."""
 
+    reference: Reference = "target"
     noise: Noise
     prompts: list[str]
     control: ControlTest | None
@@ -189,6 +194,12 @@ COLUMNS: tuple[Column, ...] = (
     *numbers("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
              "accepted/recovered\n/bonus tokens"),
 )  # fmt: skip
+TESTED = {
+    "target": "drafts are both accepted and rejected often, and are tested against the target's exact probabilities; "
+    "log p in nats per token",
+    "ar": "much is undecided, and are tested against as many other draws of the server 'ar', which is in the table "
+    "itself as a control that passes",
+}  # fmt: skip
 
 
 def audit_table(audit: AuditReport) -> Table:
@@ -209,12 +220,11 @@ def cells(verdict: MethodVerdict) -> list[str]:
     if draws is None:
         return [*row, *[NULL] * 3]
     counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
-    return [
-        *row,
-        p_value(draws.p_value),
-        f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}",
-        "/".join(str(count) for count in counts) if draws.num_drafted else NULL,
-    ]
+    log_p = NULL
+    if draws.mean_log_p is not None and draws.expected_log_p is not None:
+        log_p = f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}"
+    shown = "/".join(NULL if count is None else str(count) for count in counts)
+    return [*row, p_value(draws.p_value), log_p, shown if draws.num_drafted else NULL]
 
 
 def caption(audit: AuditReport) -> list[str]:
@@ -231,8 +241,7 @@ def caption(audit: AuditReport) -> list[str]:
         lines.append(
             f"draws: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
             f"{audit.temperature:g}. They continue {counted(len(audit.prompts), 'beginning')} of these prompts with "
-            "AR's answers, cut where drafts are both accepted and rejected often, and are tested against the target's "
-            "exact probabilities; log p in nats per token. "
+            f"AR's answers, cut where {TESTED[audit.reference]}. "
             f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
             "comparison shows an error that begins later. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "

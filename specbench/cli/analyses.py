@@ -14,6 +14,7 @@ from specbench.cli.arguments import (
     flag,
     path,
     print_result,
+    serving_of,
     split,
     takes_run_options,
 )
@@ -297,9 +298,13 @@ def vocab(
     limit="Examples per subset; when absent, as many as make 8 prompts.",
 )
 def audit(
-    method: Annotated[str, typer.Option(help="Method names or YAML files, separated by commas; or all.")],
+    method: Annotated[str | None, typer.Option(help="Method names or YAML files, separated by commas; or all.")] = None,
     task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
     *,
+    servers: Annotated[
+        str | None,
+        typer.Option(help="YAML file of servers, each of which but ar is audited; --method then names some of them."),
+    ] = None,
     options: RunOptions,
     draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 1200,
     temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
@@ -314,6 +319,8 @@ def audit(
     Two tests: greedy outputs are compared with AR's on the prompts of --task, --subset and --limit.
 
     --draws short samples of each method are tested against the target's exact probabilities; more find smaller errors.
+    With --servers they are tested against samples of the server ar, or with --target against that target in this
+    process.
     """
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
@@ -326,7 +333,7 @@ def audit(
     tasks = split(task)
     if len(tasks) != 1:
         raise ConfigError(f"--task {task}: an audit takes its prompts from one task: name one")
-    request = Request(tasks, split(method), options, command_line())
+    request = Request(tasks, split(method or ""), options, command_line(), servers=path("--servers", servers))
     file = path("--output", output)
     if file is not None:
         check_output("--output", file)
@@ -334,8 +341,8 @@ def audit(
     if board is not None:  # an unusable file is reported before the audit starts
         load(board)
         check_writable(board)
-    with status_line("loading") as say:
-        report = run_audit(request, draws, temperature, say, stderr)
+    with serving_of(servers) as load_servers, status_line("loading") as say:
+        report = run_audit(request, draws, temperature, say, stderr, load_servers)
     if file is not None:
         write_output("--output", file, report.model_dump_json(indent=2) + "\n")
     print_result(report, as_json, lambda: [audit_table(report), *paragraphs(report)])

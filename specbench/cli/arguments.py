@@ -5,10 +5,10 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import BaseModel
@@ -18,6 +18,10 @@ from specbench.cli.aliases import with_own_names
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import RunOptions, flag_of
+
+if TYPE_CHECKING:
+    from specbench.running.models import Models
+    from specbench.specs.run import RunSpec
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
 RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")]
@@ -95,6 +99,16 @@ def _run_options(values: dict[str, Any]) -> RunOptions:
         "chat_template_args": tuple(split(values.get("chat_template_args") or "")),
     }
     return RunOptions(**values | changed)
+
+
+def serving_of(servers: str | None) -> "AbstractContextManager[Callable[[RunSpec], Models] | None]":
+    """Returns a block that yields the function which finds the servers of a run, and that ends those that it starts;
+    the block yields None if there is no file of servers."""
+    if servers is None:
+        return nullcontext()
+    from specbench.served.models import serving
+
+    return serving()
 
 
 def amount(option: str, text: str | None) -> int | float | None:

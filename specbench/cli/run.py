@@ -1,19 +1,22 @@
 """`specbench run` and `specbench lm-eval`."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, limit_of, path, print_result, split, takes_run_options
+from specbench.cli.arguments import (
+    command_line,
+    flag,
+    limit_of,
+    path,
+    print_result,
+    serving_of,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import stderr, stdout
 from specbench.specs.run_options import LEAST, SHARE, RunOptions
-
-if TYPE_CHECKING:
-    from specbench.running.models import Models
-    from specbench.specs.run import RunSpec
 
 
 @takes_run_options(without=("limit",))
@@ -78,11 +81,6 @@ def run(
         from specbench.tasks.judge.judgements import judging_of
 
         judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
-    serving: AbstractContextManager[Callable[[RunSpec], Models] | None] = nullcontext()
-    if servers is not None:
-        from specbench.served.models import serving as start_servers
-
-        serving = start_servers()
     request = Request(
         split(task), split(method or ""), replace(options, limit=limit_of(limit)), command_line(),
         output=path("--output", output), servers=path("--servers", servers),
@@ -90,7 +88,7 @@ def run(
         lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
         loggers=split(log or ""),
     )  # fmt: skip
-    with serving as load_pair:
+    with serving_of(servers) as load_pair:
         outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, outcome.tables)

@@ -44,15 +44,15 @@ class ApiKey:
         self._pattern = re.compile("|".join(_forms(text)), re.IGNORECASE) if len(text) >= LEAST_SECRET else None
 
     @classmethod
-    def from_environment(cls, setting: str) -> "ApiKey":
-        """Returns the key in OPENAI_API_KEY. Raises ConfigError, whose message begins with `setting`, if no usable key
-        is set."""
-        text = os.environ.get(KEY_VARIABLE, "").strip()
+    def from_environment(cls, setting: str, variable: str) -> "ApiKey":
+        """Returns the key in an environment variable. Raises ConfigError, whose message begins with `setting`, if no
+        usable key is set."""
+        text = os.environ.get(variable, "").strip()
         if not text:
-            raise ConfigError(f"{setting}: {KEY_VARIABLE} is not set: export the key (any text for a server without)")
+            raise ConfigError(f"{setting}: {variable} is not set: export the key (any text for a server without)")
         if not (text.isascii() and text.isprintable()):
             raise ConfigError(
-                f"{setting}: {KEY_VARIABLE} holds a character that no key has (not ASCII, or a control character): "
+                f"{setting}: {variable} holds a character that no key has (not ASCII, or a control character): "
                 "copy it again"
             )
         return cls(text)
@@ -132,7 +132,7 @@ class Completions:
         self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
     ) -> None:
         require("openai", setting)
-        self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting)
+        self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting, KEY_VARIABLE)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
         self._warned = threading.Lock()  # held once the user was warned
         self.stopped = threading.Event()

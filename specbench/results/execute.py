@@ -24,6 +24,7 @@ from specbench.results.loggers import Loggers, logged, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
+from specbench.results.verdict import declaration, different
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.calibration import Loaded, without_calibration
@@ -90,16 +91,16 @@ def _trained_on(spec: RunSpec, records: Sequence[Record]) -> dict[str, tuple[str
 
 def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record]) -> Iterator[Ties]:
     for cell in cells:
-        if cell.task.generation.temperature != 0 or spec.servers is not None:  # a server's logits cannot be asked
+        if cell.task.generation.temperature != 0:
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
         ids = prompts(cell, models, own, spec.chat)
         for method in spec.methods:
             same_prompts = with_the_same_history(own, method.name)
-            found = ties_of_records(same_prompts, method, models.target, ids)
-            if found is not None:
-                num_different, num_near_ties, tolerance = found
-                yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=num_different,
+            found = [] if declaration(method) is False else different(same_prompts, method.name)
+            if found and (target := models.scoring) is not None:
+                num_near_ties, tolerance = ties_of_records(found, method, target, ids)
+                yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=len(found),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
 
 

@@ -13,8 +13,6 @@ from specbench.results.verdict import (
     Greedy,
     Noise,
     TokenDifference,
-    declaration,
-    different,
     first_difference,
 )
 from specbench.specs.method import MethodSpec
@@ -151,25 +149,21 @@ Record = Mapping[str, Any]
 
 def ties_of_records(
     records: Sequence[Record], method: MethodSpec, target: ScoringModel, prompt_ids: Callable[[Record], list[int]]
-) -> tuple[int, int, float] | None:
-    """Returns how many greedy answers of a method are not AR's, at how many of these the target is undecided, and the
-    tolerance in logits; None where all are AR's, and for a method that is lossy by design.
+) -> tuple[int, float]:
+    """Returns at how many of a method's greedy answers that are not AR's the target is undecided, and the tolerance in
+    logits.
 
-    `records`: of a greedy run, with the same history on both sides; `prompt_ids` gives the prompt of a record. The
+    `records`: of these answers, with the same history on both sides; `prompt_ids` gives the prompt of a record. The
     target is asked at the first difference, and along up to four of AR's answers there for the noise. Leaves nothing in
     the model but its last sequence.
     """
-    found = [] if declaration(method) is False else different(records, method.name)
-    if not found:
-        return None
     answers = [
         BaselineAnswer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
-        for record in found
+        for record in records
     ]
-    outputs = [record["methods"][method.name]["token_ids"] for record in found]
+    outputs = [record["methods"][method.name]["token_ids"] for record in records]
     tolerance = near_tie_tolerance(target, answers, method.most_draft_tokens + 1)
-    near_ties = [each.near_tie for each in differences(target, answers, outputs, tolerance)]
-    return len(found), sum(near_ties), tolerance
+    return sum(each.near_tie for each in differences(target, answers, outputs, tolerance)), tolerance
 
 
 def near_tie_tolerance(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> float:

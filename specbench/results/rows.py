@@ -241,8 +241,12 @@ class MeasuredRun:
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
-        if "servers" in self.identity and num_different:
-            return served_verdict(controls(records), len(records), num_different)
+        num_near_ties = sum(each.num_near_ties for each in ties)
+        if "servers" in self.identity and num_different != num_near_ties:
+            again = controls(records)
+            if num_noted == num_different and False not in again:
+                return "diverged"
+            return served_verdict(again, len(records), num_different)
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
@@ -250,7 +254,7 @@ class MeasuredRun:
             )
         return verdict_of_records(
             method, greedy=greedy, num_records=len(records), num_different=num_different,
-            num_near_ties=sum(each.num_near_ties for each in ties),
+            num_near_ties=num_near_ties,
         )  # fmt: skip
 
     def _num_trained_on(self, method: MethodSpec, records: Sequence[Record]) -> int:

@@ -52,9 +52,8 @@ def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
 
 def served_verdict(again: Sequence[bool], num_answers: int, num_different: int) -> RecordVerdict:
     """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
-    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not tell whether its target
-    is undecided at a difference, so that fewer differences prove nothing. `again`: whether each answer of `ar` that was
-    asked again was the same."""
+    the answers of `ar` differ from its own (Fisher's exact test, one-sided): fewer differences prove nothing. `again`:
+    whether each answer of `ar` that was asked again was the same."""
     if not again:
         return "not audited"
     counts = [[num_different, num_answers - num_different], [again.count(False), again.count(True)]]
@@ -147,9 +146,10 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "slow_client": waiting > SLOW_CLIENT
         and f"{waiting:.0%} of an answer's time is not the server's own: the client or the network is the bottleneck",
         "answers_differ": num_different
+        and row.verdict != "near-tie only"
         and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', which changed "
-        f"{again.count(False)} of {counted(len(again), 'answer')} when it was asked again, and a "
-        "server does not tell whether its target is undecided there: run both with batch-invariant kernels",
+        f"{again.count(False)} of {counted(len(again), 'answer')} when it was asked again: run both with "
+        "batch-invariant kernels, and specbench audit --servers",
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 

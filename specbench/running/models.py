@@ -16,6 +16,7 @@ from specbench.core.resources import OBJECT
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
+from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget, check_template_args
 from specbench.running.run_folder import RunFolder
@@ -42,6 +43,11 @@ class Models:
     def engine(self, method: MethodSpec) -> RowEngine:
         """Returns the engine that runs the passes of a method."""
         return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
+
+    @property
+    def scoring(self) -> ScoringModel | None:
+        """The target as a model that scores answers; None if it tells no log-probabilities."""
+        return self.target
 
     @property
     def placement(self) -> str | None:

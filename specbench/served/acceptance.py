@@ -33,6 +33,20 @@ def from_passes(passes: Sequence[tuple[int, int]]) -> Acceptance:
     )  # fmt: skip
 
 
+def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_tokens: int) -> list[tuple[int, int]]:
+    """Returns the passes of `num_tokens` new tokens in one event, by the growth of the sums.
+
+    An event has several tokens where a character has, and these may be of several passes. How the accepted tokens are
+    distributed over them is then not told: they are counted in the last pass, which the event has not ended.
+    """
+    length = num_draft_tokens or drafted or 1
+    found: list[tuple[int, int]] = []
+    for number in (*([drafted % length] if drafted % length else []), *[length] * (drafted // length)):
+        found.insert(0, (number, min(number, accepted)))
+        accepted -= found[0][1]
+    return [*[(0, 0)] * (num_tokens - sum(number + 1 for _, number in found)), *found]
+
+
 def from_histogram(counts: Sequence[int], num_drafted: int) -> Acceptance:
     """Returns the acceptance of a histogram, whose element a is the number of passes that accepted a draft tokens.
 

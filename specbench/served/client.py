@@ -3,7 +3,7 @@
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import SHUT_RDWR, create_connection, socket
 from threading import Event, Timer
@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from specbench.core import bounded
+from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.served.events import EventReader
 
@@ -21,11 +22,13 @@ READ_BYTES = 2**16  # of a read at most
 
 @dataclass(frozen=True)
 class Client:
-    """The address of a server. `name`: the server's name in messages. `timeout_seconds`: the limit of one request."""
+    """The address of a server. `name`: the server's name in messages. `timeout_seconds`: the limit of one request.
+    `key`: sent with each request, and removed from messages."""
 
     name: str
     url: str
     timeout_seconds: float
+    key: ApiKey | None = field(default=None, repr=False)
 
     def listens(self) -> bool:
         """Returns whether a program takes connections at the address."""
@@ -67,7 +70,7 @@ class Client:
 
     def error(self, problem: str) -> ConfigError:
         """Returns an error that names the server."""
-        return ConfigError(f"server '{self.name}' ({self.url}) {problem}")
+        return ConfigError(f"server '{self.name}' ({self.url}) {self.key.hide(problem) if self.key else problem}")
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -129,7 +132,10 @@ class Client:
         self, connection: HTTPConnection, method: str, path: str, body: Mapping[str, Any] | None
     ) -> HTTPResponse:
         content = None if body is None else json.dumps(body).encode()
-        connection.request(method, urlsplit(self.url).path + path, content, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key.value}"
+        connection.request(method, urlsplit(self.url).path + path, content, headers)
         return connection.getresponse()
 
     def _late(self, path: str) -> ConfigError:

@@ -1,5 +1,6 @@
 """A decoder that asks a server: it sends the ids of a prompt, and reads the answer event by event."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +13,13 @@ from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.served.acceptance import Acceptance, contradiction, from_passes, steps_of
-from specbench.served.engine import Counters, Event, Piece, counted_between
+from specbench.served.engine import Counters, Event, Piece, counted_between, json_mapping
 from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import BASELINE
 
+SERVED = "served"  # type of these decoders
 FAILED = ("abort", "error")  # reasons with which an engine ends an answer that it gives up
 NUM_CONTROLS = 20  # greedy answers of a subset that the baseline gives twice
 UNKNOWN = "none"  # begins the acceptance_source of an answer whose acceptance is not known
@@ -155,7 +157,7 @@ class ServedDecoder(Decoder):
         with closing(self.server.client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
                 with self.server.client.reading():
-                    piece = self._whole(engine.read(event, num_read))
+                    piece = self._whole(engine.read(event, num_read), body, num_read)
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
@@ -168,15 +170,18 @@ class ServedDecoder(Decoder):
         num_new = answer.told.num_new_tokens
         is_cut = answer.told.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
         if num_new not in (None, num_read) and answer.told.token_ids is not None and not is_cut:
-            raise self.server.client.error(
-                f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot "
-                "be used; report it to the engine"
-            )
+            held = self._ids_without_stream(body)[num_read:]  # an engine holds back what never becomes a character
+            if num_read + len(held) != num_new:
+                raise self.server.client.error(
+                    f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot "
+                    "be used; report it to the engine"
+                )
+            answer.add(answer.seconds, Piece(token_ids=held))
         return answer
 
-    def _whole(self, piece: Piece) -> Piece:
-        """Returns what an event tells, with the ids that the engine held back. Raises ConfigError for a token that the
-        target does not have."""
+    def _whole(self, piece: Piece, body: Mapping[str, Any], num_before: int) -> Piece:
+        """Returns what an event tells, with the ids that the engine held back; `num_before`: those of earlier events.
+        Raises ConfigError for a token that the target does not have."""
         wrong = [token for token in piece.token_ids or () if not 0 <= token < self.model.vocab_size]
         if wrong:
             raise self.server.client.error(
@@ -187,9 +192,18 @@ class ServedDecoder(Decoder):
             return piece
         try:
             held = held_ids(piece.text, piece.token_ids[-1], piece.num_held, self.model.text_vocabulary)
-        except ConfigError as error:
-            raise self.server.client.error(str(error)) from error
+        except ConfigError as error:  # bytes that are no character
+            ids = self._ids_without_stream(body)[num_before:]
+            held = ids[: piece.num_held]
+            if ids[piece.num_held :][: len(piece.token_ids)] != piece.token_ids:
+                raise self.server.client.error(str(error)) from error
         return replace(piece, token_ids=(*held, *piece.token_ids))
+
+    def _ids_without_stream(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """Returns the ids of the same answer, which the server gives once more."""
+        engine = self.server.engine
+        answer = json_mapping(lambda path: self.server.client.post(path, {**body, "stream": False}), engine.path)
+        return engine.whole_ids(answer)
 
     def _finish(self, answer: Answer, stop: StopRules) -> None:
         """Ends the state of an answer: an engine that sends text only is tokenized here, and the end token, which some
@@ -269,7 +283,7 @@ class ServedDecoder(Decoder):
         return found, found.source
 
 
-@DECODERS.register("served")
+@DECODERS.register(SERVED)
 def served_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ServedDecoder:
     """Returns the decoder of a server that `specbench run --servers` found."""
     if not isinstance(models, ServedPair) or models.server is None:

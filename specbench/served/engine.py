@@ -50,6 +50,7 @@ class Counters:
     num_running: int | None = None
 
 
+LogProbs = dict[int, float]  # of the most probable tokens, by id
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ([-+\d.eE]+|NaN|[-+]?Inf)", re.MULTILINE)
 POSITION = re.compile(r'\b(?:token_)?position="(\d+)"')
 
@@ -71,6 +72,7 @@ class Engine:
     remembers: ClassVar[frozenset[str]] = frozenset()
     tells_at_end: ClassVar[bool] = True
     remedy: ClassVar[str] = "this engine does not tell it"
+    num_top: ClassVar[int] = 20  # tokens whose log-probabilities are asked for: vLLM's own limit
 
     def version(self, page: Page) -> str | None:
         """Returns the version of a server of this engine; None for a server of another one."""
@@ -94,6 +96,15 @@ class Engine:
             "stream": True, "stream_options": {"include_usage": True}, **drawn, **({"stop": stop} if stop else {}),
         }  # fmt: skip
 
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:
+        """Returns the body of a request without a stream: greedy tokens, each with the log-probabilities of the
+        `num_top` most probable ones. None for an engine that does not tell them with ids."""
+        return None
+
+    def log_probs(self, answer: Event) -> list[LogProbs]:
+        """Returns the log-probabilities at each token of the answer to such a request."""
+        raise NotImplementedError
+
     def read(self, event: Event, num_before: int) -> Piece:
         """Returns what an event tells. Usage may stand in an event of its own, or beside the last choice.
 
@@ -109,6 +120,10 @@ class Engine:
             num_new_tokens=usage.get("completion_tokens"),
             num_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         )  # fmt: skip
+
+    def whole_ids(self, answer: Event) -> tuple[int, ...]:
+        """Returns all ids of an answer without a stream, for an engine that holds some back in streams."""
+        return ()
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the acceptance of an answer by its events; None if they do not tell it."""
@@ -163,8 +178,34 @@ def json_page(page: Page, path: str) -> Any:
         return None
 
 
+def json_mapping(page: Page, path: str) -> dict[str, Any]:
+    """Returns the mapping of a page in JSON; an empty one for any other page."""
+    found = json_page(page, path)
+    return found if isinstance(found, dict) else {}
+
+
+def models_of(page: Page) -> list[dict[str, Any]]:
+    """Returns what an OpenAI-compatible server tells of its models; nothing if it names none."""
+    return list(json_mapping(page, "/v1/models").get("data") or ())
+
+
 def model_of(page: Page) -> str:
-    """Returns the name of the first model of an OpenAI-compatible server; "default" if it names none."""
-    found = json_page(page, "/v1/models")
-    models = found.get("data") if isinstance(found, dict) else None
-    return str(models[0].get("id")) if models else "default"
+    """Returns the name of the first model of a server; "default" if it names none."""
+    return str(next((each.get("id") for each in models_of(page)), "default"))
+
+
+def is_owned_by(page: Page, owner: str) -> bool:
+    """Returns whether a model of a server names its engine as its owner."""
+    return any(owner in str(each.get("owned_by")).lower() for each in models_of(page))
+
+
+def counters_of(prefix: str, *running: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the fields of Counters on the page of an engine that calls its counters as vLLM does."""
+    names = {
+        "num_drafts": "drafts", "num_drafted": "draft_tokens", "num_accepted": "accepted_tokens",
+        "per_position": "accepted_tokens_per_pos",
+    }  # fmt: skip
+    counters = {
+        field: tuple(f"{prefix}:spec_decode_num_{name}{end}" for end in ("_total", "")) for field, name in names.items()
+    }
+    return {**counters, "num_running": tuple(f"{prefix}:{name}" for name in running)}

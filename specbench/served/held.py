@@ -1,6 +1,6 @@
 """The ids of tokens that a server held back: it sends a character when its last token comes, with that token's id."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specbench.core.errors import ConfigError
 from specbench.models.vocabulary import Vocabulary
@@ -20,6 +20,11 @@ def held_ids(text: str, last: int, number: int, vocabulary: Vocabulary) -> tuple
         raise ConfigError(f"held back the ids of {number} tokens, and its text {text!r} does not tell them")
     own = tuple(vocabulary.encode(text))[:number]
     return own if own in ways else ways[0]
+
+
+def begins_character(written: Sequence[int]) -> bool:
+    """Returns whether the bytes of a token do not go on with a character that an earlier token began."""
+    return not written or written[0] & 0xC0 != 0x80
 
 
 def _ways(written: bytes, number: int, vocabulary: Vocabulary) -> Iterator[tuple[int, ...]]:

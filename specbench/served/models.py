@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
+from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import TextModel
 from specbench.results.served import LEARNS
 from specbench.running.blocks import Block
@@ -21,6 +24,7 @@ from specbench.served.client import Client
 from specbench.served.load import measure_load
 from specbench.served.server import ServedPair, Server, find_server
 from specbench.served.started import StartedServers
+from specbench.served.target import served_target
 from specbench.served.turns import measure_in_turns
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
@@ -74,6 +78,12 @@ class ServedModels(Models):
         speculation = self.spec.servers[name].speculation
         return speculation != "none" and speculation.method in self.servers[name].engine.remembers
 
+    @cached_property
+    def scoring(self) -> ScoringModel | None:
+        if self.spec.turns is not None:  # the server `ar` has ended
+            return None
+        return served_target(self.servers[BASELINE], self.target.vocab_size)
+
     @property
     def placement(self) -> None:
         return None
@@ -98,7 +108,7 @@ def find_servers(
 ) -> dict[str, Server]:
     """Returns servers by name, after those that have `start` are ready, and with `turns` one after the other."""
     if spec.turns is None:
-        clients = [Client(name, spec.servers[name].url, spec.timeout_seconds) for name in names]
+        clients = [client_of(name, spec) for name in names]
         starts = [(client, start) for client in clients if (start := spec.servers[client.name].start) is not None]
         for client, start in starts:
             started.start(client, start)
@@ -116,12 +126,19 @@ def find_servers(
 
 def start_alone(name: str, spec: ServersSpec, started: StartedServers) -> Client:
     """Ends all servers, starts one, and returns its address when it is ready."""
-    client, start = Client(name, spec.servers[name].url, spec.timeout_seconds), spec.servers[name].start
+    client, start = client_of(name, spec), spec.servers[name].start
     assert start is not None
     started.end_others("")
     started.start(client, start)
     started.wait(client, start)
     return client
+
+
+def client_of(name: str, spec: ServersSpec) -> Client:
+    """Returns the address of a server with its key. Raises ConfigError for a key that is not in the environment."""
+    variable = spec.servers[name].api_key_env
+    key = None if variable is None else ApiKey.from_environment(f"servers.{name}.api_key_env", variable)
+    return Client(name, spec.servers[name].url, spec.timeout_seconds, key)
 
 
 @contextmanager

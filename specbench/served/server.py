@@ -85,7 +85,8 @@ def find_server(client: Client, spec: ServersSpec) -> Server:
                 model = spec.model or model_of(page)
                 return Server(client, engine, version, engine.settings(page), model, engine.speculates(page))
     known = "none of the known engines" if spec.engine == "auto" else f"no server of {spec.engine}"
-    raise client.error(f"is {known}: engine is one of {', '.join(ENGINES.names())}, or auto")
+    hint = "" if client.key else "; a server that asks for a key needs its api_key_env"
+    raise client.error(f"is {known}: engine is one of {', '.join(ENGINES.names())}, or auto{hint}")
 
 
 @dataclass(frozen=True)

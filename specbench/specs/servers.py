@@ -74,6 +74,8 @@ class ServerSpec(Spec):
     """The command that starts it; absent for a server that is running already."""
     url: Text
     """Address, such as http://127.0.0.1:8001."""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """Environment variable with the key that requests send; absent for a server without keys."""
     speculation: Literal["none"] | SpeculationSpec
     """none, or {method: draft_model, num_draft_tokens: 5}."""
 

@@ -1,14 +1,15 @@
 """llama.cpp: its own path /completion, whose every event has ids and the counts so far."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import PurePath
 from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_passes
-from specbench.served.engine import Engine, Event, Page, Piece, json_page
-from specbench.served.held import MAX_HELD
+from specbench.served.acceptance import Acceptance, from_passes, passes_between
+from specbench.served.engine import Engine, Event, LogProbs, Page, Piece, counters_of, json_mapping, json_page
+from specbench.served.held import MAX_HELD, begins_character
 
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 
@@ -20,23 +21,17 @@ class LlamaCpp(Engine):
     name = "llama.cpp"
     path = "/completion"
     tokenize_path = "/tokenize"
-    counter_names: ClassVar = {
-        "num_drafts": ("llamacpp:spec_decode_num_drafts_total",),
-        "num_drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
-        "num_accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
-        "per_position": ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total",),
-        "num_running": ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
-    }  # fmt: skip
+    counter_names: ClassVar = counters_of("llamacpp", "requests_processing", "requests_deferred")
     remembers = frozenset({"ngram-mod", "ngram-cache"})
     tells_at_end = False
 
     def version(self, page: Page) -> str | None:
-        found = json_page(page, "/props")
-        return str(found["build_info"]) if isinstance(found, dict) and "build_info" in found else None
+        build = json_mapping(page, "/props").get("build_info")
+        return None if build is None else str(build)
 
     def settings(self, page: Page) -> dict[str, Any]:
         """Returns the model's file, type and context. /props says nothing of the speculation."""
-        found = json_page(page, "/props")
+        found = json_mapping(page, "/props")
         return {
             "model": PurePath(found.get("model_path", "")).name, "type": found.get("model_ftype"),
             "slots": found.get("total_slots"), "context": found.get("default_generation_settings", {}).get("n_ctx"),
@@ -58,6 +53,18 @@ class LlamaCpp(Engine):
             "cache_prompt": False, "return_tokens": True, "timings_per_token": True, "stream": True,
         }  # fmt: skip
 
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
+        """Returns the body. A token that ends within a character has no row: a single one is forced to be a letter,
+        which does not change the probabilities that are told."""
+        forced = [["a", 100.0]] if num_tokens == 1 else []
+        own = {"n_predict": num_tokens, "n_probs": self.num_top, "logit_bias": forced, "cache_prompt": False}
+        return {"prompt": prompt_ids, "temperature": 0.0, **own}
+
+    def log_probs(self, answer: Event) -> list[LogProbs]:
+        """Returns the rows before the first token that goes on with a character, before which some are left out."""
+        rows = takewhile(lambda row: begins_character(row["bytes"]), answer.get("completion_probabilities", ()))
+        return [{int(each["id"]): float(each["logprob"]) for each in row["top_logprobs"]} for row in rows]
+
     def read(self, event: Event, num_before: int) -> Piece:
         times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
         has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
@@ -70,39 +77,20 @@ class LlamaCpp(Engine):
             num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
         )  # fmt: skip
 
+    def whole_ids(self, answer: Event) -> tuple[int, ...]:
+        return tuple(answer.get("tokens") or ())
+
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the passes: each change of the sums is one, and so is each token that no change announced."""
         passes: list[tuple[int, int]] = []
-        drafted = accepted = left = 0
-        num_tokens = 1  # the prefill emits the first one
+        num_emitted, drafted, accepted = 1, 0, 0  # the prefill emits the first one
         for event in (event for event in events if event.get("tokens")):
             times = event.get("timings")
             if times is None or "tokens_predicted" not in event:
                 return None
-            fresh = int(event["tokens_predicted"]) - num_tokens
-            num_tokens += fresh
-            from_before = min(left, fresh)
-            fresh, left = fresh - from_before, left - from_before
-            now = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
-            if fresh:
-                passes += passes_between(fresh, now[0] - drafted, now[1] - accepted, num_draft_tokens)
-                left = sum(number + 1 for _, number in passes) + 1 - num_tokens
-                drafted, accepted = now
+            num_fresh = int(event["tokens_predicted"]) - num_emitted
+            if num_fresh > 0:
+                sums = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
+                passes += passes_between(num_fresh, sums[0] - drafted, sums[1] - accepted, num_draft_tokens)
+                num_emitted, (drafted, accepted) = 1 + sum(number + 1 for _, number in passes), sums
         return from_passes(passes)
-
-
-def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_tokens: int) -> list[tuple[int, int]]:
-    """Returns the passes of `num_tokens` new tokens in one event, by the growth of the sums.
-
-    An event has several tokens where a character has, and these may be of several passes. How the accepted tokens are
-    distributed over them is then not told: they are counted in the last pass, which the event has not ended.
-    """
-    lengths = [num_draft_tokens or drafted] * (drafted // (num_draft_tokens or drafted)) if drafted else []
-    if rest := drafted - sum(lengths):
-        lengths.append(rest)
-    found: list[tuple[int, int]] = []
-    for length in reversed(lengths):
-        found.insert(0, (length, min(length, accepted)))
-        accepted -= found[0][1]
-    num_plain = num_tokens - sum(number + 1 for _, number in found)
-    return [*[(0, 0)] * num_plain, *found]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.engine import Engine, Event, Page, Piece, json_page
+from specbench.served.engine import Engine, Event, Page, Piece, counters_of, is_owned_by
 
 
 @ENGINES.register("lmdeploy")
@@ -14,21 +14,11 @@ class LmDeploy(Engine):
 
     name = "lmdeploy"
     path = "/generate"
-    counter_names: ClassVar = {
-        "num_drafts": ("lmdeploy:spec_decode_num_drafts_total", "lmdeploy:spec_decode_num_drafts"),
-        "num_drafted": ("lmdeploy:spec_decode_num_draft_tokens_total", "lmdeploy:spec_decode_num_draft_tokens"),
-        "num_accepted": (
-            "lmdeploy:spec_decode_num_accepted_tokens_total", "lmdeploy:spec_decode_num_accepted_tokens",
-        ),
-        "per_position": ("lmdeploy:spec_decode_num_accepted_tokens_per_pos_total",),
-        "num_running": ("lmdeploy:num_requests_running", "lmdeploy:num_requests_waiting"),
-    }  # fmt: skip
+    counter_names: ClassVar = counters_of("lmdeploy", "num_requests_running", "num_requests_waiting")
     remedy = "start it with --enable-metrics"
 
     def version(self, page: Page) -> str | None:
-        models = json_page(page, "/v1/models")
-        is_own = isinstance(models, dict) and any(each.get("owned_by") == "lmdeploy" for each in models.get("data", ()))
-        return "of unknown version" if is_own else None
+        return "of unknown version" if is_owned_by(page, "lmdeploy") else None
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str

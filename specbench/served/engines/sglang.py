@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_histogram
-from specbench.served.engine import Engine, Event, Page, Piece, json_page
+from specbench.served.engine import Engine, Event, LogProbs, Page, Piece, json_mapping
 
 
 @ENGINES.register("sglang")
@@ -38,8 +38,7 @@ class SGLang(Engine):
         return found["speculative_algorithm"] is not None if "speculative_algorithm" in found else None
 
     def _info(self, page: Page) -> dict[str, Any]:
-        found = json_page(page, "/server_info") or json_page(page, "/get_server_info")
-        return found if isinstance(found, dict) else {}
+        return json_mapping(page, "/server_info") or json_mapping(page, "/get_server_info")
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
@@ -51,6 +50,17 @@ class SGLang(Engine):
             **({"stop": list(stop)} if stop else {}),
         }  # fmt: skip
         return {"input_ids": prompt_ids, "sampling_params": parameters, "stream": True}
+
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
+        parameters = {"temperature": 0.0, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
+        return {
+            "input_ids": prompt_ids, "sampling_params": parameters, "return_logprob": True,
+            "top_logprobs_num": self.num_top,
+        }  # fmt: skip
+
+    def log_probs(self, answer: Event) -> list[LogProbs]:
+        rows = answer["meta_info"]["output_top_logprobs"]
+        return [{int(token): float(value) for value, token, *_ in row} for row in rows]
 
     def read(self, event: Event, num_before: int) -> Piece:
         """Returns the new ids: `output_ids` holds all so far, or those of the event with incremental streaming."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_histogram
-from specbench.served.engine import Engine, Event, Page, json_page
+from specbench.served.engine import Engine, Event, Page, is_owned_by, json_mapping
 
 
 @ENGINES.register("tensorrt-llm")
@@ -23,12 +23,8 @@ class TensorRtLlm(Engine):
     remedy = "start it with return_perf_metrics: true"
 
     def version(self, page: Page) -> str | None:
-        found = json_page(page, "/version")
-        models = json_page(page, "/v1/models")
-        is_own = isinstance(models, dict) and any(
-            "tensorrt" in str(each.get("owned_by")).lower() for each in models.get("data", ())
-        )
-        return str(found["version"]) if is_own and isinstance(found, dict) and "version" in found else None
+        version = json_mapping(page, "/version").get("version") if is_owned_by(page, "tensorrt") else None
+        return None if version is None else str(version)
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_histogram, from_passes
-from specbench.served.engine import Engine, Event, Page, json_page
+from specbench.served.engine import Engine, Event, LogProbs, Page, counters_of, is_owned_by, json_mapping, models_of
+
+TOKEN = "token_id:"  # begins a token that is named by its id
 
 
 @ENGINES.register("vllm")
@@ -15,26 +17,17 @@ class Vllm(Engine):
 
     name = "vllm"
     tokenize_path = "/tokenize"
-    counter_names: ClassVar = {
-        "num_drafts": ("vllm:spec_decode_num_drafts_total",),
-        "num_drafted": ("vllm:spec_decode_num_draft_tokens_total",),
-        "num_accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
-        "per_position": ("vllm:spec_decode_num_accepted_tokens_per_pos_total",),
-        "num_running": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
-    }  # fmt: skip
+    counter_names: ClassVar = counters_of("vllm", "num_requests_running", "num_requests_waiting")
     remembers = frozenset({"suffix"})
     remedy = "start it with --per-request-spec-decode-metrics detailed"
 
     def version(self, page: Page) -> str | None:
-        models = json_page(page, "/v1/models")
-        is_own = isinstance(models, dict) and any(each.get("owned_by") == "vllm" for each in models.get("data", ()))
-        found = json_page(page, "/version") if is_own else None
-        return str(found["version"]) if isinstance(found, dict) and "version" in found else None
+        version = json_mapping(page, "/version").get("version") if is_owned_by(page, "vllm") else None
+        return None if version is None else str(version)
 
     def settings(self, page: Page) -> dict[str, Any]:
         """Returns the model and its context. /v1/models tells no more; /server_info is of development mode only."""
-        models = json_page(page, "/v1/models")
-        model: dict[str, Any] = next(iter(models.get("data") or ()), {})
+        model = next(iter(models_of(page)), {})
         return {"model": model.get("root") or model.get("id"), "context": model.get("max_model_len")}
 
     def request(
@@ -44,6 +37,14 @@ class Vllm(Engine):
         body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
         own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
         return {**body, **own, "repetition_penalty": 1.0}
+
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
+        own = {"logprobs": self.num_top, "return_tokens_as_token_ids": True, "repetition_penalty": 1.0}
+        return {"model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, **own}
+
+    def log_probs(self, answer: Event) -> list[LogProbs]:
+        rows = answer["choices"][0]["logprobs"]["top_logprobs"]
+        return [{int(token.removeprefix(TOKEN)): float(value) for token, value in row.items()} for row in rows]
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the steps with `detailed`, else the histogram; None where sums and parts contradict each other."""

@@ -7,11 +7,12 @@ medians have none.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.log_ratios import Array
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.served import is_served, served_metrics
 from specbench.results.trees import tree_metrics
@@ -29,6 +30,8 @@ from specbench.running.records import (
 )
 from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
+
+Number = TypeVar("Number", float, Array)
 
 
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
@@ -288,8 +291,8 @@ def ar_drift(records: Sequence[Record]) -> Metric:
 
 
 def expected_speedup(
-    acceptance_rate: float, num_draft_tokens: int, cost_ratio: float, verification_cost: float = 1.0
-) -> float:
+    acceptance_rate: float, num_draft_tokens: int, cost_ratio: Number, verification_cost: Number | float = 1.0
+) -> Number:
     """Returns f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1
     too.
 

@@ -19,7 +19,7 @@ from specbench.results.environment import check_takes, environment
 from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live_table import LiveTable
-from specbench.results.loggers import Loggers, logged, make_loggers
+from specbench.results.loggers import Loggers, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
@@ -112,6 +112,7 @@ class Reports(Protocol):
 
 # Takes a console and the blocks of a run; reports them while they are measured.
 MakeProgress = Callable[[Console, Sequence[Block]], AbstractContextManager[Reports]]
+Listener = Callable[[str, Record, bool], None]
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ def execute(
     loggers.start(path.name, request.settings(), str(path))
     try:
         records, rows = measure_into(
-            folder, spec, cells, models, request.command, console, request.judging, logged(make_progress, loggers),
-            request.settings(),
+            folder, spec, cells, models, request.command, console, request.judging, make_progress,
+            request.settings(), [loggers.block],
         )  # fmt: skip
         loggers.rows(rows)
         models.measure_load(spec, cells, folder, console)
@@ -221,15 +222,15 @@ def execute(
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
     judging: "Judging | None" = None, make_progress: MakeProgress = LiveTable,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None, listeners: Sequence[Listener] = (),
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measures what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
-    this run alone. `settings`: those of the request."""
+    this run alone. `settings`: those of the request. `listeners`: see `measure`."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in blocks(cells, spec.repeats)):
             judging.check()
-        measured = measure(spec, cells, folder, done, console, make_progress)
+        measured = measure(spec, cells, folder, done, console, make_progress, listeners)
         write_specs(folder.path, spec)
         measurement = measurement_of(spec, cells, models, measured, command, settings)
         add_measurement(folder.path, measurement)
@@ -256,9 +257,10 @@ def measure_into(
 
 def measure(
     spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, done: Mapping[Key, Record], console: Console,
-    make_progress: MakeProgress = LiveTable,
+    make_progress: MakeProgress = LiveTable, listeners: Sequence[Listener] = (),
 ) -> list[Record]:  # fmt: skip
-    """Returns the records of the plan; those without a record are measured now."""
+    """Returns the records of the plan; those without a record are measured now. `listeners`: are called for each
+    block, after the progress, with its task and subset, its record, and whether it was measured now."""
     plan = list(blocks(cells, spec.repeats))
     counts = [(len(cell.data.examples), cell.data.num_rows) for cell in cells if cell.data.num_rows is not None]
     num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
@@ -266,8 +268,9 @@ def measure(
         say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
     with make_progress(console, plan) as progress, saying_what_is_kept(console, folder.path):
-        return runner.run(
-            spec, plan, folder, done,
-            lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
-            lambda line: say(console, line), progress.wait,
-        )  # fmt: skip
+
+        def report(block: Block, record: Record, measured: bool) -> None:
+            for listen in (progress.report, *listeners):
+                listen(f"{record['task']}/{record['subset']}", record, measured)
+
+        return runner.run(spec, plan, folder, done, report, lambda line: say(console, line), progress.wait)

@@ -14,7 +14,7 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.vocabulary import Vocabulary
-from specbench.results.agreement import agreement_lines, agreement_of
+from specbench.results.compare import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.row import Row

@@ -25,13 +25,12 @@ from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
-from specbench.running.calibration import without_calibration
 from specbench.running.checked import all_methods, print_request_notes, run_spec, runs_programs
 from specbench.running.compose import misfits, sampling_of
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
-from specbench.running.plan import Cell, load_asked, make_cells
+from specbench.running.plan import Cell, load_asked, make_cells, without_calibration
 from specbench.running.progress import announce, saying_what_is_kept
 from specbench.running.prompts import record_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_the_same_history

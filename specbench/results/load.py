@@ -190,18 +190,15 @@ def _table(rows: Sequence[LoadRow]) -> Table:
             "TPOT ms\nmedian", "p99",
         ),
     )  # fmt: skip
+    methods = [name for name in dict.fromkeys(row.method for row in rows) if name != BASELINE]
     caption = [
         f"{counted(first.num_windows, 'window')} of each server at each level, by turns; intervals resample windows",
         "tok/s in all: while the load is whole, without ramp-up and drain; latencies: of all answers",
         "per user, speed-up = τ ÷ (pass ÷ AR's): what speculation gains ÷ what its passes cost at this load",
-        *filter(None, (_break_even_line([row for row in rows if row.method == name]) for name in _methods(rows))),
+        *filter(None, (_break_even_line([row for row in rows if row.method == name]) for name in methods)),
         *filter(None, map(_difference_line, rows)),
     ]
     return Table(f"{first.task} · {first.subset} · load by {first.kind}", columns, lines, caption)
-
-
-def _methods(rows: Sequence[LoadRow]) -> list[str]:
-    return [name for name in dict.fromkeys(row.method for row in rows) if name != BASELINE]
 
 
 def _cells(row: LoadRow) -> list[str]:

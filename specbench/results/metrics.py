@@ -189,14 +189,6 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     return tuple(counts[length] for length in range(num_draft_tokens + 1))
 
 
-def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:
-    """Returns `drafter_share` of random allocation: the new tokens of the queries that the drafter decoded ÷ all new
-    tokens."""
-    num_new = [new_tokens(g) for g in own]
-    alone = [n * is_drafted_alone(g) for n, g in zip(num_new, own, strict=True)]
-    return prompts.ratio(alone, num_new, bounds=SHARE)
-
-
 def consumption(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
     """Returns joules per new token and peak memory, of the method and of the baseline. A metric is missing where an
     answer does not record it."""
@@ -243,7 +235,13 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    overheads = [[_overhead(g) for g in side] for side in (own, baseline)]
+    overheads = [
+        [
+            g["decode_seconds"] - sum(seconds for _, seconds in g["passes"]["target"] + g["passes"]["draft"])
+            for g in side
+        ]
+        for side in (own, baseline)
+    ]
     shares = [
         prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
@@ -301,11 +299,6 @@ def expected_speedup(
     """
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
-
-
-def _overhead(generation: Generation) -> float:
-    passes = generation["passes"]["target"] + generation["passes"]["draft"]
-    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes))
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -389,7 +382,8 @@ def summarize(
     if any("tree_nodes" in generation for generation in own):
         metrics |= tree_metrics(prompts, own, baseline, metrics)
     if decodes_with == "random":
-        metrics["drafter_share"] = allocated_share(prompts, own)
+        alone = [new_tokens(g) * is_drafted_alone(g) for g in own]
+        metrics["drafter_share"] = prompts.ratio(alone, list(map(new_tokens, own)), bounds=SHARE)
     if decodes_with != "target":
         metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured by itself
     if len({generation.get("route") for generation in own}) > 1:

@@ -160,8 +160,7 @@ def expensive_verification(rows: Sequence[Row]) -> str | None:
     one pass that the formula assumes; else None."""
     plain = token_pass(rows)
     expected = [
-        f"{row.method_name} "
-        f"{expected_speedup(_number(row, 'acceptance_rate'), row.num_draft_tokens, _number(row, 'cost_ratio'), cost):.2f}"
+        f"{row.method_name} {_expected(row, cost):.2f}"
         for row in rows
         if (cost := verification_cost(row, plain)) and cost >= EXPENSIVE and row.value("speedup_expected") is not None
     ]
@@ -170,6 +169,11 @@ def expensive_verification(rows: Sequence[Row]) -> str | None:
     return (
         f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(expected)}"
     )
+
+
+def _expected(row: Row, cost: float) -> float:
+    rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
+    return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
 
 
 def skewed_cost(row: Row, plain: float | None) -> str | None:

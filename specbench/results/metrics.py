@@ -277,14 +277,12 @@ def ar_drift(records: Sequence[Record]) -> Metric:
         return Metric()
     ordered = sorted(records, key=lambda record: float(record["measured_at"]))
     timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
-    numbers: dict[tuple[str, int], int] = {}
-    prompts = np.array([numbers.setdefault((r["subset"], r["example"]), len(numbers)) for r in timed], dtype=np.int64)
     baseline = [record["methods"]["ar"] for record in timed]
     return drift_of(
         np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
         np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
         np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
-        prompts,
+        Prompts.of(timed, seed=0).cluster,
     )
 
 

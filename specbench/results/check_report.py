@@ -103,8 +103,8 @@ def screen(report: CheckReport) -> Iterator[Table | str]:
     first, *figures, last = headers(report)
     columns = (*words(first), *numbers(*figures, folds=True), *words(last))
     for task in dict.fromkeys(each.task for each in report.compared):
-        lines = [cells(each) for each in report.compared if each.task == task]
-        yield Table(f"{task}: baseline → candidate", columns, lines)
+        rows = [cells(each) for each in report.compared if each.task == task]
+        yield Table(f"{task}: baseline → candidate", columns, rows)
     for heading, lines in sections(report):
         yield f"{heading}:"
         yield "\n".join(f"  {line}" for line in lines)

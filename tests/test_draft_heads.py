@@ -24,9 +24,8 @@ from specbench.decoding.tree_shape import best_shape
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import read_checkpoint
-from specbench.models.heads.eagle import EagleHead
+from specbench.models.heads.eagle import EagleHead, EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.eagle_model import EagleModel
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.scoring import Output
 from specbench.running.compose import compose

@@ -14,9 +14,8 @@ from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import fingerprint
 from specbench.models.heads.checkpoints import read_checkpoint
-from specbench.models.heads.eagle import EagleHead
+from specbench.models.heads.eagle import EagleHead, EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.eagle_model import EagleModel
 from tests import tiny
 from tests.heads import (
     DRAFT_VOCAB,

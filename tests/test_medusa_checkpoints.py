@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import own_medusa_heads, read_checkpoint
-from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.heads.medusa_checkpoint import load_medusa
+from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.loading import load_model
 from tests import tiny
 from tests.heads import VOCAB, WIDTH, Draws, Tensors, medusa_tensors, save_head

@@ -11,7 +11,7 @@ from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
 from specbench.core.errors import ConfigError
-from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.heads.eagle import EagleModel
 from specbench.models.heads.mtp import load_mtp
 from specbench.models.loading import load_model
 from tests import tiny

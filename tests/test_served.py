@@ -15,7 +15,7 @@ from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.vocabulary import Vocabulary
-from specbench.results.agreement import agreement_lines, agreement_of
+from specbench.results.compare import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.row import Row

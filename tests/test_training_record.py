@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
 from specbench.models import consumption as processor_energy
-from specbench.models.consumption import MAX_WATTS, ProcessorEnergy
-from specbench.training.cost import CostMeter
+from specbench.models.consumption import MAX_WATTS, CostMeter, ProcessorEnergy
 from specbench.training.loop import Log
 from specbench.training.output import total_cost
 from specbench.training.train import losses_text

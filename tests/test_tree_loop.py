@@ -19,7 +19,7 @@ from specbench.decoding.tree_shape import regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match
 from specbench.models import eager
 from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.eagle_model import EagleModel
+from specbench.models.heads.eagle import EagleModel
 from specbench.models.kv_cache import PreallocatedLayer
 from specbench.models.tree_attention import tree_inputs
 from tests import tiny

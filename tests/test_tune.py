@@ -19,8 +19,8 @@ from specbench.cli.run import run
 from specbench.cli.tune import tune
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.running.blocks import prompt_digest
-from specbench.running.calibration import without_calibration
+from specbench.running.plan import without_calibration
+from specbench.running.prompts import prompt_digest
 from specbench.specs.catalogue import load_file, load_method, load_task
 from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.tasks.examples import Example, TaskData

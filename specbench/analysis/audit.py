@@ -29,12 +29,11 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_LONG_TOKENS
-from specbench.running.calibration import Loaded
 from specbench.running.checked import ALL, all_methods, run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, check_prompts, load_data, present, where_asked
+from specbench.running.plan import Cell, Loaded, check_prompts, load_data, present, where_asked
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import Request
 from specbench.running.requirements import reserve_for

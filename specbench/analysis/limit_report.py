@@ -5,20 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from pydantic import BaseModel, FiniteFloat
 
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
 from specbench.results.captions import model_name
-from specbench.results.log_ratios import Array
+from specbench.results.metrics import Number, expected_speedup
 from specbench.results.plots import reach, save_picture
 from specbench.results.row import RowWarning
 from specbench.results.units import NULL, with_interval
 
 RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-Number = TypeVar("Number", float, Array)
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,9 @@ class Costs(Generic[Number]):
         return (1 - part) * self.verifying[low] + part * self.verifying[high]
 
     def speedup(self, acceptance_rate: float, num_draft_tokens: int) -> Number:
-        """Σ_{k=0..γ} α^k / (γc + v(γ+1)): f(α, γ, c) of arXiv:2211.17192, theorem 3.8, with the verifying pass at its
-        own cost v instead of 1."""
-        tokens = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
-        return tokens / (num_draft_tokens * self.cost_ratio + self.verification(num_draft_tokens + 1))
+        """Returns the expected speed-up Σ_{k=0..γ} α^k / (γc + v(γ+1))."""
+        verification = self.verification(num_draft_tokens + 1)
+        return expected_speedup(acceptance_rate, num_draft_tokens, self.cost_ratio, verification)
 
 
 def best(costs: Costs[float], acceptance_rate: float) -> int:

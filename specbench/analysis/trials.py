@@ -29,11 +29,10 @@ from specbench.results.plots import check_plot
 from specbench.results.quality import ScoringSpec, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
-from specbench.running.calibration import Loaded, without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.identity import run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts
-from specbench.running.plan import Cell, load_data, make_cells, present
+from specbench.running.plan import Cell, Loaded, load_data, make_cells, present, without_calibration
 from specbench.running.records import Record
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder

@@ -27,8 +27,8 @@ from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
 from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.results.units import NULL, number, pair, score, unit_of, with_interval
-from specbench.running.blocks import prompt_digest
-from specbench.running.calibration import Loaded
+from specbench.running.plan import Loaded
+from specbench.running.prompts import prompt_digest
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_file
 from specbench.specs.composition import tree_levels

@@ -145,7 +145,7 @@ def push(
 
     Rows of the same configuration are replaced, as by `leaderboard add`; the paths of records are left out.
     """
-    from specbench.results.leaderboard_hub import push as pushed
+    from specbench.results.leaderboard_merge import push as pushed
 
     added, address = pushed(file, to, name or file.name, private)
     for line in added.replaced:
@@ -161,7 +161,7 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
 ) -> None:
     """Add the rows of a leaderboard file in a dataset repository to a local one."""
-    from specbench.results.leaderboard_hub import pull as pulled
+    from specbench.results.leaderboard_merge import pull as pulled
 
     file = path("--leaderboard", leaderboard)
     assert file is not None

@@ -24,10 +24,9 @@ from specbench.models.devices import cache_room, is_out_of_memory, noting_memory
 from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups
 from specbench.models.hidden_states import HiddenStates
-from specbench.models.kv_cache import PreallocatedLayer
+from specbench.models.kv_cache import PreallocatedLayer, StaticLayer
 from specbench.models.recording import SharedStream, has_graphs, recorded
 from specbench.models.scoring import Output
-from specbench.models.static_cache import StaticLayer
 from specbench.models.tree_attention import by_layer_type, tree_inputs
 from specbench.specs.components import StaticEngine
 

@@ -29,10 +29,9 @@ from specbench.publish.workers import (
     WorkerReady,
 )
 from specbench.results.units import NULL
-from specbench.running.calibration import without_calibration
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
-from specbench.running.plan import load_asked
+from specbench.running.plan import load_asked, without_calibration
 from specbench.running.records import MAX_LINE, Generation, Record
 from specbench.specs.catalogue import load_method
 

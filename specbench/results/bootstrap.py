@@ -125,7 +125,8 @@ class Prompts:
 def ratio(columns: Sequence[Column]) -> float | None:
     """Returns Σ first / Σ second; with four columns divided by Σ third / Σ fourth, and so on. None where it is
     undefined."""
-    return _finite(float(ratio_of(np.array([column.sum() for column in columns]))))
+    found = float(ratio_of(np.array([column.sum() for column in columns])))
+    return found if np.isfinite(found) else None
 
 
 def interval(
@@ -164,10 +165,6 @@ def _within(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[C
     if (columns[0] < least - rounding).any() or (columns[0] > most + rounding).any():
         return None
     return [columns[0].clip(least, most), columns[1]]
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def bounded(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:

@@ -100,16 +100,14 @@ def markdown(report: CheckReport) -> str:
 def screen(report: CheckReport) -> Iterator[Table | str]:
     """Yields a table for each task, then the reasons."""
     yield headline(report)
+    first, *figures, last = headers(report)
+    columns = (*words(first), *numbers(*figures, folds=True), *words(last))
     for task in dict.fromkeys(each.task for each in report.compared):
-        yield _table(task, headers(report), [each for each in report.compared if each.task == task])
+        rows = [cells(each) for each in report.compared if each.task == task]
+        yield Table(f"{task}: baseline → candidate", columns, rows)
     for heading, lines in sections(report):
         yield f"{heading}:"
         yield "\n".join(f"  {line}" for line in lines)
-
-
-def _table(task: str, headings: Sequence[str], compared: list[MethodFindings]) -> Table:
-    columns = (*words(headings[0]), *numbers(*headings[1:-1], folds=True), *words(headings[-1]))
-    return Table(f"{task}: baseline → candidate", columns, [cells(each) for each in compared])
 
 
 SUITE = "specbench check"

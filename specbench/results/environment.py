@@ -5,6 +5,7 @@ import platform
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "python": platform.python_version(),
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in PACKAGES},
+            **{name: _or_null(partial(version, name)) for name in PACKAGES},
             "specbench": __version__,
         },
         "commit": commit(PACKAGE.parent),
@@ -103,10 +104,6 @@ def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(filter(None, [*models, platform.processor(), platform.machine()]), "cpu")
-
-
-def _version(package: str) -> str | None:
-    return _or_null(lambda: version(package))
 
 
 def _or_null(get: Callable[[], str | None]) -> str | None:

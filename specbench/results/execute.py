@@ -20,20 +20,19 @@ from specbench.results.greedy import ties_of_records
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live_table import LiveTable
 from specbench.results.load import load_groups, load_rows, read_windows
-from specbench.results.loggers import Loggers, logged, make_loggers
+from specbench.results.loggers import Loggers, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.verdict import declaration, different
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
-from specbench.running.calibration import Loaded, without_calibration
 from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
 from specbench.running.compose import misfits, sampling_of
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
-from specbench.running.plan import Cell, load_asked, make_cells
+from specbench.running.plan import Cell, Loaded, load_asked, make_cells, without_calibration
 from specbench.running.progress import announce, saying_what_is_kept
 from specbench.running.prompts import record_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_the_same_history
@@ -114,6 +113,7 @@ class Reports(Protocol):
 
 # Takes a console and the blocks of a run; reports them while they are measured.
 MakeProgress = Callable[[Console, Sequence[Block]], AbstractContextManager[Reports]]
+Listener = Callable[[str, Record, bool], None]
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ def execute(
     loggers.start(path.name, request.settings(), str(path))
     try:
         records, rows = measure_into(
-            folder, spec, cells, models, request.command, console, request.judging, logged(make_progress, loggers),
-            request.settings(),
+            folder, spec, cells, models, request.command, console, request.judging, make_progress,
+            request.settings(), [loggers.block],
         )  # fmt: skip
         loggers.rows(rows)
     finally:
@@ -235,15 +235,15 @@ def fitting(spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str,
 def measure_into(
     folder: RunFolder, spec: RunSpec, cells: Sequence[Cell], models: Models, command: str, console: Console,
     judging: "Judging | None" = None, make_progress: MakeProgress = LiveTable,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None, listeners: Sequence[Listener] = (),
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
     """Measures what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
-    this run alone. `settings`: those of the request."""
+    this run alone. `settings`: those of the request. `listeners`: see `measure`."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in blocks(cells, spec.repeats)):
             judging.check()
-        measured = measure(spec, cells, models, folder, done, console, make_progress)
+        measured = measure(spec, cells, models, folder, done, console, make_progress, listeners)
         write_specs(folder.path, spec)
         measurement = measurement_of(spec, cells, models, measured, command, settings)
         add_measurement(folder.path, measurement)
@@ -273,9 +273,10 @@ def measure_into(
 
 def measure(
     spec: RunSpec, cells: Sequence[Cell], models: Models, folder: RunFolder, done: dict[Key, Record],
-    console: Console, make_progress: MakeProgress = LiveTable,
+    console: Console, make_progress: MakeProgress = LiveTable, listeners: Sequence[Listener] = (),
 ) -> list[Record]:  # fmt: skip
-    """Returns the records of the plan; those without a record are measured now."""
+    """Returns the records of the plan; those without a record are measured now. `listeners`: are called for each
+    block, after the progress, with its task and subset, its record, and whether it was measured now."""
     plan = list(blocks(cells, spec.repeats))
     counts = [(len(cell.data.examples), cell.data.num_rows) for cell in cells if cell.data.num_rows is not None]
     num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
@@ -285,8 +286,9 @@ def measure(
     with saying_what_is_kept(console, folder.path):
         models.measure_in_turns(spec, plan, folder, done, console)
     with make_progress(console, plan) as progress, saying_what_is_kept(console, folder.path):
-        return runner.run(
-            spec, plan, folder, done,
-            lambda block, record, measured: progress.report(f"{record['task']}/{record['subset']}", record, measured),
-            lambda line: say(console, line), progress.wait,
-        )  # fmt: skip
+
+        def report(block: Block, record: Record, measured: bool) -> None:
+            for listen in (progress.report, *listeners):
+                listen(f"{record['task']}/{record['subset']}", record, measured)
+
+        return runner.run(spec, plan, folder, done, report, lambda line: say(console, line), progress.wait)

@@ -1,7 +1,6 @@
 """Loggers: they send the numbers of a run to an experiment tracker while it measures (`specbench run --log`)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -12,7 +11,6 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import DISTRIBUTION
 from specbench.core.registry import LOGGERS
 from specbench.results.row import Row
-from specbench.running.blocks import Block
 
 
 class RunLogger(Protocol):
@@ -139,30 +137,3 @@ class Loggers:
                 self._loggers.remove(logger)
                 problem = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                 say(self._console, f"warning: {type(logger).__name__} logs no more: {problem}")
-
-
-class LoggedReports:
-    """Reports of a run that are logged too."""
-
-    def __init__(self, reports: Any, loggers: Loggers) -> None:
-        self._reports, self._loggers = reports, loggers
-
-    def wait(self, number: int) -> None:
-        self._reports.wait(number)
-
-    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        self._reports.report(where, record, measured)
-        self._loggers.block(where, record, measured)
-
-
-def logged(
-    make_progress: Callable[[Console, Sequence[Block]], AbstractContextManager[Any]], loggers: Loggers
-) -> Callable[[Console, Sequence[Block]], AbstractContextManager[LoggedReports]]:
-    """Returns the function that makes the reports of a run, with loggers behind it."""
-
-    @contextmanager
-    def make(console: Console, plan: Sequence[Block]) -> Iterator[LoggedReports]:
-        with make_progress(console, plan) as reports:
-            yield LoggedReports(reports, loggers)
-
-    return make

@@ -7,11 +7,12 @@ medians have none.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.log_ratios import Array
 from specbench.results.quality import ScoringSpec, quality
 from specbench.results.served import is_served, served_metrics
 from specbench.results.trees import tree_metrics
@@ -29,6 +30,8 @@ from specbench.running.records import (
 )
 from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
+
+Number = TypeVar("Number", float, Array)
 
 
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
@@ -186,14 +189,6 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     return tuple(counts[length] for length in range(num_draft_tokens + 1))
 
 
-def allocated_share(prompts: Prompts, own: Sequence[Generation]) -> Metric:
-    """Returns `drafter_share` of random allocation: the new tokens of the queries that the drafter decoded ÷ all new
-    tokens."""
-    num_new = [new_tokens(g) for g in own]
-    alone = [n * is_drafted_alone(g) for n, g in zip(num_new, own, strict=True)]
-    return prompts.ratio(alone, num_new, bounds=SHARE)
-
-
 def consumption(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
     """Returns joules per new token and peak memory, of the method and of the baseline. A metric is missing where an
     answer does not record it."""
@@ -240,7 +235,13 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    overheads = [[_overhead(g) for g in side] for side in (own, baseline)]
+    overheads = [
+        [
+            g["decode_seconds"] - sum(seconds for _, seconds in g["passes"]["target"] + g["passes"]["draft"])
+            for g in side
+        ]
+        for side in (own, baseline)
+    ]
     shares = [
         prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
@@ -276,20 +277,18 @@ def ar_drift(records: Sequence[Record]) -> Metric:
         return Metric()
     ordered = sorted(records, key=lambda record: float(record["measured_at"]))
     timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
-    numbers: dict[tuple[str, int], int] = {}
-    prompts = np.array([numbers.setdefault((r["subset"], r["example"]), len(numbers)) for r in timed], dtype=np.int64)
     baseline = [record["methods"]["ar"] for record in timed]
     return drift_of(
         np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
         np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
         np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
-        prompts,
+        Prompts.of(timed, seed=0).cluster,
     )
 
 
 def expected_speedup(
-    acceptance_rate: float, num_draft_tokens: int, cost_ratio: float, verification_cost: float = 1.0
-) -> float:
+    acceptance_rate: float, num_draft_tokens: int, cost_ratio: Number, verification_cost: Number | float = 1.0
+) -> Number:
     """Returns f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1
     too.
 
@@ -298,11 +297,6 @@ def expected_speedup(
     """
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
-
-
-def _overhead(generation: Generation) -> float:
-    passes = generation["passes"]["target"] + generation["passes"]["draft"]
-    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes))
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -386,7 +380,8 @@ def summarize(
     if any("tree_nodes" in generation for generation in own):
         metrics |= tree_metrics(prompts, own, baseline, metrics)
     if decodes_with == "random":
-        metrics["drafter_share"] = allocated_share(prompts, own)
+        alone = [new_tokens(g) * is_drafted_alone(g) for g in own]
+        metrics["drafter_share"] = prompts.ratio(alone, list(map(new_tokens, own)), bounds=SHARE)
     if decodes_with != "target":
         metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured by itself
     if len({generation.get("route") for generation in own}) > 1:

@@ -12,8 +12,7 @@ from specbench.results.greedy import differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference
-from specbench.running.blocks import prompt_digest
-from specbench.running.prompts import PromptBudget, record_prompts, truncated
+from specbench.running.prompts import PromptBudget, prompt_digest, record_prompts, truncated
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize

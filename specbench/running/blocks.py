@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass
 from itertools import groupby, product, zip_longest
 from typing import Any
 
-from specbench.core.digests import text_digest
 from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.running.plan import Cell
-from specbench.running.prompts import Texts, conversation, shortened
+from specbench.running.prompts import Texts, conversation, prompt_digest, shortened
 from specbench.running.records import Key
 from specbench.tasks.examples import Example
 from specbench.tasks.scoring.contract import Reference, Scorer, unscored
@@ -57,11 +56,6 @@ class Block:
 def what_blocks_are(plan: Sequence[Block]) -> str:
     """Returns the word for a run's blocks: "turns" if an example has several, else "examples"."""
     return "turns" if any(block.turn for block in plan) else "examples"
-
-
-def prompt_digest(example: Example, turn: int) -> str:
-    """Returns 12 hex digits of SHA-256 over the user's texts up to a turn."""
-    return text_digest("\0".join(example.turns[: turn + 1]))
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.text_model import TextModel
 from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models
-from specbench.running.prompts import PromptBudget, prompt_ids, truncated, uses_chat
+from specbench.running.prompts import PromptBudget, prompt_digest, prompt_ids, truncated, uses_chat
+from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.scoring.contract import Scorer, make_scorer
 from specbench.tasks.sources import NoRows, local_files, subsets_with_files
+
+Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
             )
 
 
-def make_cells(spec: RunSpec, models: Models, loaded: Sequence[tuple[TaskSpec, str, TaskData]]) -> list[Cell]:
+def make_cells(spec: RunSpec, models: Models, loaded: Loaded) -> list[Cell]:
     """Composes the methods, once per sampling setting, and checks that every prompt fits all models."""
     cells = []
     composed: dict[Sampling, tuple[Decoder, ...]] = {}
@@ -196,3 +199,19 @@ def without(task: str, names: Sequence[str], lacking: str) -> str:
     """Returns the beginning of a line about subsets that are left out."""
     shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     return f"{task}: {len(names)} subsets have no {lacking} ({shown})"
+
+
+def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
+    """Returns the examples that none of the methods was tuned on. Raises ConfigError if a subset has no others."""
+    specs = [method.calibration for method in methods if method.calibration is not None]
+    left = []
+    for task, subset, data in loaded:
+        used = {digest for spec in specs if spec.task == task.name for each in spec.prompts.values() for digest in each}
+        kept = tuple(example for example in data.examples if prompt_digest(example, turn=0) not in used)
+        if not kept:
+            raise ConfigError(
+                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} are of the slice that a "
+                "method was tuned on: give a larger --limit or other data"
+            )
+        left.append((task, subset, replace(data, examples=kept)))
+    return left

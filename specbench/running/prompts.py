@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from jinja2 import Environment, meta
 
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.bridges.translation import Translation
 from specbench.models.text_model import TextModel
@@ -14,6 +15,11 @@ from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
 
 Texts = tuple[str, ...]  # of user and model alternately, ending with the user's
+
+
+def prompt_digest(example: Example, turn: int) -> str:
+    """Returns 12 hex digits of SHA-256 over the user's texts up to a turn."""
+    return text_digest("\0".join(example.turns[: turn + 1]))
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from rich.progress import TaskProgressColumn
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
 from specbench.models.array_folder import ArrayModel, vocabulary_digest
+from specbench.models.consumption import CostMeter
 from specbench.models.datastore import Datastore
 from specbench.models.loading import load_tokenizer
 from specbench.models.ngram import NgramModel
 from specbench.results.environment import environment
 from specbench.training.command import warn_of_overlap
-from specbench.training.cost import CostMeter
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
 from specbench.training.datastore_build import store_into
 from specbench.training.ngram_build import count_into

@@ -18,8 +18,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
 from specbench.models.heads.eagle_checkpoint import LAYER_IDS, load_eagle
-from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.heads.medusa_checkpoint import load_medusa, with_vllm_names
+from specbench.models.heads.medusa import MedusaHeads, load_medusa, with_vllm_names
 from specbench.training.heads import HeadLosses
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec

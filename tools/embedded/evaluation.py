@@ -15,7 +15,7 @@ from specbench.embedded.world import WORLDS
 from specbench.models.datastore import Datastore, most_frequent_tree
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.medusa_checkpoint import load_medusa
+from specbench.models.heads.medusa import load_medusa
 from specbench.models.loading import load_model
 from specbench.models.ngram import NgramModel
 from specbench.training.heads import draft_steps, read_by_target

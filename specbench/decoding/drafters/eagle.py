@@ -25,8 +25,8 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, TreeShape
 from specbench.models.causal_lm import ModelPair
 from specbench.models.heads.checkpoints import HeadRevision, read_checkpoint
+from specbench.models.heads.eagle import EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.eagle_model import EagleModel
 from specbench.models.heads.mtp import load_mtp
 from specbench.models.heads.published import head_of
 from specbench.models.scoring import Output

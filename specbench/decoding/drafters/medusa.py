@@ -14,8 +14,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, filled
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, own_medusa_heads, read_checkpoint
-from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.heads.medusa_checkpoint import load_medusa
+from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.heads.published import HEADS, head_of
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog

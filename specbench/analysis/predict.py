@@ -308,7 +308,8 @@ def table(report: PredictReport) -> Table:
         *(f"{name}: no shorter draft lengths: {reason}" for name, reason in report.only_own.items()),
     ]
     heads = numbers("γ", "τ", "tok/s", "speed-up\nthere [95 %]", "known", "measured\nhere [95 %]")
-    return Table("predicted from recorded steps", (*words("task", "method", folds=False), *heads), rows, caption)
+    columns = (*words("task", "method", folds=False), *heads)
+    return Table("predicted from recorded steps", columns, rows, caption, num_keys=2)
 
 
 def _cells(found: Prediction) -> list[str]:

@@ -194,7 +194,7 @@ def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
         for value in values for metrics in [value.metrics]
     ]  # fmt: skip
     columns = words("key") + numbers(
-        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method"), folds=True
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method")
     )
     caption = ["One key at a time; the others are those of the method's file.", conditions(trials)]
     return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
@@ -210,7 +210,7 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
         for estimate in sweep.estimates for metrics in [estimate.metrics]
     ]  # fmt: skip
     columns = numbers("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up",
-                      "exact\nsteps %", folds=True)  # fmt: skip
+                      "exact\nsteps %")  # fmt: skip
     threshold = shown(sweep.recorded_at.verification.options["threshold"])
     caption = [
         f"≈ estimated, not measured: from one recorded run at threshold {threshold} with "
@@ -219,7 +219,7 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
         "run. The next table shows the error against real runs.",
         conditions(trials),
     ]
-    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption)
+    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
 
 
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
@@ -227,8 +227,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     quality = checks[0].run.quality if checks else None
     rows = [_check_cells(check, quality) for check in checks]
     columns = numbers("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
-                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"),
-                      folds=True)  # fmt: skip
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"))  # fmt: skip
     num_exact = sum(check.estimate.num_exact for check in checks)
     num_confirmed = sum(check.num_confirmed for check in checks)
     agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
@@ -240,7 +239,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
         f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is measured "
         "only."
     ]
-    return Table("the estimates against real runs", columns, rows, caption)
+    return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
 
 
 def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:

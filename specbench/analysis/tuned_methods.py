@@ -149,7 +149,7 @@ def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequenc
             with_interval(metrics["speedup"], 2), pair(metrics, trials.quality),
         ])  # fmt: skip
     columns = words("file") + numbers("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval",
-                                      heading(trials.quality, "method"), folds=True)  # fmt: skip
+                                      heading(trials.quality, "method"))  # fmt: skip
     caption = [
         "Measured on the calibration slice, on which the choice was made: evaluate on other examples. "
         + conditions(trials)

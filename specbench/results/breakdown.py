@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from specbench.core.table import Table, numbers, words
-from specbench.results.captions import prescribed
+from specbench.results.captions import bridges, prescribed
 from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
 from specbench.results.tables import acceptance_heading
@@ -63,8 +63,7 @@ def why(rows: Sequence[Row]) -> str | None:
 
 def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
     """Returns whether this holds for a row. α and seconds compare where the bridge and the engine are the same."""
-    bridges = (each.options.get("bridge", "shared") for each in (row, other))
-    if len({str(bridge) for bridge in bridges}) > 1 or row.engine != other.engine:
+    if bridges(row) != bridges(other) or row.engine != other.engine:
         return False
     if _number(row, "acceptance_rate") <= _number(other, "acceptance_rate") + SAME:
         return False
@@ -130,7 +129,7 @@ def _caption(rows: Sequence[Row]) -> list[str]:
     parts = [
         "tokenizer: retokenization and stop strings; other: Python and caches",
         "draft cost c: the median draft pass in median target passes",
-        "verification cost v: the mean verifying pass in mean passes of ar",
+        "verification cost v: the mean verifying pass ÷ the mean pass of ar",
     ]
     plain = token_pass(rows)
     warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]

@@ -31,7 +31,17 @@ def _own(row: Row) -> str:
 
 def _drafters(row: Row) -> list[dict[str, Any]]:
     """Returns the options of the drafter, or of that of each route."""
-    return [part.get("drafter") or {} for part in row.options.get("routes", {"": row.options}).values()]
+    return [part.get("drafter") or {} for part in _parts(row)]
+
+
+def _parts(row: Row) -> list[dict[str, Any]]:
+    """Returns the options of the method, or of each route."""
+    return [*row.options.get("routes", {"": row.options}).values()]
+
+
+def bridges(row: Row) -> frozenset[str]:
+    """Returns the vocabulary bridges of a method; of several routes those of each."""
+    return frozenset(str(part.get("bridge", "shared")) for part in _parts(row))
 
 
 def draft_length(row: Row) -> str:

@@ -108,7 +108,7 @@ def screen(report: CheckReport) -> Iterator[Table | str]:
 
 
 def _table(task: str, headings: Sequence[str], compared: list[MethodFindings]) -> Table:
-    columns = (*words(headings[0]), *numbers(*headings[1:-1], folds=True), *words(headings[-1]))
+    columns = (*words(headings[0]), *numbers(*headings[1:-1]), *words(headings[-1]))
     return Table(f"{task}: baseline → candidate", columns, [cells(each) for each in compared])
 
 

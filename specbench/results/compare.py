@@ -216,7 +216,7 @@ def configuration_table(comparison: Comparison) -> Table:
     elif not comparison.differing:
         caption.append("nothing: these are two measurements of one configuration")
     columns = (*words("", folds=False), *words("field", "first", "second"))
-    return Table("what differs in the configuration", columns, rows, caption)
+    return Table("what differs in the configuration", columns, rows, caption, num_keys=2)
 
 
 def changes_table(each: ComparedSubset) -> Table:

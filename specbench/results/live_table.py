@@ -21,7 +21,7 @@ from specbench.running.records import Record
 
 OTHER_LINES = 10  # of the terminal: title, headings, caption, the bar, and a line that is printed meanwhile
 CAPTION = "so far, with quick intervals; the run's own table follows"
-SPEEDUP = Column("speed-up\n95 % interval", is_number=True, folds=False, min_width=17)
+SPEEDUP = Column("speed-up\n95 % interval", is_number=True, min_width=17)
 
 
 class Answer(NamedTuple):
@@ -73,7 +73,7 @@ class LiveTable(RunProgress):
         figures = (*numbers("n", "α", "τ", "tok/s\nar", "tok/s\nmethod"), SPEEDUP)
         yield Table(
             f"{task} · {self.num_done} of {self.num_blocks}", (*words("subset", "method"), *figures), rows,
-            [CAPTION, *left_out],
+            [CAPTION, *left_out], num_keys=2,
         )  # fmt: skip
 
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:

@@ -197,7 +197,7 @@ def _table(rows: Sequence[LoadRow]) -> Table:
         *filter(None, (_break_even_line([row for row in rows if row.method == name]) for name in _methods(rows))),
         *filter(None, map(_difference_line, rows)),
     ]
-    return Table(f"{first.task} · {first.subset} · load by {first.kind}", columns, lines, caption)
+    return Table(f"{first.task} · {first.subset} · load by {first.kind}", columns, lines, caption, num_keys=2)
 
 
 def _methods(rows: Sequence[LoadRow]) -> list[str]:

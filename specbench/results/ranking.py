@@ -180,7 +180,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     figures = numbers("γ", acceptance_heading(rows), "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score)
     columns = (
         *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
-        *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
+        *(numbers(metric.replace("_", "\n")) if extra else ()), *words("verdict"),
     )  # fmt: skip
     settings = distinct_names(rows)
     cells = [
@@ -194,7 +194,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
     place = PLACES.get(metric, QUALITY + (extra is not None))
     best = (0, place) if separable else None
-    return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best)
+    return Table(f"{short(rows[0].task)} · {rows[0].subset}", columns, cells, caption, best, num_keys=3)
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:

@@ -229,7 +229,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "verification_cost": (
         "ratio",
-        "only draft trees: v: mean target pass over a tree ÷ mean target pass of the baseline",
+        "v: mean verifying pass ÷ mean pass of the baseline; only rows of draft trees have it",
     ),
     "speedup_of_costs": (
         "ratio",

@@ -174,14 +174,7 @@ def conditions(trials: Trials) -> str:
     """Returns the models and the prompts of the runs, as captions name them."""
     subsets = ", ".join(subset for _, subset, _ in trials.loaded)
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
-    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {num_prompts} prompts of {subsets}"
-
-
-def _drafters(trials: Trials) -> str:
-    """Returns the drafter of the method, or that of each of its routes."""
-    names = {part.name: part.drafter.type for part in trials.base.parts}
-    names |= {name: model.name for name, model in trials.models.drafters.items() if name in names}
-    return ", ".join(f"{name.partition('/')[2]} {drafter}".strip() for name, drafter in names.items())
+    return f"target {trials.models.target.name}, drafter {trials.drafter['name']}; {num_prompts} prompts of {subsets}"
 
 
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:

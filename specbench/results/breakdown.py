@@ -23,7 +23,7 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
     their parts, which sum to the whole."""
     plain = token_pass(rows)
     spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
-    figures = (*spent, acceptance_heading(rows), "draft\ncost", "verification\ncost")
+    figures = (*spent, acceptance_heading(rows), "draft\ncost c", "verify\ncost v")
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · ms per token", (*words("method"), *numbers(*figures)),
         [_cells(row, plain) for row in rows], _caption(rows),

@@ -264,7 +264,7 @@ def test_whether_the_drafter_is_the_one_that_the_method_names_is_said():
     instead = {**plain, "replaces": "embedded:drafter-scdf"}
     for drafter, own in (
         (plain, ""), (named, ", the method's own"),
-        (instead, " in the place of the method's own embedded:drafter-scdf"),
+        (instead, ", which replaces the method's drafter embedded:drafter-scdf"),
     ):  # fmt: skip
         text = rendered(rows(options={"drafter": drafter}), width=200)
         assert f"drafter org/drafter{own}, 5 draft tokens" in " ".join(text.split())

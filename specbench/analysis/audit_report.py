@@ -87,7 +87,7 @@ class MethodVerdict(FilePart):
 
 
 class AuditFindings(FilePart):
-    """The verdicts, and the evidence that all of them share. `prompts` names those of the draws, up to the cut.
+    """The verdicts, and the evidence that all of them share. `prompts` names the prompts used for draws, up to the cut.
     `long_control`: the control in draws as long as those of methods that draft nothing in the short ones."""
 
     noise: Noise

@@ -154,7 +154,7 @@ def one_pass(
 
 
 def spread(values: Sequence[float], count: int) -> list[float]:
-    """Returns `count` of the values from first to last, evenly by rank; all of them where there are no more."""
+    """Returns `count` of the values from first to last, evenly spaced; all if there are fewer."""
     if count >= len(values):
         return list(values)
     if count == 1:

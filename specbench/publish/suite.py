@@ -120,8 +120,8 @@ def measure(
 
 
 def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
-    """Returns for every pair and task of which nothing is known the cell with the most methods. Those of the pair that
-    is measured first come last, so that its models are loaded then. A pair and task with one example need none."""
+    """Returns for every pair and task of which nothing is known the cell with the most methods. The first pair
+    comes last; its models then stay loaded. A pair and task with one example need none."""
     found: dict[Group, int] = {}
     for number in missing:
         planned = forecast.plan[number]

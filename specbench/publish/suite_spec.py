@@ -194,7 +194,7 @@ class PairSpec(Spec):
 
     @property
     def is_embedded(self) -> bool:
-        """Returns whether the target is the embedded one, whose numbers are shown beside the figures of all pairs."""
+        """Returns whether the target is the embedded one; its numbers are shown for all pairs."""
         return self.target is None or self.target == f"{EMBEDDED}target"
 
 

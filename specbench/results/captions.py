@@ -25,7 +25,7 @@ def drafter_of(row: Row) -> str:
 def _own(row: Row) -> str:
     replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
     if replaced:
-        return f" in the place of the method's own {', '.join(replaced)}"
+        return f", which replaces the method's drafter {', '.join(replaced)}"
     return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
 
 
@@ -45,7 +45,7 @@ def bridges(row: Row) -> frozenset[str]:
 
 
 def draft_length(row: Row) -> str:
-    """Returns the number of draft tokens, or of levels of draft trees, in words, or who decodes alone."""
+    """Returns the number of draft tokens, or of levels of draft trees, in words, or says that one model decodes alone."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if decodes_alone(row):
@@ -121,7 +121,7 @@ def caption(rows: Sequence[Row]) -> list[str]:
         nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
     if row.options.get("drafter", {}).get("memory") == "cell":
-        sentences.append("the drafter remembers the prompts before: the order of the prompts changes its speed")
+        sentences.append("the drafter keeps state across prompts; speed depends on their order")
     cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")

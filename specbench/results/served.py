@@ -49,7 +49,7 @@ def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
 
 def served_verdict(records: Sequence[Record], num_different: int) -> RecordVerdict:
     """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
-    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not tell whether its target
+    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not report whether its target
     is undecided at a difference, so that fewer differences prove nothing."""
     again = controls(records)
     if not again:
@@ -142,7 +142,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "answers_differ": num_different
         and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', which changed "
         f"{again.count(False)} of {counted(len(again), 'answer')} when it was asked again, and a "
-        "server does not tell whether its target is undecided there: run both with batch-invariant kernels",
+        "server does not report whether its target is undecided there: run both with batch-invariant kernels",
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 

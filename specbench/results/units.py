@@ -121,8 +121,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
     "tokens_per_second": (
         "tokens/s",
-        "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token, and an answer counts only where "
-        "both the method's and the baseline's have more than that one",
+        "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token, and answers of one "
+        "token are excluded on both sides",
     ),
     "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
     "speedup": (

@@ -21,8 +21,8 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
         kept = tuple(example for example in data.examples if prompt_digest(example, turn=0) not in used)
         if not kept:
             raise ConfigError(
-                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} are of the slice that a "
-                "method was tuned on: give a larger --limit or other data"
+                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} were used to tune a "
+                "method: give a larger --limit or other data"
             )
         left.append((task, subset, replace(data, examples=kept)))
     return left

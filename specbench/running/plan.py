@@ -70,8 +70,8 @@ def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
     for decoder in drafting_decoders(decoders):
         if decoder.drafter.learns_over_prompts and repeats > 1:
             raise ConfigError(
-                f"--repeats {repeats}: the drafter of method '{decoder.method.name}' remembers the prompts before, so "
-                "that it knows the answers from the second repeat on: give --repeats 1, or --set drafter.memory=prompt"
+                f"--repeats {repeats}: the drafter of method '{decoder.method.name}' keeps state across prompts, so "
+                "repeats would be drafted from memory: give --repeats 1, or --set drafter.memory=prompt"
             )
 
 

@@ -61,10 +61,7 @@ class RunSpec(Spec):
     def _target_fits(self) -> "RunSpec":
         for option, value in self.changes_target.items():
             if self.engine in ("graphs", "compiled"):
-                raise ConfigError(
-                    f"{option} {value}: such a target has eager passes alone, not those of --engine {self.engine}: "
-                    "take --engine eager"
-                )
+                raise ConfigError(f"{option} {value}: this target supports only --engine eager, not {self.engine}")
         if self.device_map != "none" and self.device != "auto":
             raise ConfigError(
                 f"--device-map {self.device_map}: chooses the devices of the target itself: leave --device "

@@ -51,7 +51,7 @@ class WalkingRule(VerificationRule):
 
     def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
         """Returns the chance that a child of the root is accepted: 1 − Π (1 − a) along the walk in which every child is
-        rejected. None where the rule does not know it."""
+        rejected."""
         walk, lost = self.walk(tree, target.probs), 1.0
         try:
             choice = next(walk)

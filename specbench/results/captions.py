@@ -45,7 +45,7 @@ def bridges(row: Row) -> frozenset[str]:
 
 
 def draft_length(row: Row) -> str:
-    """Returns the number of draft tokens, or of levels of draft trees, in words, or says that one model decodes alone."""
+    """Returns the draft tokens, or the levels of draft trees, in words, or says that one model decodes alone."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if decodes_alone(row):

@@ -49,8 +49,8 @@ def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
 
 def served_verdict(records: Sequence[Record], num_different: int) -> RecordVerdict:
     """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
-    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not report whether its target
-    is undecided at a difference, so that fewer differences prove nothing."""
+    the answers of `ar` differ from its own (Fisher's exact test, one-sided). A server does not report whether its
+    target is undecided at a difference, so that fewer differences prove nothing."""
     again = controls(records)
     if not again:
         return "not audited"

@@ -165,7 +165,7 @@ MAX_VALUE = 40  # characters of a value
 
 
 def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
-    """Returns for a row of each group the conditions that distinguish it from other rows of its name, as few as possible."""
+    """Returns for a row of each group the fewest conditions that distinguish it from other rows of its name."""
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         same.setdefault(name, []).append(place)

@@ -261,6 +261,7 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
     ("name", "expected"),
     [
         ("fds", "unknown method, task or component 'fds': did you mean 'fsd'?"),
+        ("rest_drafter", "did you mean 'rest'?"),
         ("model_trees", "did you mean 'model_tree'?"),
         ("tests", "'tests': this is a folder: give the name of a method, task or component, or the path of its .yaml"),
         ("mgms", "did you mean 'mgsm'?"),

@@ -133,11 +133,10 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
     same = {"drafter": tiny_pair[0]}
     _, err = call("sd-tree", output="my-tree.yaml", sizes="2,6", **same)
     for found in (err, Path("my-tree.yaml").read_text("utf-8").replace("\n#", "\n")):
-        titles = ["acceptance by rank", "costs of a step in passes of ar", "shapes of trees", "chosen: "]
+        titles = ["acceptance by rank", "costs of a step", "shapes of trees", "chosen: "]
         assert [title for title in titles if title not in found] == []
-        assert re.search(r"^\s*all levels +1\.000$", found, re.M) and re.search(
-            r"drafting: [0-9.]+ \+ [0-9.]+ per level", found
-        )
+        assert re.search(r"^\s*all levels +1\.000 *$", found, re.M)
+        assert re.search(r"drafting: [0-9.]+ \+ [0-9.]+ per level", " ".join(found.split()))
         assert re.search(r"^\s*size +depth +expected +95 % interval +95 % interval *$", found, re.M)
     spec = load_file("my-tree.yaml")
     assert isinstance(spec, MethodSpec) and spec.drafter.options["rank_chances"] == [1.0]

@@ -204,7 +204,7 @@ def costs_table(costs: TreeCosts) -> Table:
     fixed, per_level = costs.drafting
     drafting = f"drafting: {fixed:.3f} + {per_level:.3f} per level"
     columns = numbers("draft\ntokens", "verification\nand overhead")
-    return Table("costs of a step in passes of ar", columns, rows, [drafting])
+    return Table("costs of a step", columns, rows, ["in passes of ar", drafting])
 
 
 def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:

@@ -174,12 +174,13 @@ def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
 
 
 def configuration(first: Row, second: Row) -> list[FieldDifference]:
-    """Returns every field that differs, without the fields of the outcome."""
+    """Returns every field that differs, without the fields of the outcome. An option that one side does not have and
+    that is null on the other does not differ."""
     own, others = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
-    return differences(own, others)
+    return [each for each in differences(own, others) if {each.first, each.second} != {NULL, "null"}]
 
 
 LABELS = {

@@ -11,7 +11,7 @@ from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
-EXAMPLE = (0.5, 0.2, 0.1)  # probabilities by rank in the example of a tree that grows
+EXAMPLE = (0.5, 0.2, 0.1)  # chances by rank in the example of a tree that grows
 MAX_LINES = 24  # of a drawing; a tree with more paths is cut
 OWN = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
 
@@ -80,9 +80,10 @@ def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any
     """Returns what happens between two target passes, a line each. `num_nodes`: the size of the tree, where it is known
     ahead."""
     size = num_nodes or options.get("num_nodes")
+    growing = "it grows as it is drafted"
     read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
     return [
-        f"draft: {first_sentence(method.drafter.factory)}",
+        f"draft: {first_sentence(method.drafter.factory)}; {'its shape is fixed' if num_nodes else growing}",
         f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
         "position of its depth",
         f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
@@ -102,7 +103,8 @@ def tree_lines(found: TreeHelp) -> list[str]:
     size = f"{sum(found.nodes_by_depth)} draft tokens on {len(found.nodes_by_depth)} levels"
     by_depth = ", ".join(map(str, found.nodes_by_depth))
     if found.is_example:
-        heading = f"it grows as it is drafted; an example of {size} ({by_depth})"
+        chances = ", ".join(map(str, EXAMPLE))
+        heading = f"it grows as it is drafted; with the example chances {chances} by rank: {size} ({by_depth})"
     else:
         heading = f"at most {size} ({by_depth})"
     own = f"; w: {found.num_own} tokens that the target reads for the drafter and that cannot be accepted" * bool(

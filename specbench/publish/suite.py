@@ -31,7 +31,7 @@ from specbench.results.conditions import check_together
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.leaderboard_merge import add_rows
 from specbench.results.row import Row
-from specbench.running.progress import saying_what_is_kept
+from specbench.running.progress import report_kept_results
 from specbench.specs.run_options import RunOptions
 
 MAX_LOSSES = 3  # workers that one cell may cost
@@ -174,7 +174,7 @@ def measure_suite(
 
         say(console, f"--ray {ray}: starting the workers")
         workers = ray_workers(ray, num_workers, missing, settings, folder / "ray.log")
-    with ResumableFolder(folder, "--runs").held(), saying_what_is_kept(console, folder), workers as processes:
+    with ResumableFolder(folder, "--runs").held(), report_kept_results(console, folder), workers as processes:
         return run_suite(forecast, processes, leaderboard or folder / "leaderboard.json", console)
 
 

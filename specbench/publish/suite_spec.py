@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.results.units import meaning
-from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Temperature, Text, Version
+from specbench.specs.components import Chat, Dtype, EngineName, Name, Spec, Temperature, Text, Version
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
 QUALITY = "quality"  # stands for the main score of a row, whichever metric that is
@@ -184,7 +184,7 @@ class PairSpec(Spec):
     target_revision: Text | None = None
     drafter_revision: Text | None = None
     dtype: Dtype = "auto"
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     chat: Chat = "auto"
     chat_template_args: tuple[Text, ...] = ()
     limit: Count | None = None

@@ -18,11 +18,11 @@ def drafter_of(row: Row) -> str:
     """Returns the drafter with its revision, and whether it is the method's own draft model or replaces it."""
     if "routes" in row.options:
         source = "task" if row.options["language"] == "given" else "prompt"
-        return f"by the language of the {source}: {row.drafter}{_own(row)}"
-    return f"{model_name(row.drafter, row.drafter_revision)}{_own(row)}" if row.drafter else drafter_kind(row)
+        return f"by the language of the {source}: {row.drafter}{_replacement(row)}"
+    return f"{model_name(row.drafter, row.drafter_revision)}{_replacement(row)}" if row.drafter else drafter_kind(row)
 
 
-def _own(row: Row) -> str:
+def _replacement(row: Row) -> str:
     replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
     if replaced:
         return f", which replaces the method's drafter {', '.join(replaced)}"

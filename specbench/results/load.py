@@ -18,7 +18,7 @@ from specbench.running.records import RecordFile
 
 LOAD_RECORDS, LOAD_ROWS = "load.jsonl", "load.json"  # files of a run's folder
 BASELINE = "ar"
-Answer = Mapping[str, Any]
+LoadAnswer = Mapping[str, Any]
 
 
 class LoadRow(FilePart):
@@ -50,14 +50,14 @@ def read_windows(folder: Path) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Span:
+class SteadySpan:
     """The part of a window in which the load was whole: the ramp-up and the drain are cut off."""
 
     begin: float
     end: float
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], num_in_flight: int | None) -> "Span":
+    def of(cls, answers: Sequence[LoadAnswer], num_in_flight: int | None) -> "SteadySpan":
         """Returns the time while `num_in_flight` requests were in flight; None: between the first and last request."""
         sent = sorted(answer["sent"] for answer in answers)
         if num_in_flight is None:
@@ -65,7 +65,7 @@ class Span:
         done = sorted(answer["sent"] + answer["reads"][-1][0] for answer in answers)
         return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
 
-    def num_tokens(self, answers: Sequence[Answer]) -> int:
+    def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
         """Returns the number of tokens that arrived within it."""
         times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
         return sum(num for time, num in times if self.begin < time <= self.end)
@@ -97,7 +97,7 @@ def load_rows(windows: Sequence[Mapping[str, Any]]) -> list[LoadRow]:
 
 
 def metrics_of(
-    own: Sequence[Sequence[Answer]], baseline: Sequence[Sequence[Answer]], num_in_flight: int | None
+    own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None
 ) -> dict[str, Metric]:
     """Returns the metrics of the answers of a server, given by window, beside those of `ar` in the same windows.
 
@@ -122,25 +122,25 @@ def metrics_of(
     return found
 
 
-def _throughput(windows: Sequence[Sequence[Answer]], num_in_flight: int | None) -> tuple[list[float], list[float]]:
-    spans = [Span.of(answers, num_in_flight) for answers in windows]
+def _throughput(windows: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None) -> tuple[list[float], list[float]]:
+    spans = [SteadySpan.of(answers, num_in_flight) for answers in windows]
     tokens = [float(span.num_tokens(answers)) for span, answers in zip(spans, windows, strict=True)]
     return tokens, [span.end - span.begin for span in spans]
 
 
-def _sums(windows: Sequence[Sequence[Answer]], part: Callable[[Answer], float]) -> list[float]:
+def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], float]) -> list[float]:
     return [float(sum(map(part, answers))) for answers in windows]
 
 
-def _timed_tokens(answer: Answer) -> int:
+def _timed_tokens(answer: LoadAnswer) -> int:
     return sum(num for _, num in answer["reads"][1:])
 
 
-def _decode_seconds(answer: Answer) -> float:
+def _decode_seconds(answer: LoadAnswer) -> float:
     return float(answer["reads"][-1][0] - answer["reads"][0][0])
 
 
-def _latencies(windows: Sequence[Sequence[Answer]]) -> dict[str, Metric]:
+def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Metric]:
     answers = [answer for window in windows for answer in window]
     times = {
         "ttft": [answer["reads"][0][0] for answer in answers],

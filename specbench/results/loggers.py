@@ -141,7 +141,7 @@ class Loggers:
                 say(self._console, f"warning: {type(logger).__name__} logs no more: {problem}")
 
 
-class LoggedReports:
+class LoggingProgress:
     """Reports of a run that are logged too."""
 
     def __init__(self, reports: Any, loggers: Loggers) -> None:
@@ -157,12 +157,12 @@ class LoggedReports:
 
 def logged(
     make_progress: Callable[[Console, Sequence[Block]], AbstractContextManager[Any]], loggers: Loggers
-) -> Callable[[Console, Sequence[Block]], AbstractContextManager[LoggedReports]]:
+) -> Callable[[Console, Sequence[Block]], AbstractContextManager[LoggingProgress]]:
     """Returns the function that makes the reports of a run, with loggers behind it."""
 
     @contextmanager
-    def make(console: Console, plan: Sequence[Block]) -> Iterator[LoggedReports]:
+    def make(console: Console, plan: Sequence[Block]) -> Iterator[LoggingProgress]:
         with make_progress(console, plan) as reports:
-            yield LoggedReports(reports, loggers)
+            yield LoggingProgress(reports, loggers)
 
     return make

@@ -13,7 +13,7 @@ from specbench.specs.method import MethodSpec
 
 EXAMPLE = (0.5, 0.2, 0.1)  # chances by rank in the example of a tree that grows
 MAX_LINES = 24  # of a drawing; a tree with more paths is cut
-OWN = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
+NOT_JUDGED = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
 
 
 class TreeHelp(BaseModel):
@@ -39,9 +39,9 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
     depth_of = depths(shape.parents)
     allowed = [
         node for node, (rank, depth) in enumerate(zip(shape.ranks, depth_of, strict=True))
-        if rank == OWN or depth <= method.num_draft_tokens
+        if rank == NOT_JUDGED or depth <= method.num_draft_tokens
     ]  # fmt: skip
-    counts = [depth_of[node] for node in allowed if shape.ranks[node] != OWN]
+    counts = [depth_of[node] for node in allowed if shape.ranks[node] != NOT_JUDGED]
     return TreeHelp(
         is_example=known is None,
         nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
@@ -54,14 +54,14 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
 def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
     """Returns the tree from left to right, a line for each leaf; a node is its rank among its siblings, from 1 on."""
     children: dict[int, list[int]] = {}
-    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == OWN, shape.ranks[node], node)):
+    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == NOT_JUDGED, shape.ranks[node], node)):
         children.setdefault(shape.parents[node], []).append(node)
 
     def paths(node: int) -> list[str]:
         below = children.get(node, [])
         lines: list[str] = []
         for place, child in enumerate(below):
-            label = "w" if shape.ranks[child] == OWN else str(shape.ranks[child] + 1)
+            label = "w" if shape.ranks[child] == NOT_JUDGED else str(shape.ranks[child] + 1)
             is_last = place == len(below) - 1
             start = ("───" if is_last else "─┬─") if place == 0 else (" └─" if is_last else " ├─")
             first, *others = paths(child)

@@ -91,10 +91,8 @@ def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> 
     assert RecordedVerdicts.of(rejected, 5, 100).ends == {(3, True)}
     both = RecordedVerdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
     assert both.steps(5, True)[0][0] == (5, 2, 1), "the rejected draft goes on"
-    assert (
-        RecordedVerdicts([None, True, True, True], {}, frozenset({(3, True)}), 100).steps(5, True)[0][0].num_accepted
-        == 3
-    )
+    ended = RecordedVerdicts([None, True, True, True], {}, frozenset({(3, True)}), 100)
+    assert ended.steps(5, True)[0][0].num_accepted == 3
 
 
 @pytest.mark.parametrize("method", ["tli", "union"])

@@ -43,9 +43,8 @@ class LiveTable(RunProgress):
 
     def __init__(self, console: Console, plan: Sequence[Block]) -> None:
         self._cells = {(block.cell.task.name, block.cell.subset): block.cell for block in plan}
-        self._answers: dict[tuple[str, str], list[list[AnswerFigures]]] = defaultdict(
-            list
-        )  # by task and subset, by method
+        # By task and subset, then by method.
+        self._answers: dict[tuple[str, str], list[list[AnswerFigures]]] = defaultdict(list)
         self._latest: list[tuple[str, str]] = []  # tasks and subsets, the last measured one last
         super().__init__(console, len(plan), above=self.tables)
 
@@ -99,9 +98,8 @@ def _has_speedup(cell: Cell, decoder: Decoder) -> bool:
 def _answer(record: Record, decoder: Decoder) -> AnswerFigures:
     own = with_own_passes(record["methods"][decoder.method.name], decoder.method.decodes_with)
     lengths, speeds = length_columns([[own]]), speed_columns([[own], [record["methods"]["ar"]]])
-    return AnswerFigures(
-        record, acceptance_rates([own])[0], [value for (value,) in lengths], [value for (value,) in speeds]
-    )
+    (rate,) = acceptance_rates([own])
+    return AnswerFigures(record, rate, [value for (value,) in lengths], [value for (value,) in speeds])
 
 
 def _figures(answers: Sequence[AnswerFigures], *, has_speedup: bool) -> list[str]:

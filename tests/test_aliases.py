@@ -51,6 +51,7 @@ def test_a_command_without_models_has_no_model_options() -> None:
     ("words", "message"),
     [
         (["--batch_size", "8"], "--batch_size 8: one sequence is decoded at a time"),
+        (["--temperature", "1"], "--temperature 1: the task's file has it: give --set generation.temperature=VALUE"),
         (["--model", "hf"], "--model hf: models are loaded by transformers: give --target"),
         (["--model_args", "pretraned=x"], "--model_args pretraned=x: did you mean 'pretrained'?"),
         (["--model_args", "quantize=nf4"], "--model_args quantize=nf4: "),

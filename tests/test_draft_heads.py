@@ -280,7 +280,7 @@ def test_a_restricted_vocabulary_is_that_of_the_training_texts(tmp_path: Path) -
         (
             "eagle2",
             ["drafter.head=eagle3"],
-            "'drafter.head' may not be set, as another value is another task or method",
+            "'drafter.head' cannot be changed with --set: a task or method with another value needs its own file",
         ),
     ],
 )

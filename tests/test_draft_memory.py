@@ -15,10 +15,10 @@ def test_a_memory_lasts_for_the_prompts_of_one_subset(specbench: Specbench, tmp_
     for subsets in ("en,de", "de"):
         code, out, err = specbench(*command, "--subset", subsets, "--output", str(tmp_path / subsets))
         assert code == 0, err
-        assert "the drafter remembers the prompts before" in " ".join(out.split())
+        assert "the drafter keeps state across prompts" in " ".join(out.split())
         lines = (tmp_path / subsets / "records.jsonl").read_text(encoding="utf-8").splitlines()
         found = [record for record in map(json.loads, lines) if record["subset"] == "de"]
         steps[subsets] = [record["methods"]["token-recycling"]["steps"] for record in found]
     assert steps["en,de"] == steps["de"] and steps["de"]
     code, _, err = specbench(*command, "--repeats", "2", "--output", str(tmp_path / "again"))
-    assert code == 2 and "remembers the prompts before" in err
+    assert code == 2 and "keeps state across prompts" in err

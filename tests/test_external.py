@@ -435,7 +435,7 @@ def test_the_place_of_the_code_is_no_meaning_and_options_are(code: Path, tmp_pat
     assert digest(first) == digest(second)
     _, [changed] = with_overrides([], [first], ["decoder.options.token=6"])
     assert changed.decoder is not None and changed.decoder.options == {"token": 6} and digest(changed) != digest(first)
-    assert "'decoder.entry' may not be set" in message(with_overrides, [], [first], ["decoder.entry=a:b"])
+    assert "'decoder.entry' cannot be changed with --set" in message(with_overrides, [], [first], ["decoder.entry=a:b"])
 
 
 # Whole runs.

@@ -74,8 +74,8 @@ def test_a_target_on_several_devices_computes_the_same(tmp_path: Path, monkeypat
     ("words", "said"),
     [
         (["--device-map", "auto", "--engine", "compiled"],
-         "--device-map auto: such a target has eager passes alone, not those of --engine compiled: take --engine"),
-        (["--quantize", "int8", "--engine", "graphs"], "--quantize int8: such a target has eager passes alone"),
+         "--device-map auto: this target supports only --engine eager, not compiled"),
+        (["--quantize", "int8", "--engine", "graphs"], "--quantize int8: this target supports only --engine eager"),
         (["--device-map", "auto", "--device", "cpu"], "--device-map auto: chooses the devices of the target itself: "),
         (["--quantize", "nf4", "--device", "cpu"], "--quantize nf4: needs a CUDA device, and this is cpu: leave it"),
         (["--quantize", "nf5"], "--quantize nf5: did you mean 'nf4'?"),

@@ -55,6 +55,12 @@ def package(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+def test_the_page_for_contributors_has_the_same_layers() -> None:
+    page = (PACKAGE.parent / "docs/contributing.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^cli.* > core$", page, re.M)
+    assert [set(layer.split(", ")) for layer in line.split(" > ")] == list(reversed(LAYERS))
+
+
 def test_every_package_has_a_layer() -> None:
     packages = {package(name) for name in MODULES} - {"", "__main__", "embedded"}
     assert packages == set(LEVEL)

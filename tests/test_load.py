@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load as load_leaderboard
-from specbench.results.load import Span, break_even, load_groups, load_of, load_tables, metrics_of, read_windows
+from specbench.results.load import SteadySpan, break_even, load_groups, load_of, load_tables, metrics_of, read_windows
 from specbench.results.plots import picture_of
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
@@ -108,10 +108,10 @@ def test_other_answers_under_load_are_counted(tmp_path) -> None:
 
 def test_ramp_up_and_drain_are_cut() -> None:
     answers = [answer(0.0, [(1.0, 1), (2.0, 4)], 1), answer(0.5, [(1.0, 1), (3.0, 4)], 1), answer(2.0, [(9.0, 5)], 0)]
-    span = Span.of(answers, 2)
+    span = SteadySpan.of(answers, 2)
     assert (span.begin, span.end) == (0.5, 3.5)
     assert span.num_tokens(answers) == 5 + 5  # none of the last answer, which ends alone
-    assert Span.of(answers, None) == Span(0.0, 2.0)
+    assert SteadySpan.of(answers, None) == SteadySpan(0.0, 2.0)
 
 
 def test_a_speed_up_is_what_speculation_gains_over_what_its_passes_cost() -> None:

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict, why_only_own
-from specbench.analysis.repartition import Verdicts, chance_after_whole, query_lengths
+from specbench.analysis.repartition import RecordedVerdicts, chance_after_whole, query_lengths
 from specbench.models import timing
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import Prompts
@@ -47,7 +47,7 @@ def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: s
     task = load_task(name)
     for record in RecordFile(DEMO.with_suffix("") / name / "records.jsonl").read():
         generation = record["methods"][method]
-        verdicts = Verdicts.of(generation, 5, task.subset(record["subset"]).generation.max_new_tokens)
+        verdicts = RecordedVerdicts.of(generation, 5, task.subset(record["subset"]).generation.max_new_tokens)
         for unknown in (False, True):
             steps, num_missing = verdicts.steps(5, unknown)
             columns = [[step[DRAFTED], step[JUDGED], step[ACCEPTED]] for step in generation["steps"]]
@@ -84,14 +84,15 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
 def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> None:
     """The end that followed on accepted tokens says nothing of a draft whose last token was rejected there."""
     generation: Any = {"steps": [[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], "token_ids": [0] * 20, "finish": "eos"}
-    verdicts = Verdicts.of(generation, 5, 100)
+    verdicts = RecordedVerdicts.of(generation, 5, 100)
     assert verdicts.accepted[1:8] == [True, True, None, True, False, False, None] and verdicts.ends == {(3, False)}
     assert [list(step) for step in verdicts.steps(5, True)[0][:3]] == [[2, 2, 2], [5, 2, 1], [5, 1, 0]]
     rejected: Any = {"steps": [[2, 2, 1, 2]], "token_ids": [0] * 8, "finish": "eos"}
-    assert Verdicts.of(rejected, 5, 100).ends == {(3, True)}
-    both = Verdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
+    assert RecordedVerdicts.of(rejected, 5, 100).ends == {(3, True)}
+    both = RecordedVerdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
     assert both.steps(5, True)[0][0] == (5, 2, 1), "the rejected draft goes on"
-    assert Verdicts([None, True, True, True], {}, frozenset({(3, True)}), 100).steps(5, True)[0][0].num_accepted == 3
+    ended = RecordedVerdicts([None, True, True, True], {}, frozenset({(3, True)}), 100)
+    assert ended.steps(5, True)[0][0].num_accepted == 3
 
 
 @pytest.mark.parametrize("method", ["tli", "union"])
@@ -118,7 +119,7 @@ def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: in
 def test_shorter_drafts_of_sampled_tokens_have_their_law(rate: float) -> None:
     rng = np.random.default_rng(7)
     records = [drawn_generation(rng, rate, 5, 400) for _ in range(150)]
-    verdicts = [Verdicts.of(record, 5, 400) for record in records]
+    verdicts = [RecordedVerdicts.of(record, 5, 400) for record in records]
     chance = chance_after_whole(records, 5)
     assert chance == pytest.approx(rate, abs=0.04)
     for length in range(1, 5):

@@ -11,7 +11,7 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.core.progress import SILENCE
 from specbench.running import progress as running
-from specbench.running.progress import RunProgress, announce, saying_what_is_kept
+from specbench.running.progress import RunProgress, announce, report_kept_results
 
 
 def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_folders_are_shown_as_they_are() -> None:
     output, folder = io.StringIO(), Path("m[/x]") / "[red]:x:"
     console = Console(file=output, width=40)
     announce(console, 3, 0, folder)
-    with pytest.raises(SystemExit) as stopped, saying_what_is_kept(console, folder):
+    with pytest.raises(SystemExit) as stopped, report_kept_results(console, folder):
         raise KeyboardInterrupt
     assert stopped.value.code == 130
     assert [str(folder) in line for line in output.getvalue().splitlines()] == [True, True]
@@ -115,12 +115,12 @@ NO_MEMORY = [
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=str)
 def test_want_of_memory_is_one_line(error: Exception) -> None:
-    kept = saying_what_is_kept(Console(file=io.StringIO()), Path("out"))
+    kept = report_kept_results(Console(file=io.StringIO()), Path("out"))
     with pytest.raises(ConfigError, match=r"out of memory.*; everything measured is kept in out"), kept:
         raise error
 
 
 def test_a_defect_that_speaks_of_memory_is_no_want_of_it() -> None:
-    kept = saying_what_is_kept(Console(file=io.StringIO()), Path("out"))
+    kept = report_kept_results(Console(file=io.StringIO()), Path("out"))
     with pytest.raises(RuntimeError, match="illegal memory access"), kept:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

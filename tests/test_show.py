@@ -83,7 +83,7 @@ def test_the_parameters_are_the_keys_that_may_be_set(name: str) -> None:
         if each.settable:
             assert with_overrides([], [spec], [pair])[1] == [spec]
         else:
-            with pytest.raises(ConfigError, match=r"has the key|may not be set"):
+            with pytest.raises(ConfigError, match=r"has the key|cannot be changed with --set"):
                 with_overrides([], [spec], [pair])
 
 
@@ -263,6 +263,7 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
     ("name", "expected"),
     [
         ("fds", "unknown method, task or component 'fds': did you mean 'fsd'?"),
+        ("rest_drafter", "did you mean 'rest'?"),
         ("model_trees", "did you mean 'model_tree'?"),
         ("tests", "'tests': this is a folder: give the name of a method, task or component, or the path of its .yaml"),
         ("mgms", "did you mean 'mgsm'?"),

@@ -63,7 +63,10 @@ def test_a_tree_that_grows_is_an_example() -> None:
     found = tree_help(load_method("eagle3"))
     assert found is not None and found.is_example and sum(found.nodes_by_depth) == 12
     text = help_text(find_help("eagle3")[0])
-    assert "tree: it grows as it is drafted; an example of 12 draft tokens" in text
+    assert "it grows as it is drafted; with the example chances 0.5, 0.2, 0.1 by rank: 12 draft tokens" in " ".join(
+        text.split()
+    )
+    assert "1. draft: An EAGLE head drafts a tree; it grows as it is drafted" in " ".join(text.split())
     assert "up to 59 tokens of the tree" in text
 
 

@@ -25,6 +25,7 @@ from specbench.decoding.verification import exact_match
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import draft_length
 from specbench.results.metrics import summarize
+from specbench.results.row import RowSampling
 from specbench.results.tables import comparison_table, tree_table
 from specbench.results.trees import chances_by_rank
 from specbench.running.blocks import tree_fields
@@ -269,16 +270,23 @@ def test_the_table_of_trees() -> None:
     plain = row(method="ar@1:0", num_draft_tokens=0, accepted_tokens_per_step=(6,), metrics={})
     found = tree_table([plain, chain, tree])
     assert [line for line in found.rows if line] == [
-        ["sd", "depth: ≥ d accepted", "0.75", "", ""],
-        ["", "depth: same, if ≥ d − 1", "0.75", "", ""],
-        ["", "rank: child b accepted", "0.80", "", ""],
-        ["sd-tree", "depth: ≥ d accepted", "0.60", "0.20", "0.00"],
-        ["", "depth: same, if ≥ d − 1", "0.60", "0.33", "0.00"],
-        ["", "rank: child b accepted", "0.25", "0.33", ""],
+        ["sd"],
+        ["P(≥ d accepted)", "0.75", "", ""],
+        ["P(≥ d | ≥ d − 1)", "0.75", "", ""],
+        ["P(child b accepted)", "0.80", "", ""],
+        ["sd-tree"],
+        ["P(≥ d accepted)", "0.60", "0.20", "0.00"],
+        ["P(≥ d | ≥ d − 1)", "0.60", "0.33", "0.00"],
+        ["P(child b accepted)", "0.25", "0.33", ""],
     ]
-    assert "a token of the first level with chance 0.700; no lossless rule exceeds 0.850." in found.caption[-1]
+    assert "first level" not in found.caption[-1], "a greedy run draws nothing"
+    drawn = tree_table([tree.model_copy(update={"sampling": RowSampling(temperature=1.0)})]).caption[-1]
+    assert "a token of the first level with chance 0.700; no lossless rule exceeds 0.850." in drawn
+    assert "2.5 draft passes of 0.040 each (c), one pass" in drawn
+    lookup = tree.model_copy(update={"metrics": metrics | {"cost_ratio": Metric(value=0.001)}})
+    assert "draft passes" not in tree_table([lookup]).caption[-1]
     assert "one pass over the tree of 0.55 (v)" in found.caption[-1]
     assert (draft_length(tree), draft_length(chain)) == ("up to 3 levels", "1 draft token")
     headings = [column.heading for column in comparison_table([plain, chain, tree]).columns]
-    assert "chain\nα" in headings
+    assert "α\n(chains)" in headings
     assert "α" in [column.heading for column in comparison_table([plain, chain]).columns]

@@ -164,7 +164,7 @@ def from_target(found: Law, p: Table, length: int) -> float:
     return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
 
 
-class Given(Distributions):
+class FixedDraws(Distributions):
     """The target's distributions with given outcomes of the draws from all rows."""
 
     def __init__(self, probs: torch.Tensor, tokens: list[int]) -> None:
@@ -188,5 +188,5 @@ class Enumerated(WalkingRule):
         tokens: list[int] = []
         for row in target_probs:
             tokens.append((yield TokenDraw(row)))
-        found = self._rule(proposal, Given(target_probs, tokens), torch.Generator())
+        found = self._rule(proposal, FixedDraws(target_probs, tokens), torch.Generator())
         return list(found.path), found.next_token

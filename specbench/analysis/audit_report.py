@@ -91,8 +91,8 @@ class MethodVerdict(FilePart):
 
 class AuditFindings(FilePart):
     """The verdicts, and the evidence that all of them share. `reference`: draws are tested against the exact
-    probabilities of the target, or against other draws of AR, where a server holds the target. `prompts` names those of
-    the draws, up to the cut.
+    probabilities of the target, or against other draws of AR, where a server holds the target. `prompts` names the
+    prompts used for draws, up to the cut.
     `long_control`: the control in draws as long as those of methods that draft nothing in the short ones."""
 
     reference: Reference = "target"

@@ -218,9 +218,9 @@ def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, met
 
 
 def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
-    """Returns how many of the exact steps the real generation has.
+    """Returns how many predicted steps occurred in the real generation, of those whose counts are exact.
 
-    It has all of them, unless the output of a model depends on the length of its passes, or a draft on where its step
+    All of them occurred, unless the output of a model depends on the length of its passes, or a draft on where its step
     began.
     """
     pairs = zip(steps, generation["steps"], strict=False)

@@ -268,8 +268,8 @@ def bounds_of(name: str) -> Bounds:
 
 
 def variance_bounds(bounds: Bounds) -> Bounds:
-    """Returns the least and the greatest variance of numbers within bounds; the greatest has half of them at each
-    end."""
+    """Returns the least and the greatest variance of numbers within bounds; the maximum puts half of the values at
+    each bound."""
     return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
 
 

@@ -97,7 +97,7 @@ def comparison_table(found: DrafterComparison) -> Table:
         *(change_line(name, change) for name, change in changes_of_all(found).items()),
         *exclusion_notes(sides),
     ]
-    columns = words("group") + numbers(*(f"Δ {name}" for name in COLUMNS.values()), folds=True)
+    columns = words("group") + numbers(*(f"Δ {name}" for name in COLUMNS.values()))
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
 
 
@@ -131,7 +131,7 @@ def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
         "cross-\nentropy D\nnats", "KL\nnats", "acceptance\nrate α_T",
         f"expected\n{'speed-up' if is_speedup else 'tok/pass'}\nS_T",
         "at least,\nby α_T", "at least,\nby KL", "at least,\nby D", "fit of\ndrafter\n1−r_q",
-        "fit of\ntarget\n1−r_p", folds=True,
+        "fit of\ntarget\n1−r_p",
     )  # fmt: skip
     return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
 
@@ -191,7 +191,7 @@ def measured_table(drafter: DrafterReport) -> Table:
         rows.append(cells + ranked * has_rank)
     headings = ["prompts", "acceptance\nrate α", "tokens per\npass τ", "speed-up\n95 % interval"]
     headings += ["BLEU", "α·BLEU"] * has_bleu + ["rank of the\nlanguage", "% of the\ntexts"] * has_rank
-    columns = words("group") + numbers(*headings, folds=True)
+    columns = words("group") + numbers(*headings)
     return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
 
 
@@ -219,7 +219,7 @@ def overview(report: FairnessReport) -> Table:
     if len(groups) > 1:
         rows += [RULE, ["𝒰", *(unfairness_cell(drafter.family) for drafter in report.drafters)]]
     headings = (f"{each.label}\n{'α_T' if each.method is None else 'α'} · D · ×" for each in report.drafters)
-    columns = words("group") + numbers(*headings, folds=True)
+    columns = words("group") + numbers(*headings)
     return Table("all drafters", columns, rows, overview_caption(report))
 
 

@@ -43,7 +43,7 @@ from specbench.results.row import RowWarning
 from specbench.results.warnings import WIDE
 from specbench.running.models import engine_of, warn_of
 from specbench.running.requirements import num_compilations
-from specbench.specs.components import Dtype, Engine, Spec, Text
+from specbench.specs.components import Dtype, EngineName, Spec, Text
 
 
 class RoundDraws:
@@ -208,7 +208,7 @@ class LimitOptions(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     dtype: Dtype = "auto"
     device: Text = "auto"
-    engine: Engine = "eager"
+    engine: EngineName = "eager"
     target_revision: str | None = None
     drafter_revision: str | None = None
     trust_remote_code: bool = False

@@ -124,8 +124,8 @@ class PassPoint(BaseModel):
 
 
 class ModelLimit(BaseModel):
-    """One model. `bytes_read` and `operations`: of a pass over one token after the context, whose bound the shares
-    are parts of. `bytes_per_second`: of copies, read and written; `read_bytes_per_second`: of sums. `per_token`: of
+    """One model. `bytes_read` and `operations`: of a pass over one token after the context; the shares are of its
+    bound. `bytes_per_second`: of copies, read and written; `read_bytes_per_second`: of sums. `per_token`: of
     autoregressive decoding through the loop; `outside_passes`: the part outside of passes."""
 
     model: ModelConditions

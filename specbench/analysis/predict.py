@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from specbench.analysis.limit_report import MS, LimitReport
-from specbench.analysis.repartition import RULES, PlacedStep, Verdicts, chance_after_whole, query_lengths
+from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, chance_after_whole, query_lengths
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
@@ -244,7 +244,7 @@ class RecordedRow:
         """Returns the prediction for a shorter draft length. Where verdicts are missing, its values lie between those
         of the steps without and with acceptance at these places, and its interval reaches over both."""
         verdicts = [
-            Verdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record["subset"]])
+            RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record["subset"]])
             for g, record in zip(self.own, self.records, strict=True)
         ]  # fmt: skip
         made = {unknown: [each.steps(num_draft_tokens, unknown) for each in verdicts] for unknown in (False, True)}
@@ -308,7 +308,8 @@ def table(report: PredictReport) -> Table:
         *(f"{name}: no shorter draft lengths: {reason}" for name, reason in report.only_own.items()),
     ]
     heads = numbers("γ", "τ", "tok/s", "speed-up\nthere [95 %]", "known", "measured\nhere [95 %]")
-    return Table("predicted from recorded steps", (*words("task", "method", folds=False), *heads), rows, caption)
+    columns = (*words("task", "method", folds=False), *heads)
+    return Table("predicted from recorded steps", columns, rows, caption, num_keys=2)
 
 
 def _cells(found: Prediction) -> list[str]:

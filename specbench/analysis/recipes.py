@@ -164,11 +164,12 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
     ]  # fmt: skip
     unit = unit_of(next((point.quality for point in points if point.quality), None))
     columns = numbers("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
-                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval", folds=True)  # fmt: skip
+                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
     caption = [
         f"α·quality is over the prompts of one subset and the answers of the method to them. {conditions(trials)}"
     ]
-    return Table(title(trials, "target and drafter at one temperature"), columns, in_sections(rows), caption)
+    name = title(trials, "target and drafter at one temperature")
+    return Table(name, columns, in_sections(rows), caption, num_keys=2)
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
@@ -276,13 +277,13 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
         for row, share in order.rows
     ]  # fmt: skip
     columns = numbers("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
-                      "expected\nspeed-up", folds=True)  # fmt: skip
+                      "expected\nspeed-up")  # fmt: skip
     caption = [
         f"Share of {order.texts.num_texts} texts that the drafter writes on an empty prompt; lingua identified their "
         f"languages. Spearman's ρ of the share with {correlations}.",
         conditions(trials),
     ]
-    return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption)
+    return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption, num_keys=2)
 
 
 def run_recipe(

@@ -24,7 +24,7 @@ class PlacedStep(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class RecordedVerdicts:
     """The verdicts of one generation by the place of a new token: whether the draft token there was accepted; None
     where nothing was drafted.
 
@@ -39,7 +39,7 @@ class Verdicts:
     most_tokens: int
 
     @classmethod
-    def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "Verdicts":
+    def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "RecordedVerdicts":
         """Reads the steps of a record; `num_draft_tokens`: the draft length that it was recorded with."""
         num_tokens = len(generation["token_ids"])
         most = num_tokens if generation["finish"] in ("length", "context") else max_new_tokens

@@ -72,7 +72,7 @@ class EvidenceFile(RecordFile):
 
 
 @dataclass(frozen=True)
-class Window:
+class RecordedStep:
     """One recorded step: what was drafted from which place of the answer, and what was made of it.
 
     `start`: new tokens before it. `own`: the greedy target's token at every drafted position and after the last one,
@@ -87,7 +87,7 @@ class Window:
     next_token: int | None  # None where the cut dropped it
 
 
-def windows(generation: Generation) -> list[Window]:
+def windows(generation: Generation) -> list[RecordedStep]:
     """Returns the steps of a recorded generation. Raises KeyError when it was recorded without evidence."""
     evidence = generation[KEY]
     made = []
@@ -95,7 +95,7 @@ def windows(generation: Generation) -> list[Window]:
     for number, step in enumerate(generation["steps"]):
         end = start + step[EMITTED]
         own = evidence["own"]
-        window = Window(
+        window = RecordedStep(
             start, tuple(evidence["token_ids"][number]), tuple(evidence["divergence"][number]),
             tuple(own[number]) if own is not None else None, step[ACCEPTED],
             generation["token_ids"][end - 1] if step[EMITTED] > step[ACCEPTED] else None,
@@ -125,7 +125,7 @@ class RecordedGeneration:
     draft of the recording; `greedy_target` and `greedy_drafts`: without both, another decision moves the random
     stream, and nothing after it is exact."""
 
-    windows: Sequence[Window]
+    windows: Sequence[RecordedStep]
     num_tokens: int
     max_tokens: int
     eos_token_ids: frozenset[int]

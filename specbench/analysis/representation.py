@@ -141,4 +141,4 @@ def representation_table(found: Representation) -> Table:
         for share in found.languages
     ]  # fmt: skip
     columns = numbers("rank", "language", "texts", "share %\n95 % interval")
-    return Table(f"languages of {found.model}", columns, rows, [caption])
+    return Table(f"languages of {found.model}", columns, rows, [caption], num_keys=2)

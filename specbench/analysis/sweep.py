@@ -111,7 +111,7 @@ def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[Measu
     measured = []
     for each in settings:
         try:
-            trials.cells([each.method])
+            trials.composed([each.method])
         except ConfigError as error:
             raise ConfigError(f"--path {each.path}, value {shown(each.value)}: {error}") from error
     for place, each in enumerate(settings, start=1):
@@ -159,7 +159,7 @@ def one_pass(
 
 
 def spread(values: Sequence[float], count: int) -> list[float]:
-    """Returns `count` of the values from first to last, evenly by rank; all of them where there are no more."""
+    """Returns `count` of the values from first to last, evenly spaced; all if there are fewer."""
     if count >= len(values):
         return list(values)
     if count == 1:
@@ -180,14 +180,7 @@ def conditions(trials: Trials) -> str:
     subsets = ", ".join(subset for _, subset, _ in trials.loaded)
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
     prompts = counted(num_prompts, "prompt")
-    return f"target {trials.models.target.name}, drafter {_drafters(trials)}; {prompts} of {subsets}"
-
-
-def _drafters(trials: Trials) -> str:
-    """Returns the drafter of the method, or that of each of its routes."""
-    names = {part.name: part.drafter.type for part in trials.base.parts}
-    names |= {name: model.name for name, model in trials.models.drafters.items() if name in names}
-    return ", ".join(f"{name.partition('/')[2]} {drafter}".strip() for name, drafter in names.items())
+    return f"target {trials.models.target.name}, drafter {trials.drafter['name']}; {prompts} of {subsets}"
 
 
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
@@ -200,7 +193,7 @@ def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
         for value in values for metrics in [value.metrics]
     ]  # fmt: skip
     columns = words("key") + numbers(
-        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method"), folds=True
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method")
     )
     caption = ["One key at a time; the others are those of the method's file.", conditions(trials)]
     return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
@@ -216,7 +209,7 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
         for estimate in sweep.estimates for metrics in [estimate.metrics]
     ]  # fmt: skip
     columns = numbers("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up",
-                      "exact\nsteps %", folds=True)  # fmt: skip
+                      "exact\nsteps %")  # fmt: skip
     threshold = shown(sweep.recorded_at.verification.options["threshold"])
     caption = [
         f"≈ estimated, not measured: from one recorded run at threshold {threshold} with "
@@ -225,7 +218,7 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
         "run. The next table shows the error against real runs.",
         conditions(trials),
     ]
-    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption)
+    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
 
 
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
@@ -233,8 +226,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     quality = checks[0].run.quality if checks else None
     rows = [_check_cells(check, quality) for check in checks]
     columns = numbers("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
-                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"),
-                      folds=True)  # fmt: skip
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"))  # fmt: skip
     num_exact = sum(check.estimate.num_exact for check in checks)
     num_confirmed = sum(check.num_confirmed for check in checks)
     agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
@@ -246,7 +238,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
         f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is measured "
         "only."
     ]
-    return Table("the estimates against real runs", columns, rows, caption)
+    return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
 
 
 def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:

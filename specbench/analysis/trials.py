@@ -30,7 +30,7 @@ from specbench.results.quality import ScoringSpec, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
 from specbench.running.checked import run_spec
-from specbench.running.identity import run_identity
+from specbench.running.identity import Drafting, drafter_identity, run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts
 from specbench.running.plan import Cell, Loaded, load_data, make_cells, present, without_calibration
 from specbench.running.records import Record
@@ -155,14 +155,23 @@ class Trials:
         return environment(target.placement, target.precision, target.attention, target.engine)
 
     @cached_property
+    def cells(self) -> list[Cell]:
+        return make_cells(self.spec, self.models, self.loaded)
+
+    @cached_property
+    def drafter(self) -> Drafting:
+        """Returns name and revision of the method's drafter, or of that of each route."""
+        found = drafter_identity(self.cells[0].decoders[1], self.models)
+        return {**found, "name": found["name"] or self.base.drafter.type}
+
+    @cached_property
     def folder(self) -> Path:
         """Returns the parent folder: the given one, or one that the same command finds again, also with other swept
         values."""
         if self.output is not None:
             return self.output
-        cells = make_cells(self.spec, self.models, self.loaded)
         identity = {
-            **run_identity(self.spec, cells, self.models, self.conditions), **naming.asked_of(self.spec),
+            **run_identity(self.spec, self.cells, self.models, self.conditions), **naming.asked_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
         return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
@@ -170,7 +179,7 @@ class Trials:
     def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
         """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
         `keep`: the method whose evidence is kept."""
-        spec, models, cells = self.cells(methods)
+        spec, models, cells = self.composed(methods)
         identity = run_identity(spec, cells, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
         if keep is not None:
@@ -187,7 +196,7 @@ class Trials:
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
 
-    def cells(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, Models, list[Cell]]:
+    def composed(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, Models, list[Cell]]:
         """Returns the spec, the models and the cells of AR and the methods. Raises ConfigError for a method that does
         not fit."""
         models = Models(self.models.target, self.drafters(methods))

@@ -4,10 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.console import Console
+
 from specbench.analysis.sweep import recorded_run
 from specbench.analysis.trials import LENGTH, TrialRun, Trials, fuzzy_at, with_value
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.table import Table
 from specbench.decoding.verification import MAX_JS
 from specbench.results.bootstrap import Metric
 from specbench.results.units import score, unit_of, with_interval
@@ -16,6 +19,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import make_scorer
 
+FILE_WIDTH = 110  # characters of a table in a method's file
 LENGTHS = (5, 10, 15, 20)
 TOLERATED = 0.2  # the share of the gap between target and drafter that quality may fall
 NEARLY_ALL = 0.9  # of the draft tokens accepted: a longer draft is worth a try
@@ -90,7 +94,7 @@ class TunedPreset:
 
 @dataclass
 class Tuner:
-    """The runs of one tuning and the decisions made from them, in sentences."""
+    """The runs of one tuning and the decisions made from them: sentences, and tables as text."""
 
     trials: Trials
     lengths: Sequence[int] = LENGTHS
@@ -101,6 +105,14 @@ class Tuner:
         """Prints a decision with its numbers; the method's file repeats it."""
         self.notes.append(text)
         say(self.trials.console, text)
+
+    def show(self, table: Table) -> None:
+        """Prints a table that decisions rest on; the method's file repeats it."""
+        console = Console(width=FILE_WIDTH, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(table)
+        self.notes.append(captured.get())
+        self.trials.console.print(table)
 
     def length(self) -> tuple[int, TrialRun]:
         """Returns the draft length with the most tokens per second, and its run: of the method itself, or, where it is

@@ -11,9 +11,11 @@ from specbench.analysis.trials import TrialRun
 from specbench.analysis.tune import TunedPreset, Tuner
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
+from specbench.core.table import Table, numbers, words
 from specbench.core.trees import depths
 from specbench.decoding.drafters.medusa import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
+from specbench.results.bootstrap import Metric
 from specbench.results.units import with_interval
 from specbench.running.records import Generation
 from specbench.specs.components import build
@@ -78,7 +80,7 @@ class Shape:
 class TreeCosts:
     """The costs of a step in mean target passes over one token, as measured.
 
-    `verifying`: by the number of draft tokens the target's pass, with all that is neither pass. `drafting`: the draft
+    `verifying`: by the number of draft tokens the target's pass, and overhead. `drafting`: the draft
     passes of a step, for trees without levels and for each level.
     """
 
@@ -173,29 +175,47 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     probes = {made.name: made for made in (with_shape(trials.base, n, usual_chances(trials.base)) for n in sizes)}
     run = trials.run("sizes-" + "-".join(map(str, sizes)), list(probes.values()))
     chances, costs = measured(run, list(probes), has_heads(trials.base))
-    ranked = shapes(chances, costs, max(sizes))
-    lists = [", ".join(f"{chance:g}" for chance in level) for level in chances]
-    by_rank = "; ".join(f"head {n}: {each}" for n, each in enumerate(lists, 1)) if has_heads(trials.base) else lists[0]
-    tuner.decide(
-        f"chance of a child to be the accepted one, by rank: {by_rank}; cost of a step without drafting, in target "
-        "passes, by draft tokens: "
-        + ", ".join(f"{size:.3g}: {cost:.2f}" for size, cost in sorted(costs.verifying.items()))
-        + f"; drafting costs {costs.drafting[0]:.3f} and {costs.drafting[1]:.3f} for each level"
-    )
-    chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in candidates(ranked)]
+    tried = candidates(shapes(chances, costs, max(sizes)))
+    tuner.show(ranks_table(chances if has_heads(trials.base) else chances[:1]))
+    tuner.show(costs_table(costs))
+    chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in tried]
     second = trials.run("shapes-" + "-".join(method.name for method in chosen), chosen)
     found = {method.name: second.metrics(method.name) for method in chosen}
     best = max(chosen, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
-    seen = ", ".join(
-        f"{shape.num_nodes} on {shape.depth} levels: τ ≈ {shape.tokens:.2f}, run "
-        f"{with_interval(found[method.name]['mean_acceptance_length'], 2)}; tokens/s "
-        f"{with_interval(found[method.name]['tokens_per_second'], 1)}"
-        for shape, method in zip(candidates(ranked), chosen, strict=True)
-    )
-    tuner.decide(
-        f"{best.drafter.options['num_nodes']} draft tokens on {best.num_draft_tokens} levels: by shape: {seen}"
-    )
+    tuner.show(shapes_table([(shape, found[method.name]) for shape, method in zip(tried, chosen, strict=True)]))
+    tuner.decide(f"chosen: {best.drafter.options['num_nodes']} draft tokens on {best.num_draft_tokens} levels")
     return [TunedPreset("", best.model_copy(update={"name": trials.base.name}), found[best.name])]
+
+
+def ranks_table(chances: LevelChances) -> Table:
+    """Returns a table of the measured chances by rank: a line for each head, or one for all levels."""
+    width = max(map(len, chances))
+    rows = [
+        [f"head {place}" if len(chances) > 1 else "all levels", *(f"{chance:.3f}" for chance in level)]
+        for place, level in enumerate(chances, 1)
+    ]
+    cells = [[*row, *[""] * (1 + width - len(row))] for row in rows]
+    return Table("acceptance by rank", (*words("", folds=False), *numbers(*map(str, range(1, width + 1)))), cells)
+
+
+def costs_table(costs: TreeCosts) -> Table:
+    """Returns a table of the measured costs of a step."""
+    rows = [[f"{size:.3g}", f"{cost:.2f}"] for size, cost in sorted(costs.verifying.items())]
+    fixed, per_level = costs.drafting
+    drafting = f"drafting: {fixed:.3f} + {per_level:.3f} per level"
+    columns = numbers("draft\ntokens", "verification\nand overhead")
+    return Table("costs of a step", columns, rows, ["in passes of ar", drafting])
+
+
+def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
+    """Returns a table of the shapes that were run: expected and measured."""
+    rows = [
+        [str(shape.num_nodes), str(shape.depth), f"{shape.tokens:.2f}",
+         with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
+        for shape, metrics in tried
+    ]  # fmt: skip
+    columns = numbers("size", "depth", "τ\nexpected", "τ, run\n95 % interval", "tok/s\n95 % interval")
+    return Table("shapes of trees", columns, rows, num_keys=2)
 
 
 def measured(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[LevelChances, TreeCosts]:

@@ -24,7 +24,6 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table, numbers, words
 from specbench.decoding.decoder import stream_seed
-from specbench.models.causal_lm import CausalLM
 from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.results.units import NULL, number, pair, score, unit_of, with_interval
 from specbench.running.plan import Loaded
@@ -149,7 +148,7 @@ def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequenc
             with_interval(metrics["speedup"], 2), pair(metrics, trials.quality),
         ])  # fmt: skip
     columns = words("file") + numbers("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval",
-                                      heading(trials.quality, "method"), folds=True)  # fmt: skip
+                                      heading(trials.quality, "method"))  # fmt: skip
     caption = [
         "Measured on the calibration slice, on which the choice was made: evaluate on other examples. "
         + conditions(trials)
@@ -215,7 +214,6 @@ def write_presets(
 def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:
     """Returns the comments: pair, task, slice, date, the preset's numbers and the decisions, a line each."""
     models, metrics, quality = trials.models, preset.metrics, trials.quality
-    drafter = models.drafters.get(trials.base.name)
     sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
     scored = ""
     if quality:
@@ -228,17 +226,17 @@ def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, 
     today, command = datetime.now(UTC).date().isoformat(), " ".join(trials.command.split())
     return [
         f"Written by specbench {__version__} on {today}: {command}",
-        f"Pair: {_model(models.target)}, {_model(drafter) if drafter else trials.base.drafter.type}; "
+        f"Pair: {_named(models.target.name, models.target.revision)}, {_named(**trials.drafter)}; "
         f"{models.target.precision} on {trials.conditions['device']}, {models.engine(trials.base)}",
         f"Task: {calibration.task}; calibration slice: {sizes} ({calibration.data}), listed below: a run of this "
         "method leaves it out",
         f"Measured on the slice, with 95 % intervals: {numbers}",
-        *(" ".join(note.split()) for note in notes),
+        *(line.rstrip() for note in notes for line in note.splitlines() if line.strip()),
     ]
 
 
-def _model(model: CausalLM) -> str:
-    return f"{model.name} ({model.revision})" if model.revision else model.name
+def _named(name: str | None, revision: str | None) -> str:
+    return f"{name} ({revision})" if revision else str(name)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -261,7 +261,7 @@ def sizes_table(report: VocabReport) -> Table:
         _cells(f"in {texts.num_texts} texts", texts.target_tokens, texts.drafter_tokens, texts.intersection,
                f"{texts.ratio:.3f}"),
     ]  # fmt: skip
-    return Table("vocabularies", words("tokens") + numbers("T", "D", "T ∩ D", "T ∩ D / T", folds=True), rows)
+    return Table("vocabularies", words("tokens") + numbers("T", "D", "T ∩ D", "T ∩ D / T"), rows)
 
 
 def injectivity_table(report: VocabReport) -> Table:
@@ -271,7 +271,7 @@ def injectivity_table(report: VocabReport) -> Table:
                "yes, on these" if found.injective else "no")
         for side, found in report.sides.items()
     ]  # fmt: skip
-    columns = words("") + numbers("texts", "changed", "by bridges", "injective", folds=True)
+    columns = words("") + numbers("texts", "changed", "by bridges", "injective")
     return Table("texts that round-trip", columns, rows)
 
 
@@ -288,7 +288,7 @@ def decompositions_table(found: Decompositions) -> Table:
     ]
     impossible = f", {found.num_impossible:,} impossible" if found.num_impossible else ""
     title = f"ways to spell the {found.num_tokens:,} plain tokens of T in D{impossible}"
-    columns = words("per token") + numbers("mean", "sd", "min", "25 %", "median", "75 %", "max", folds=True)
+    columns = words("per token") + numbers("mean", "sd", "min", "25 %", "median", "75 %", "max")
     return Table(title, columns, rows)
 
 
@@ -300,7 +300,7 @@ def lengths_table(found: Sequence[LengthSummary]) -> Table:
                "█" * round(BAR_WIDTH * of.median.bit_length() / max(1, longest_bar)))
         for of in found
     ]  # fmt: skip
-    columns = words("bytes") + numbers("tokens", "median", "max", folds=True) + words("log of median")
+    columns = words("bytes") + numbers("tokens", "median", "max") + words("log of median")
     return Table("decompositions by the length of the token", columns, rows)
 
 
@@ -310,7 +310,7 @@ def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
         _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
         for of in found
     ]
-    columns = words("method") + numbers("acceptance", "95 % interval", "positions", "drafted", folds=True)
+    columns = words("method") + numbers("acceptance", "95 % interval", "positions", "drafted")
     return Table("expected acceptance of the next token at temperature 1", columns, rows)
 
 

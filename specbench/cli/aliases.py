@@ -17,6 +17,10 @@ MODEL_ARGS = {
 ANSWERS = {
     "--batch-size": "one sequence is decoded at a time, as speculative decoding is measured at batch size 1: leave it "
     "out; a served engine measures concurrent requests",
+    **{
+        f"--{name.replace('_', '-')}": f"the task's file has it: give --set generation.{name}=VALUE"
+        for name in ("temperature", "top_k", "top_p", "max_new_tokens")
+    },
     "--model": "models are loaded by transformers: give --target MODEL, or --model_args pretrained=MODEL",
 }
 
@@ -25,7 +29,7 @@ def with_own_names(words: Sequence[str], known: Collection[str]) -> list[str]:
     """Returns the words of a command line with options that have another name under their own.
 
     `known`: the options of the command. An option that neither it nor the table has stays as it is. Raises ConfigError
-    for options of lm-eval that specbench cannot follow.
+    for options that lm-eval and other programs have and that are set in another way here.
     """
     rest, found = iter(words), []
     for word in rest:

@@ -58,7 +58,8 @@ def components_table() -> Table:
                 for key, field in fields
             )
             rows.append([registry.kind, name, options or "–"])
-    return Table("components of methods and tasks", columns("component", "name", "options and their defaults"), rows)
+    headings = columns("component", "name", "options and their defaults")
+    return Table("components of methods and tasks", headings, rows, num_keys=2)
 
 
 def metrics_table() -> Table:

@@ -96,7 +96,7 @@ def show_board(
 ) -> None:
     """Print what the pairs of a board need, what is measured, and the published figures with our numbers beside them.
 
-    Without --pair, published tables of which nothing is measured are named, not printed.
+    Without --pair, published tables without our results are only listed.
 
     Measured rows are those of `board run`, and those of a .json file next to the board's YAML.
 

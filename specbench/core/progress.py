@@ -19,7 +19,7 @@ def say_nothing(line: str) -> None:
     """Ignores the line, where nobody reads it."""
 
 
-class PlainLines:
+class SpacedLines:
     """Prints lines of progress with at least SILENCE seconds between them; none if there is no console."""
 
     def __init__(self, console: Console | None) -> None:
@@ -60,7 +60,7 @@ class ProgressBar:
         quiet: bool = False, redirect: bool = True, above: Callable[[], Iterable[RenderableType]] | None = None,
     ) -> None:  # fmt: skip
         self.console = console
-        self._lines = PlainLines(None if quiet or console.is_terminal else console)
+        self._lines = SpacedLines(None if quiet or console.is_terminal else console)
         self._draws_itself, self._drawn = above is None, time.monotonic()
         self._bar = BarBelow(
             above, TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
@@ -97,4 +97,4 @@ def status_line(what: str) -> Iterator[Say]:
         with stderr.status(what) as status:
             yield status.update
         return
-    yield PlainLines(stderr).say
+    yield SpacedLines(stderr).say

@@ -8,13 +8,18 @@ A console prints a Table directly. `Table.markdown()`, `Table.html()` and `Table
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Literal
 
 from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as ScreenTable
 from rich.text import Text
 
 RULE: tuple[str, ...] = ()  # as a row of a Table: begins a new section
+GAP = 2  # characters that a column takes on a terminal besides its cells
+LONGEST_WORD = 20  # characters; a terminal may break a longer word, but no number
 MARKDOWN_SPECIAL = "\\|*_`<[#~"
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -29,17 +34,30 @@ LATEX_SPECIAL = {
 class Column:
     """A column of a table.
 
-    `heading`: may contain line breaks, which only a terminal shows. `is_number`: aligned to the right. `folds`: long
-    cells take several lines on a terminal. `width`, `min_width`: in characters, on a terminal. `is_for_screen`: omitted
-    from Markdown and LaTeX.
+    `heading`: may contain line breaks, which only a terminal shows. `is_number`: aligned to the right, and a cell is
+    never broken. `folds`: a terminal breaks long cells at spaces. `width`: the most characters of a line on a terminal;
+    cells are broken at spaces and hyphens. `min_width`: the fewest. `is_for_screen`: omitted from Markdown and LaTeX.
     """
 
     heading: str
     is_number: bool = False
     folds: bool = True
     width: int | None = None
-    min_width: int | None = None
+    min_width: int = 0
     is_for_screen: bool = False
+
+    def on_screen(self, cell: str) -> str:
+        """Returns a cell with the line breaks that `width` demands."""
+        return cell if self.width is None else "\n".join(wrap(cell, self.width))
+
+    def widths(self, cells: Iterable[str]) -> tuple[int, int]:
+        """Returns the least and the best width on a terminal for these cells, in characters."""
+        parts = [part for cell in cells for part in self.on_screen(cell).split("\n")]
+        words = [word for part in parts for word in part.split()] if self.folds and not self.is_number else parts
+        least = max(map(cell_len, words), default=0)
+        of_heading = max(map(cell_len, self.heading.split()), default=0)
+        best = max(map(cell_len, [*parts, *self.heading.split("\n")]))
+        return max(least if self.is_number else min(least, LONGEST_WORD), of_heading), max(best, self.min_width)
 
 
 def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:
@@ -47,9 +65,9 @@ def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:
     return tuple(Column(heading, folds=folds) for heading in headings)
 
 
-def numbers(*headings: str, folds: bool = False) -> tuple[Column, ...]:
+def numbers(*headings: str) -> tuple[Column, ...]:
     """Returns columns of numbers, aligned to the right."""
-    return tuple(Column(heading, is_number=True, folds=folds) for heading in headings)
+    return tuple(Column(heading, is_number=True) for heading in headings)
 
 
 def in_sections(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
@@ -68,6 +86,8 @@ class Table:
 
     `rows`: one cell per column. RULE begins a new section; a row of one cell is the heading of the rows below it.
     `caption`: one line each, below the table. `best`: row and column of the value that Markdown and LaTeX show in bold.
+    `num_keys`: leading columns that name a row; a terminal that is too narrow for the table shows it in parts, each
+    with these columns.
     """
 
     title: str
@@ -75,22 +95,58 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: Sequence[str] = ()
     best: tuple[int, int] | None = None
+    num_keys: int = 1
 
-    def __rich__(self) -> ScreenTable:
-        """Returns the table for a terminal."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the table for a terminal; where it is wider, in parts that have some of the columns each."""
+        first, *others = self._parts(options.max_width)
+        caption = Text("\n".join(self.caption)) if self.caption else None
+        yield self._part(first, Text(self.title), None if others else caption)
+        for widths in others:
+            yield self._part(widths, None, None)
+        if others and caption is not None:
+            caption.stylize("table.caption")
+            yield caption
+
+    def _parts(self, width: int) -> list[dict[int, int]]:
+        """Returns the columns of each part, with their widths. Every part has the key columns."""
+        cells = [[row[place] for row in self.rows if place < len(row)] for place in range(len(self.columns))]
+        ranges = [column.widths(own) for column, own in zip(self.columns, cells, strict=True)]
+        parts = [list(range(self.num_keys))]
+        for place in range(self.num_keys, len(self.columns)):
+            least = sum(ranges[each][0] + GAP for each in (*parts[-1], place))
+            if least > width and len(parts[-1]) > self.num_keys:
+                parts.append([*range(self.num_keys), place])
+            else:
+                parts[-1].append(place)
+        return [self._fitted({place: ranges[place] for place in part}, width) for part in parts]
+
+    def _fitted(self, ranges: dict[int, tuple[int, int]], width: int) -> dict[int, int]:
+        """Returns the widths of columns: the best ones, the widest reduced until all fit. Below its least width goes
+        only a column of words."""
+        widths = {place: best for place, (_, best) in ranges.items()}
+        while sum(widths.values()) + GAP * len(widths) > width:
+            able = [place for place, (least, _) in ranges.items() if widths[place] > least]
+            able = able or [place for place in widths if widths[place] > 1 and not self.columns[place].is_number]
+            if not able:
+                break
+            widths[max(able, key=widths.__getitem__)] -= 1
+        return widths
+
+    def _part(self, widths: dict[int, int], title: Text | None, caption: Text | None) -> ScreenTable:
         shown = ScreenTable(
-            title=Text(self.title), caption=Text("\n".join(self.caption)) if self.caption else None,
-            caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+            title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+            collapse_padding=True,
         )  # fmt: skip
-        for column in self.columns:
+        columns = {place: self.columns[place] for place in widths}
+        for place, column in columns.items():
             justify: Literal["left", "right"] = "right" if column.is_number else "left"
-            shown.add_column(
-                Text(column.heading), justify=justify, overflow="fold", no_wrap=not column.folds,
-                width=column.width, min_width=column.min_width,
-            )  # fmt: skip
+            shown.add_column(Text(column.heading), justify=justify, overflow="fold", width=widths[place])
         for row in self.rows:
             if row:
-                shown.add_row(*(Text(cell, style="bold" if self._is_heading(row) else "") for cell in row))
+                style = "bold" if self._is_heading(row) else ""
+                cells = {place: column.on_screen(row[place]) for place, column in columns.items() if place < len(row)}
+                shown.add_row(*(Text(cell, style=style) for cell in cells.values()))
             else:
                 shown.add_section()
         return shown

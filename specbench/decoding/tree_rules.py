@@ -50,7 +50,8 @@ class WalkingRule(VerificationRule):
         return Verification(len(path), next_token, nodes=tuple(path))
 
     def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
-        """Returns 1 − Π (1 − a) over the chances a of the walk on which every coin is lost that can be."""
+        """Returns the chance that a child of the root is accepted: 1 − Π (1 − a) along the walk in which every child is
+        rejected."""
         walk, lost = self.walk(tree, target.probs), 1.0
         try:
             choice = next(walk)
@@ -275,7 +276,7 @@ def block_rule() -> VerificationRule:
     return Traversal()
 
 
-EPSILON = "The largest probability that a token must exceed."
+EPSILON = "ε: upper bound of the acceptance threshold."
 DELTA = "δ in δ · exp(−H), where H is the entropy of the target's distribution in nats."
 
 

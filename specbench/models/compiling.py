@@ -18,7 +18,7 @@ from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.scoring import Output
-from specbench.specs.components import Engine
+from specbench.specs.components import EngineName
 
 Result = TypeVar("Result")
 PASS_OPTIONS: dict[str, Any] = {
@@ -152,7 +152,7 @@ VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
 class CannotCompile(ConfigError):
     """Raised for a model without support for compiled or recorded passes. `reason`: why, in one line."""
 
-    def __init__(self, name: str, reason: str, engine: Engine = "compiled") -> None:
+    def __init__(self, name: str, reason: str, engine: EngineName = "compiled") -> None:
         self.reason = " ".join(reason.split())
         super().__init__(
             f"--engine {engine}: model '{name}' cannot be {VERBS[engine]}: {self.reason}; take --engine eager, or "
@@ -171,7 +171,7 @@ def check_traced(run: Callable[[], Any], name: str) -> None:
         raise CannotCompile(name, f"a pass is not a single graph: {reason}") from error
 
 
-def compilable(model: Any, name: str, engine: Engine = "compiled") -> list[PreallocatedLayer]:
+def compilable(model: Any, name: str, engine: EngineName = "compiled") -> list[PreallocatedLayer]:
     """Returns the layers of a model's cache. Raises CannotCompile if a layer or the forward pass is unsupported."""
     layers = preallocated_cache(model.config, name).layers
     kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})

@@ -142,7 +142,8 @@ def reset_peak_resident_bytes() -> bool:
 
 
 def peak_resident_bytes() -> int | None:
-    """Returns the largest resident memory of this process since the last reset; None if the system does not tell."""
+    """Returns the largest resident memory of this process since the last reset; None if the system does not
+    report it."""
     with suppress(OSError, ValueError, StopIteration):
         lines = (PROCESS / "status").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

@@ -63,8 +63,9 @@ class Datastore(ArrayModel):
         return found
 
     def continuations(self, ids: Sequence[int], max_match: int, min_match: int, depth: int, most: int) -> Array:
-        """Returns the `depth` tokens after each occurrence of the longest match, in their order: [n, depth]. Of more
-        than `most` occurrences, every second, third, ... is used. After the end of a document, the rows are arbitrary.
+        """Returns the `depth` tokens after each occurrence of the longest match, in their order: [n, depth]. If
+        there are more than `most`, an evenly spaced sample is used. After the end of a document, the rows are
+        arbitrary.
         """
         length, start, end = self.longest_match(ids, max_match, min_match)
         places = self.suffixes[start : end : -(-(end - start) // most) or 1].astype(np.int64)

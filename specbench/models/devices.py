@@ -76,8 +76,8 @@ def moved(model: Any, device: torch.device) -> Any:
 
 
 def too_large(network: Any, device: torch.device, quantize: str = "none") -> ConfigError:
-    """Returns the error for a network whose weights do not fit on a device: what they need, what is free there without
-    the weights that are there already, and what would fit."""
+    """Returns the error for a network whose weights do not fit on a device: what they need, its free memory (with the
+    network's own weights counted as free), and what would fit."""
     need = num_bytes(network, quantize)
     smaller = {"--dtype bfloat16": num_bytes(network, most=2)}
     text = f"out of memory on {device}: its weights need {gibibytes(need)}"

@@ -210,7 +210,7 @@ def has_recurrent_layers(cache: Cache) -> bool:
 
 def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | None) -> int:
     """Returns the length of the longest common prefix of the cached tokens and of `ids` followed by `pending`. Unknown
-    cached tokens count as those of the pending."""
+    cached tokens are assumed equal to the pending tokens."""
     found = common_prefix(cached_ids, ids)
     if pending is None or found < len(ids):
         return found

@@ -18,7 +18,7 @@ from specbench.models.checkpoints import check_readable, check_sizes, check_weig
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
 from specbench.models.devices import is_out_of_memory, moved, too_large
 from specbench.models.objects import object_model
-from specbench.specs.components import DeviceMap, Engine, Quantize, StaticEngine
+from specbench.specs.components import DeviceMap, EngineName, Quantize, StaticEngine
 
 TIMEOUT_SECONDS = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -50,7 +50,7 @@ def model_source(name: str) -> str:
 
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
-    engine: Engine = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
+    engine: EngineName = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
     trust_remote_code: bool = False,
 ) -> CausalLM:  # fmt: skip
     """Returns a model by hub id, local folder, `embedded:NAME` for one that comes with specbench, or `object:NAME` for
@@ -111,7 +111,7 @@ def needs_code(name: str, part: str) -> ConfigError:
     )
 
 
-def prepared(model: CausalLM, engine: Engine) -> CausalLM:
+def prepared(model: CausalLM, engine: EngineName) -> CausalLM:
     """Returns a loaded model that has passed `check_causal`, with the passes of an engine."""
     check_causal(model)
     if engine in ("graphs", "compiled"):
@@ -119,7 +119,7 @@ def prepared(model: CausalLM, engine: Engine) -> CausalLM:
     return model
 
 
-def check_engine(engine: Engine, device: str) -> Engine:
+def check_engine(engine: EngineName, device: str) -> EngineName:
     """Returns the engine for a device, with auto resolved. Raises ConfigError if this machine does not support it."""
     if engine == "auto":
         return "graphs" if device == "cuda" else "eager"

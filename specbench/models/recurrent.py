@@ -126,7 +126,7 @@ class RecurrentStates:
             self._add(self.position, {index: copies(layer) for index, layer in self.layers.items()})
 
     def _add(self, position: int, snapshot: Snapshot) -> None:
-        """Adds the newest snapshot. If there are too many, drops the one whose loss lengthens replays least, relative
+        """Adds the newest snapshot. If there are too many, drops the one that saves the fewest replayed tokens relative
         to its distance from the newest."""
         self.snapshots[position] = snapshot
         if len(self.snapshots) > NUM_SNAPSHOTS:

@@ -36,8 +36,8 @@ NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter p
 
 
 class PassShape(NamedTuple):
-    """What is fixed in a pass: the number of tokens that it reads, whether they follow each other or form a tree with
-    positions and masks of its own, and the layers whose hidden states it returns."""
+    """The fixed properties of a pass: the number of tokens that it reads, whether they follow each other or form a tree
+    with positions and masks of its own, and the layers whose hidden states it returns."""
 
     length: int
     kind: Kind = "chain"

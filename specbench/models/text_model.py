@@ -9,7 +9,7 @@ from specbench.models.vocabulary import Vocabulary
 
 
 class TextModel:
-    """What a decoder needs to know of the model whose tokens it generates, wherever its passes run."""
+    """The model as a decoder sees it: tokenizer, context and end tokens, wherever its passes run."""
 
     def __init__(
         self, tokenizer: Any, name: str, revision: str | None, *, eos_token_ids: frozenset[int],

@@ -53,7 +53,7 @@ def single_bytes(tokenizer: Any, tokens: dict[int, Any]) -> dict[int, bytes]:
 
 def decoded(tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool) -> Iterable[tuple[int, bytes | None]]:
     """Yields each id with the bytes that its token adds when decoded between two anchor tokens; None if decoding does
-    not tell them."""
+    not report them."""
     anchor, head, tail = find_anchor((token for token in tokens.values() if isinstance(token, str)), decode)
     for index, token in tokens.items():
         if isinstance(token, bytes):
@@ -93,7 +93,7 @@ class Vocabulary:
 
     size: the highest id + 1. num_tokens: the number of ids with a token.
     token_bytes: by id, the bytes of the token inside a text ("Ġa", "▁a" and WordPiece "a" are all b" a"); None for
-    special tokens, ids without a token, and tokens whose bytes decoding does not tell.
+    special tokens, ids without a token, and tokens whose bytes decoding does not report.
     plain: by id, whether the token has bytes and is neither special nor added nor the unknown token. Only plain tokens
     cross a vocabulary bridge. Whitespace tokens of the model's own vocabulary are plain even if they are also listed as
     added.

@@ -127,8 +127,8 @@ class SuiteCell:
         return load(path) if path.is_file() else []
 
     def is_measured(self, rows: Sequence[Row]) -> bool:
-        """Returns whether rows are all that this cell asks for now: of the same request, and of the tasks and methods
-        as they are today. Rows themselves tell the machine and the versions."""
+        """Returns whether rows cover this cell's current request, with the tasks and methods as they are today. The
+        machine and the versions stand in the rows."""
         asked = self.request.settings()
         has_fairness = not self.task.fairness or any(row.fairness for row in rows)
         return (

@@ -270,7 +270,7 @@ def problems(forecast: Forecast) -> list[str]:
 
 
 class SuiteProgress:
-    """Takes every event of the workers, and tells the user and the forecast of it. `losses`: a line for each worker
+    """Takes every event of the workers, reports it and updates the forecast. `losses`: a line for each worker
     that was lost during a job. `bar`: shown on a terminal while it is entered."""
 
     def __init__(self, console: Console, forecast: Forecast, num_workers: int) -> None:
@@ -320,7 +320,7 @@ class SuiteProgress:
             say(self._console, f"{worker} cannot be started: {event.reason}")
 
     def _learn_times(self, cell: int, event: JobFinished) -> None:
-        """Gives the forecast the time that a cell took beside its answers."""
+        """Adds a cell's time outside generation to the forecast."""
         planned = self._forecast.plan[cell]
         pair = planned.cell.pair_name
         self._forecast.loading[pair] = max(event.load_seconds, self._forecast.loading.get(pair, 0.0))

@@ -32,7 +32,7 @@ from specbench.results.environment import check_takes
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.leaderboard_merge import add_rows
 from specbench.results.row import Row
-from specbench.running.progress import saying_what_is_kept
+from specbench.running.progress import report_kept_results
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 
@@ -126,8 +126,8 @@ def measure(
 
 
 def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
-    """Returns for every pair and task of which nothing is known the cell with the most methods. Those of the pair that
-    is measured first come last, so that its models are loaded then. A pair and task with one example need none."""
+    """Returns for every pair and task of which nothing is known the cell with the most methods. The first pair
+    comes last; its models then stay loaded. A pair and task with one example need none."""
     found: dict[Group, int] = {}
     for number in missing:
         planned = forecast.plan[number]
@@ -182,7 +182,7 @@ def measure_suite(
 
         say(console, f"--ray {ray}: starting the workers")
         workers = ray_workers(ray, num_workers, missing, settings, folder / "ray.log")
-    with ResumableFolder(folder, "--runs").held(), saying_what_is_kept(console, folder), workers as processes:
+    with ResumableFolder(folder, "--runs").held(), report_kept_results(console, folder), workers as processes:
         return run_suite(forecast, processes, leaderboard or folder / "leaderboard.json", console)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.results.units import meaning
-from specbench.specs.components import Chat, Dtype, Engine, Name, Spec, Temperature, Text, Version
+from specbench.specs.components import Chat, Dtype, EngineName, Name, Spec, Temperature, Text, Version
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
 QUALITY = "quality"  # stands for the main score of a row, whichever metric that is
@@ -189,7 +189,7 @@ class PairSpec(Spec):
     target_revision: Text | None = None
     drafter_revision: Text | None = None
     dtype: Dtype = "auto"
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     chat: Chat = "auto"
     chat_template_args: tuple[Text, ...] = ()
     limit: Count | None = None
@@ -199,7 +199,7 @@ class PairSpec(Spec):
 
     @property
     def is_embedded(self) -> bool:
-        """Returns whether the target is the embedded one, whose numbers are shown beside the figures of all pairs."""
+        """Returns whether the target is the embedded one; its numbers are shown for all pairs."""
         return self.servers is None and self.target in (None, f"{EMBEDDED}target")
 
     @model_validator(mode="after")

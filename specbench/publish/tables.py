@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from rich.text import Text
@@ -57,9 +58,10 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
     columns = [*words(*varying), *numbers("n"), *words("method", "verdict")]
     for metric in metrics:
         heading = HEADINGS.get(metric, metric.replace("_", " "))
-        columns += numbers(heading, folds=metric not in ("speedup", QUALITY))
+        columns += numbers(heading)
         columns += words("of") if metric == QUALITY else ()
-    return Table(title, columns, lines, [", ".join(same), *_measured_on(measured), *_remarks(measured, labels)])
+    caption = [", ".join(same), *_measured_on(measured), *_remarks(measured, labels)]
+    return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
 
 
 def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
@@ -113,7 +115,7 @@ def pair_table(rows: PairRows) -> Table:
     missing = sorted({cell.task.label for cell, found in rows.cells if not found})
     lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
     lines += [line for cell, found in rows.cells if (line := outdated(cell, found)) is not None]
-    return Table(table.title, table.columns, table.rows, [*table.caption, *lines])
+    return replace(table, caption=[*table.caption, *lines])
 
 
 def nothing_measured(rows: PairRows, name: str) -> Text:
@@ -147,7 +149,7 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""
     shown: list[Column] = [*words("")]
     for column in columns:
-        shown += numbers(f"{column.label}\npaper", folds=True)
+        shown += numbers(f"{column.label}\npaper")
         shown += [] if published.elsewhere else numbers("ours", "ratio")
     lines: list[Sequence[str]] = []
     digits = [  # of each column: the most decimals that the paper prints in it

@@ -116,8 +116,8 @@ class WorkerProcess(Protocol):
 class WorkerPool:
     """Processes that share jobs, each followed by a thread that opens it, again where it has ended, and gives it jobs.
 
-    `tell` hears every event, with the worker's name and the number of its job; `accept` may refuse a worker by raising
-    ConfigError, which ends the suite.
+    `tell` is called with every event, the worker's name and the number of its job; `accept` may refuse a worker
+    by raising ConfigError, which ends the suite.
     """
 
     def __init__(

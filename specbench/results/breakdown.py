@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from specbench.core.table import Table, numbers, words
-from specbench.results.captions import prescribed
+from specbench.results.captions import bridges, prescribed
 from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
 from specbench.results.tables import acceptance_heading
@@ -23,7 +23,7 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
     their parts, which sum to the whole."""
     plain = token_pass(rows)
     spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
-    figures = (*spent, acceptance_heading(rows), "draft\ncost", "verification\ncost")
+    figures = (*spent, acceptance_heading(rows), "draft\ncost c", "verify\ncost v")
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · ms per token", (*words("method"), *numbers(*figures)),
         [_cells(row, plain) for row in rows], _caption(rows),
@@ -63,8 +63,7 @@ def why(rows: Sequence[Row]) -> str | None:
 
 def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
     """Returns whether this holds for a row. α and seconds compare where the bridge and the engine are the same."""
-    bridges = (each.options.get("bridge", "shared") for each in (row, other))
-    if len({str(bridge) for bridge in bridges}) > 1 or row.engine != other.engine:
+    if bridges(row) != bridges(other) or row.engine != other.engine:
         return False
     if _number(row, "acceptance_rate") <= _number(other, "acceptance_rate") + SAME:
         return False
@@ -128,9 +127,9 @@ def _cells(row: Row, plain: float | None) -> list[str]:
 
 def _caption(rows: Sequence[Row]) -> list[str]:
     parts = [
-        "tokenizer: retokenization and the search for stop strings; other: Python code and caches",
-        "draft cost c: the median draft pass, in median target passes",
-        "verification cost v: the mean verifying pass, in mean passes of AR",
+        "tokenizer: retokenization and stop strings; other: Python and caches",
+        "draft cost c: the median draft pass in median target passes",
+        "verification cost v: the mean verifying pass ÷ the mean pass of ar",
     ]
     plain = token_pass(rows)
     warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]

@@ -19,24 +19,34 @@ def drafter_of(row: Row) -> str:
     """Returns the drafter with its revision, and whether it is the method's own draft model or replaces it."""
     if "routes" in row.options:
         source = "task" if row.options["language"] == "given" else "prompt"
-        return f"by the language of the {source}: {row.drafter}{_own(row)}"
-    return f"{model_name(row.drafter, row.drafter_revision)}{_own(row)}" if row.drafter else drafter_kind(row)
+        return f"by the language of the {source}: {row.drafter}{_replacement(row)}"
+    return f"{model_name(row.drafter, row.drafter_revision)}{_replacement(row)}" if row.drafter else drafter_kind(row)
 
 
-def _own(row: Row) -> str:
+def _replacement(row: Row) -> str:
     replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
     if replaced:
-        return f" in the place of the method's own {', '.join(replaced)}"
+        return f", which replaces the method's drafter {', '.join(replaced)}"
     return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
 
 
 def _drafters(row: Row) -> list[dict[str, Any]]:
     """Returns the options of the drafter, or of that of each route."""
-    return [part.get("drafter") or {} for part in row.options.get("routes", {"": row.options}).values()]
+    return [part.get("drafter") or {} for part in _parts(row)]
+
+
+def _parts(row: Row) -> list[dict[str, Any]]:
+    """Returns the options of the method, or of each route."""
+    return [*row.options.get("routes", {"": row.options}).values()]
+
+
+def bridges(row: Row) -> frozenset[str]:
+    """Returns the vocabulary bridges of a method; of several routes those of each."""
+    return frozenset(str(part.get("bridge", "shared")) for part in _parts(row))
 
 
 def draft_length(row: Row) -> str:
-    """Returns the number of draft tokens, or of levels of draft trees, in words, or who decodes alone."""
+    """Returns the draft tokens, or the levels of draft trees, in words, or says that one model decodes alone."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if decodes_alone(row):
@@ -112,7 +122,7 @@ def caption(rows: Sequence[Row]) -> list[str]:
         nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
     if row.options.get("drafter", {}).get("memory") == "cell":
-        sentences.append("the drafter remembers the prompts before: the order of the prompts changes its speed")
+        sentences.append("the drafter keeps state across prompts; speed depends on their order")
     cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")

@@ -101,7 +101,7 @@ def screen(report: CheckReport) -> Iterator[Table | str]:
     """Yields a table for each task, then the reasons."""
     yield headline(report)
     first, *figures, last = headers(report)
-    columns = (*words(first), *numbers(*figures, folds=True), *words(last))
+    columns = (*words(first), *numbers(*figures), *words(last))
     for task in dict.fromkeys(each.task for each in report.compared):
         rows = [cells(each) for each in report.compared if each.task == task]
         yield Table(f"{task}: baseline → candidate", columns, rows)

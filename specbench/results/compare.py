@@ -241,12 +241,13 @@ def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
 
 
 def configuration(first: Row, second: Row) -> list[FieldDifference]:
-    """Returns every field that differs, without the fields of the outcome."""
+    """Returns every field that differs, without the fields of the outcome. An option that one side does not have and
+    that is null on the other does not differ."""
     own, others = (
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
-    return differences(own, others)
+    return [each for each in differences(own, others) if {each.first, each.second} != {NULL, "null"}]
 
 
 LABELS = {
@@ -283,7 +284,7 @@ def configuration_table(comparison: Comparison) -> Table:
     elif not comparison.differing:
         caption.append("nothing: these are two measurements of one configuration")
     columns = (*words("", folds=False), *words("field", "first", "second"))
-    return Table("what differs in the configuration", columns, rows, caption)
+    return Table("what differs in the configuration", columns, rows, caption, num_keys=2)
 
 
 def changes_table(each: ComparedSubset) -> Table:

@@ -33,7 +33,7 @@ from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
 from specbench.running.plan import Cell, Loaded, load_asked, make_cells, without_calibration
-from specbench.running.progress import announce, saying_what_is_kept
+from specbench.running.progress import announce, report_kept_results
 from specbench.running.prompts import record_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_the_same_history
 from specbench.running.request import Request
@@ -283,9 +283,9 @@ def measure(
     if spec.limit is not None and num_examples < num_rows:
         say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
-    with saying_what_is_kept(console, folder.path):
+    with report_kept_results(console, folder.path):
         models.measure_in_turns(spec, plan, folder, done, console)
-    with make_progress(console, plan) as progress, saying_what_is_kept(console, folder.path):
+    with make_progress(console, plan) as progress, report_kept_results(console, folder.path):
 
         def report(block: Block, record: Record, measured: bool) -> None:
             for listen in (progress.report, *listeners):

@@ -21,10 +21,10 @@ from specbench.running.records import Record
 
 OTHER_LINES = 10  # of the terminal: title, headings, caption, the bar, and a line that is printed meanwhile
 CAPTION = "so far, with quick intervals; the run's own table follows"
-SPEEDUP = Column("speed-up\n95 % interval", is_number=True, folds=False, min_width=17)
+SPEEDUP = Column("speed-up\n95 % interval", is_number=True, min_width=17)
 
 
-class Answer(NamedTuple):
+class AnswerFigures(NamedTuple):
     """The numbers of one answer of a method. `lengths`: emitted tokens and target passes; `speeds`: tokens and seconds
     of the method and of AR."""
 
@@ -43,7 +43,8 @@ class LiveTable(RunProgress):
 
     def __init__(self, console: Console, plan: Sequence[Block]) -> None:
         self._cells = {(block.cell.task.name, block.cell.subset): block.cell for block in plan}
-        self._answers: dict[tuple[str, str], list[list[Answer]]] = defaultdict(list)  # by task and subset, by method
+        # By task and subset, then by method.
+        self._answers: dict[tuple[str, str], list[list[AnswerFigures]]] = defaultdict(list)
         self._latest: list[tuple[str, str]] = []  # tasks and subsets, the last measured one last
         super().__init__(console, len(plan), above=self.tables)
 
@@ -73,7 +74,7 @@ class LiveTable(RunProgress):
         figures = (*numbers("n", "α", "τ", "tok/s\nar", "tok/s\nmethod"), SPEEDUP)
         yield Table(
             f"{task} · {self.num_done} of {self.num_blocks}", (*words("subset", "method"), *figures), rows,
-            [CAPTION, *left_out],
+            [CAPTION, *left_out], num_keys=2,
         )  # fmt: skip
 
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:
@@ -94,13 +95,14 @@ def _has_speedup(cell: Cell, decoder: Decoder) -> bool:
     return decoder is not cell.decoders[0] and not has_other_vocabulary(decoder.method, cell.models)
 
 
-def _answer(record: Record, decoder: Decoder) -> Answer:
+def _answer(record: Record, decoder: Decoder) -> AnswerFigures:
     own = with_own_passes(record["methods"][decoder.method.name], decoder.method.decodes_with)
     lengths, speeds = length_columns([[own]]), speed_columns([[own], [record["methods"]["ar"]]])
-    return Answer(record, acceptance_rates([own])[0], [value for (value,) in lengths], [value for (value,) in speeds])
+    (rate,) = acceptance_rates([own])
+    return AnswerFigures(record, rate, [value for (value,) in lengths], [value for (value,) in speeds])
 
 
-def _figures(answers: Sequence[Answer], *, has_speedup: bool) -> list[str]:
+def _figures(answers: Sequence[AnswerFigures], *, has_speedup: bool) -> list[str]:
     """Returns the cells of a method: n, α, τ, tok/s of AR and of the method, and the speed-up."""
     prompts = Prompts.of([answer.record for answer in answers], seed=0, is_quick=True)
     speeds = list(zip(*(answer.speeds for answer in answers), strict=True))

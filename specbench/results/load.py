@@ -25,7 +25,7 @@ LOAD_RECORDS = "load.jsonl"  # in a run's folder
 BASELINE = "ar"
 # warnings that hold at any load
 OF_SERVERS = ("baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ")
-Answer = Mapping[str, Any]
+LoadAnswer = Mapping[str, Any]
 Window = Mapping[str, Any]
 
 
@@ -35,14 +35,14 @@ def read_windows(folder: Path) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Span:
+class SteadySpan:
     """The part of a window in which the load was whole: the ramp-up and the drain are cut off."""
 
     begin: float
     end: float
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], num_in_flight: int | None) -> "Span":
+    def of(cls, answers: Sequence[LoadAnswer], num_in_flight: int | None) -> "SteadySpan":
         """Returns the time while `num_in_flight` requests were in flight; None: between the first and last request."""
         sent = sorted(answer["sent"] for answer in answers)
         if num_in_flight is None:
@@ -50,7 +50,7 @@ class Span:
         done = sorted(answer["sent"] + answer["reads"][-1][0] for answer in answers)
         return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
 
-    def num_tokens(self, answers: Sequence[Answer]) -> int:
+    def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
         """Returns the number of tokens that arrived within it."""
         times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
         return sum(num for time, num in times if self.begin < time <= self.end)
@@ -123,7 +123,7 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
 
 
 def metrics_of(
-    own: Sequence[Sequence[Answer]], baseline: Sequence[Sequence[Answer]], num_in_flight: int | None
+    own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None
 ) -> dict[str, Metric]:
     """Returns the metrics of the answers of a server, given by window, beside those of `ar` in the same windows.
 
@@ -148,25 +148,25 @@ def metrics_of(
     return found
 
 
-def _throughput(windows: Sequence[Sequence[Answer]], num_in_flight: int | None) -> tuple[list[float], list[float]]:
-    spans = [Span.of(answers, num_in_flight) for answers in windows]
+def _throughput(windows: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None) -> tuple[list[float], list[float]]:
+    spans = [SteadySpan.of(answers, num_in_flight) for answers in windows]
     tokens = [float(span.num_tokens(answers)) for span, answers in zip(spans, windows, strict=True)]
     return tokens, [span.end - span.begin for span in spans]
 
 
-def _sums(windows: Sequence[Sequence[Answer]], part: Callable[[Answer], float]) -> list[float]:
+def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], float]) -> list[float]:
     return [float(sum(map(part, answers))) for answers in windows]
 
 
-def _timed_tokens(answer: Answer) -> int:
+def _timed_tokens(answer: LoadAnswer) -> int:
     return sum(num for _, num in answer["reads"][1:])
 
 
-def _decode_seconds(answer: Answer) -> float:
+def _decode_seconds(answer: LoadAnswer) -> float:
     return float(answer["reads"][-1][0] - answer["reads"][0][0])
 
 
-def _latencies(windows: Sequence[Sequence[Answer]]) -> dict[str, Metric]:
+def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Metric]:
     answers = [answer for window in windows for answer in window]
     times = {
         "ttft": [answer["reads"][0][0] for answer in answers],
@@ -231,7 +231,7 @@ def _table(rows: Sequence[Row]) -> Table:
         *filter(None, (_break_even_line(own) for own in by_method(rows)[1:])),
         *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
     ]
-    return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption)
+    return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
 
 
 def by_method(rows: Sequence[Row]) -> list[list[Row]]:

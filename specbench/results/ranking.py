@@ -181,7 +181,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     figures = numbers("γ", acceptance_heading(rows), "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score)
     columns = (
         *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
-        *(numbers(metric.replace("_", "\n"), folds=True) if extra else ()), *words("verdict"),
+        *(numbers(metric.replace("_", "\n")) if extra else ()), *words("verdict"),
     )  # fmt: skip
     settings = distinct_names(rows)
     cells = [
@@ -196,7 +196,7 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
     place = PLACES.get(metric, QUALITY + (extra is not None))
     best = (0, place) if separable else None
     title = " · ".join(filter(None, (short(rows[0].task), rows[0].subset, rows[0].level)))
-    return Table(title, columns, cells, caption, best)
+    return Table(title, columns, cells, caption, best, num_keys=3)
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:

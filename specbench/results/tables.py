@@ -6,6 +6,7 @@ from itertools import pairwise
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.captions import (
     FEW,
+    bridges,
     caption,
     computed_on,
     drafter_kind,
@@ -21,6 +22,8 @@ from specbench.results.trees import chances_by_rank
 from specbench.results.units import NULL, number, pair, short, speed, unit_of, with_interval
 
 MARK = "†"
+LEAST_COST = 0.005  # target passes; a look-up that costs less is shown as no draft pass
+ACROSS_BRIDGES = "do not compare across vocabulary bridges"
 HAS_OWN_LINE = "few_prompts"  # the caption of every table has its own line for this warning
 
 
@@ -67,7 +70,7 @@ def acceptance_cells(row: Row) -> list[str]:
 
 def acceptance_heading(rows: Sequence[Row]) -> str:
     """Returns the heading of α, which draft trees do not have."""
-    return "chain\nα" if any(row.value("tree_nodes") is not None for row in rows) else "α"
+    return "α\n(chains)" if any(row.value("tree_nodes") is not None for row in rows) else "α"
 
 
 def speed_cells(row: Row) -> list[str]:
@@ -83,7 +86,7 @@ def run_table(rows: Sequence[Row]) -> Table:
     if len({(row.task, row.method) for row in rows}) != 1:
         raise ValueError("a table shows the rows of one task and one method")
     lines = sorted(rows, key=lambda row: row.subset == ALL)
-    speeds = numbers("tok/s\nar", f"tok/s\n{lines[0].method_name}", folds=True)
+    speeds = numbers("tok/s\nar", f"tok/s\n{lines[0].method_name}")
     figures = numbers("speed-up\n95 % interval", "expected\nspeed-up", f"{heading(lines)}\nar → method")
     cells = [_run_cells(row) for row in lines]
     if len(lines) > 1 and lines[-1].subset == ALL:
@@ -96,42 +99,41 @@ def run_table(rows: Sequence[Row]) -> Table:
     )
 
 
-WIDEST = 10  # columns of a table of draft trees
-
-
 def tree_table(rows: Sequence[Row]) -> Table:
     """Returns a table of the acceptance by depth and by rank of the methods that draft. A chain is a tree of which each
     node has one child, so that its chance of the first rank is its pooled acceptance rate."""
     drafting = [row for row in rows if row.num_draft_tokens and any(row.accepted_tokens_per_step or ())]
-    lines = [line for row in drafting for line in (*_depth_cells(row), RULE)]
-    width = min(WIDEST, max((len(line) - 2 for line in lines), default=0))
-    cells = [[*line[: width + 2], *[""] * (width + 2 - len(line))] if line else RULE for line in lines]
-    columns = (*words("method", "share", folds=False), *numbers(*map(str, range(1, width + 1))))
+    lines = {row.method_name: _depth_cells(row) for row in drafting}
+    width = max((len(line) for found in lines.values() for line in found), default=1)
+    cells: list[Sequence[str]] = []
+    for name, found in lines.items():
+        cells += [[name], *([*line, *[""] * (width - len(line))] for line in found), RULE]
+    columns = (*words("share", folds=False), *numbers(*map(str, range(1, width))))
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · acceptance by depth and by rank",
         columns,
         cells,
         [
-            "depth, column d: the share of all steps that accepted at least d draft tokens, then the same share of the "
+            "by depth, column d: the share of all steps that accepted at least d draft tokens; then that share of the "
             "steps that accepted at least d − 1",
-            "rank, column b: a node's b-th child is its b-th candidate for the next token; the share of the judged "
-            "nodes with b children or more whose b-th child was accepted",
+            "by rank, column b: of the judged nodes with b children or more, the share whose b-th child (the b-th "
+            "candidate for the next token) was accepted",
             *(_tree_line(row) for row in drafting if row.value("tree_nodes") is not None),
         ],
     )
 
 
 def _depth_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of a method: P(accepted ≥ d), the same given that d − 1 were, and the chance by rank."""
+    """Returns the lines of a method: P(≥ d accepted), P(≥ d | ≥ d − 1), and the acceptance by rank."""
     counts = row.accepted_tokens_per_step or ()
     reached = [sum(counts[depth:]) for depth in range(len(counts))]
     deeper = [(above, there) for above, there in pairwise(reached) if above]
     is_chain = row.value("tree_nodes") is None
     chances = [row.metric("acceptance_rate_pooled")] if is_chain else chances_by_rank(row.metrics)
     return [
-        [row.method_name, "depth: ≥ d accepted", *(_share(there, reached[0]) for _, there in deeper)],
-        ["", "depth: same, if ≥ d − 1", *(_share(there, above) for above, there in deeper)],
-        *([["", "rank: child b accepted", *(number(chance, 2) for chance in chances)]] if chances else []),
+        ["P(≥ d accepted)", *(_share(there, reached[0]) for _, there in deeper)],
+        ["P(≥ d | ≥ d − 1)", *(_share(there, above) for above, there in deeper)],
+        *([["P(child b accepted)", *(number(chance, 2) for chance in chances)]] if chances else []),
     ]
 
 
@@ -147,18 +149,20 @@ def _tree_line(row: Row) -> str:
         return number(row.metric(name), digits)
 
     chance, optimum = shown("tree_acceptance_expected", 3), shown("tree_acceptance_optimal", 3)
-    of_root = (
-        ""
-        if chance == NULL
-        else f" In steps with drafts the rule accepts a token of the first level with chance {chance}; no lossless "
-        f"rule exceeds {optimum}."
+    first_level = (
+        f" In steps with drafts the rule accepts a token of the first level with chance {chance}; no lossless rule "
+        f"exceeds {optimum}."
+        if chance != NULL and row.sampling.temperature
+        else ""
     )
+    drafts = f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), "
+    has_passes = (row.value("cost_ratio") or 0.0) >= LEAST_COST
     return (
         f"{row.method_name}: a step drafts {shown('tree_nodes', 1)} tokens on {shown('tree_depth', 1)} levels, "
-        f"of which a share of {shown('draft_efficiency', 3)} is accepted.{of_root} Costs of a step in passes of ar: "
-        f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), one pass over the "
-        f"tree of {shown('verification_cost', 2)} (v), and overhead. For {shown('mean_acceptance_length', 2)} tokens "
-        f"per step (τ) they explain a speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
+        f"of which a share of {shown('draft_efficiency', 3)} is accepted.{first_level} Costs of a step in passes of "
+        f"ar: {drafts if has_passes else ''}one pass over the tree of {shown('verification_cost', 2)} (v), and "
+        f"overhead. For {shown('mean_acceptance_length', 2)} tokens per step (τ) they explain a "
+        f"speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
     )
 
 
@@ -175,18 +179,16 @@ def _run_cells(row: Row) -> list[str]:
     ]
 
 
-WIDTH_OF_DRAFTERS = 13  # longer names fold
+WIDTH_OF_DRAFTERS = 13  # characters of a line; longer names take several
 
 
 def comparison_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and subset: a line per method. `rows`: the baseline first."""
     cells = [_comparison_cells(row) for row in rows]
-    longest_word = max(len(word) for row in cells for word in row[1].split())
-    longest_drafter = max(len(row[2]) for row in cells)
     columns = (
         *words("method", folds=False),
-        Column("verdict", min_width=longest_word),
-        Column("drafter", width=min(longest_drafter, WIDTH_OF_DRAFTERS)),
+        *words("verdict"),
+        Column("drafter", width=WIDTH_OF_DRAFTERS),
         *numbers("γ", acceptance_heading(rows), "τ", "c", "tok/s"),
         *numbers("speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
     )
@@ -221,9 +223,15 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
         *([FEW] if any(map(rests_on_few, rows)) else []),
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
-        "compare methods with different bridges by τ and tok/s, not by α; c: draft cost in target passes",
+        *(["compare methods with different bridges by τ and tok/s, not by α"] if _bridges_differ(rows) else []),
+        "c: draft cost in target passes",
         *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
     ]
+
+
+def _bridges_differ(rows: Sequence[Row]) -> bool:
+    """Returns whether the methods that draft have different vocabulary bridges."""
+    return len({bridges(row) for row in rows if row.num_draft_tokens}) > 1
 
 
 def _of_engines(rows: Sequence[Row]) -> list[str]:
@@ -248,7 +256,12 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
     figures = numbers(acceptance_heading(every), "τ", "tok/s", "speed-up\n95 % interval")
     return Table(
         f"{len(groups)} tasks · all subsets",
-        (*words("task"), *numbers("n"), *words("method"), *figures, *numbers("score", folds=True), *words("of")),
+        (*words("task"), *numbers("n"), *words("method"), *figures, *numbers("score"), *words("of")),
         cells,
-        ["compare neither α of methods with different bridges nor scores of different tasks", *lines],
+        [
+            *(["do not compare α of methods with different bridges"] if any(map(_bridges_differ, groups)) else []),
+            "do not compare scores of different tasks",
+            *lines,
+        ],
+        num_keys=3,
     )

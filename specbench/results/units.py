@@ -117,8 +117,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "tokens_per_second": (
         "tokens/s",
         "Σ (new tokens − 1) ÷ Σ decode seconds (under a load: tokens that arrived while it was whole ÷ that time); the "
-        "clock starts at the first token, and an answer counts only where both the method's and the baseline's have "
-        "more than that one",
+        "clock starts at the first token, and answers of one token are excluded on both sides",
     ),
     "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
     "speedup": (
@@ -237,7 +236,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "verification_cost": (
         "ratio",
-        "only draft trees: v: mean target pass over a tree ÷ mean target pass of the baseline",
+        "v: mean verifying pass ÷ mean pass of the baseline; only rows of draft trees have it",
     ),
     "speedup_of_costs": (
         "ratio",

@@ -20,7 +20,7 @@ from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget, check_template_args
 from specbench.running.run_folder import RunFolder
-from specbench.specs.components import Engine, RowEngine
+from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
@@ -152,7 +152,7 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
     return Models(target, load_drafters(spec, spec.methods, target, load))
 
 
-def engine_for(engine: Engine, methods: Sequence[MethodSpec]) -> Engine:
+def engine_for(engine: EngineName, methods: Sequence[MethodSpec]) -> EngineName:
     """Returns the engine of a run: auto is eager if a method's code runs its own passes."""
     return "eager" if engine == "auto" and any(part.decoder is not None for part in parts(methods)) else engine
 
@@ -200,7 +200,7 @@ def check_device(drafter: CausalLM, target: CausalLM) -> None:
         )
 
 
-def warn_of(model: CausalLM, engine: Engine, meaning: str) -> None:
+def warn_of(model: CausalLM, engine: EngineName, meaning: str) -> None:
     """Warns that the passes of a model cannot be recorded or compiled."""
     verb = VERBS.get(engine, "recorded")
     message = f"--engine {engine}: model '{model.name}' cannot be {verb} ({model.why_eager}): {meaning}"

@@ -73,8 +73,8 @@ def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
     for decoder in drafting_decoders(decoders):
         if decoder.drafter.learns_over_prompts and repeats > 1:
             raise ConfigError(
-                f"--repeats {repeats}: the drafter of method '{decoder.method.name}' remembers the prompts before, so "
-                "that it knows the answers from the second repeat on: give --repeats 1, or --set drafter.memory=prompt"
+                f"--repeats {repeats}: the drafter of method '{decoder.method.name}' keeps state across prompts, so "
+                "repeats would be drafted from memory: give --repeats 1, or --set drafter.memory=prompt"
             )
 
 
@@ -210,8 +210,8 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
         kept = tuple(example for example in data.examples if prompt_digest(example, turn=0) not in used)
         if not kept:
             raise ConfigError(
-                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} are of the slice that a "
-                "method was tuned on: give a larger --limit or other data"
+                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} were used to tune a "
+                "method: give a larger --limit or other data"
             )
         left.append((task, subset, replace(data, examples=kept)))
     return left

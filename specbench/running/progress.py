@@ -98,7 +98,7 @@ def announce(console: Console, num_blocks: int, num_done: int, folder: Path, of:
 
 
 @contextmanager
-def saying_what_is_kept(console: Console, folder: Path) -> Iterator[None]:
+def report_kept_results(console: Console, folder: Path) -> Iterator[None]:
     """Ends a run that is interrupted or out of memory with one line, which says that everything measured is kept."""
     try:
         yield

@@ -19,7 +19,7 @@ decode_seconds              from the first token on
 rule_seconds                part of decode_seconds: verification rules and sampling
 tokenizer_seconds           part of decode_seconds: retokenization and the search for stop strings
 cpu_joules, gpu_joules      of the processor packages and of the target's GPUs during the generation, prefill included;
-                            absent where the machine does not tell
+                            absent where the machine does not report them
 peak_host_bytes             largest resident memory of the process during the generation; absent where unknown
 peak_device_bytes           largest memory of tensors on the target's CUDA devices; absent without one
 scores, problem             all scores, or the reason why there are none

@@ -29,7 +29,7 @@ WARM_UP_TOKENS = 64  # prompt and answer
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     """A prompt of a window, and the time at which it is sent at the earliest, in seconds after the window begins."""
 
     example: int
@@ -62,7 +62,7 @@ class Window:
         """The most requests in flight."""
         return int(self.level) if self.kind == "concurrency" else self.num_requests
 
-    def requests(self, decoder: ServedDecoder, spec: RunSpec) -> list[Request]:
+    def requests(self, decoder: ServedDecoder, spec: RunSpec) -> list[LoadRequest]:
         """Returns the requests: the next prompts of the cell, from its beginning again after its end, the same and at
         the same times for all servers."""
         examples, found, at = self.cell.data.examples, [], 0.0
@@ -72,7 +72,7 @@ class Window:
             example = examples[(self.number * self.num_requests + number) % len(examples)]
             names = self.cell.task.name, self.cell.subset, example.index, self.number, decoder.method.name
             ids = prompt_ids(decoder.model, example, spec.chat)
-            found.append(Request(example.index, ids, stop, stream_seed(spec.seed, *names), at))
+            found.append(LoadRequest(example.index, ids, stop, stream_seed(spec.seed, *names), at))
             at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
         return found
 
@@ -80,18 +80,18 @@ class Window:
         """Sends as many requests at once as the level has, with a text that is not measured."""
         length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
         stop = StopRules(length // 2, context_limit=self.cell.context_limit)
-        request = Request(-1, text_ids(decoder.model, length), stop, 0)
+        request = LoadRequest(-1, text_ids(decoder.model, length), stop, 0)
         answers(decoder, [request] * self.num_workers, self.num_workers, check=False)
 
 
 def answers(
-    decoder: ServedDecoder, requests: Sequence[Request], num_workers: int, *, check: bool = True
+    decoder: ServedDecoder, requests: Sequence[LoadRequest], num_workers: int, *, check: bool = True
 ) -> list[dict[str, Any]]:
     """Returns the answers to requests of which at most `num_workers` are in flight, each with the seconds at which it
     was `sent`. Raises ConfigError for the first one that fails; no further one is sent then."""
     start = perf_counter()
 
-    def ask(request: Request) -> dict[str, Any]:
+    def ask(request: LoadRequest) -> dict[str, Any]:
         sleep(max(0.0, start + request.at - perf_counter()))
         sent = perf_counter() - start
         answer = decoder.under_load(request.ids, request.stop, request.seed, check=check)

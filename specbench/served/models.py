@@ -170,7 +170,7 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
         )
     for name in filter(models.learns, servers) if spec.repeats > 1 else ():
         raise ConfigError(
-            f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so that it knows the "
-            "answers from the second repeat on: give --repeats 1"
+            f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so repeats would be "
+            "drafted from memory: give --repeats 1"
         )
     return models

@@ -118,12 +118,13 @@ def is_path(name_or_path: str) -> bool:
     return name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -> ConfigError:
-    """Returns the error for a name that is not known; of a file or folder with that name it says what it is."""
+def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "", alike: str | None = None) -> ConfigError:
+    """Returns the error for a name that is not known; of a file or folder with that name it says what it is. `alike`:
+    the text whose nearest known name it proposes, if not the name."""
     if os.path.exists(name):
         found = "a folder" if os.path.isdir(name) else "a file, but not a .yaml file"
         return ConfigError(f"'{name}': this is {found}: give the name of a {kind}, or the path of its .yaml file")
-    return ConfigError(f"unknown {kind} '{name}': {nearest(name, known, listed)}, or the path of a .yaml file")
+    return ConfigError(f"unknown {kind} '{name}': {nearest(alike or name, known, listed)}, or the path of a .yaml file")
 
 
 def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> None:

@@ -31,7 +31,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantize = Literal["none", "nf4", "int8"]  # of the target's weights
 DeviceMap = Literal["none", "auto"]
 # auto: graphs if the device supports them and the models can be recorded, else eager.
-Engine = Literal["auto", "eager", "graphs", "compiled"]
+EngineName = Literal["auto", "eager", "graphs", "compiled"]
 # The engine of a row; "… target" if the drafter runs eagerly, "served …" with the name and version of a server.
 InProcessEngine = Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
 RowEngine = InProcessEngine | Annotated[str, Field(pattern=r"^served .+$")]

@@ -32,7 +32,7 @@ class RouteSpec(Spec):
     drafter: DrafterSpec | None = None
     """Drafter of the language; null: the drafter of the default route."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
-    """Draft tokens on the longest path of a step, in a tree its levels; null: the number of the method."""
+    """Maximum draft tokens on a path (depth of a tree); null: the number of the method."""
 
     @model_serializer(mode="wrap")
     def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

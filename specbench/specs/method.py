@@ -129,7 +129,7 @@ class MethodSpec(Spec):
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
     """Translates draft tokens into the target's vocabulary."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
-    """Draft tokens on the longest path of a step, in a tree its levels. With more, more are accepted and rejected."""
+    """Maximum draft tokens on a path (depth of a tree)."""
     calibration: CalibrationSpec | None = None
     """Examples that the method was tuned on; a run excludes them."""
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)

@@ -46,7 +46,7 @@ def _absent(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec],
     """Returns the reason why an unknown key cannot be set, and a remedy."""
     if path in FIXED:
         swept = _swept_rules(tasks, methods) if path == "verification.rule" else ""
-        return f"'{path}' may not be set, as another value is another task or method: write a YAML file{swept}"
+        return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{swept}"
     part, _, option = path.partition(".")
     drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
     if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):

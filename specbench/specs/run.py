@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
-from specbench.specs.components import Chat, DeviceMap, Dtype, Engine, Quantize, Spec, Text
+from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, Quantize, Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import ServersSpec
 from specbench.specs.task import TaskSpec
@@ -35,7 +35,7 @@ class RunSpec(Spec):
     device: Text = "auto"
     quantize: Quantize = "none"
     device_map: DeviceMap = "none"
-    engine: Engine = "auto"
+    engine: EngineName = "auto"
     chat: Chat = "auto"
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     trust_remote_code: bool = False
@@ -61,10 +61,7 @@ class RunSpec(Spec):
     def _target_fits(self) -> "RunSpec":
         for option, value in self.changes_target.items():
             if self.engine in ("graphs", "compiled"):
-                raise ConfigError(
-                    f"{option} {value}: such a target has eager passes alone, not those of --engine {self.engine}: "
-                    "take --engine eager"
-                )
+                raise ConfigError(f"{option} {value}: this target supports only --engine eager, not {self.engine}")
         if self.device_map != "none" and self.device != "auto":
             raise ConfigError(
                 f"--device-map {self.device_map}: chooses the devices of the target itself: leave --device "

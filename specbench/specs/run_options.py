@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from specbench.specs.components import Chat, DeviceMap, Dtype, Engine, Quantize
+from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, Quantize
 
 FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
 # Examples of the bundled sample that `specbench run` measures without --limit: of all subsets, and at least of each.
@@ -48,7 +48,7 @@ class RunOptions:
         DeviceMap, "auto: accelerate spreads the target over all devices; none: it is on one device."
     ] = "none"
     engine: Annotated[
-        Engine,
+        EngineName,
         "How passes are run. eager: as transformers makes them; graphs: recorded as CUDA graphs; compiled: by "
         "torch.compile; auto: graphs on cuda, else eager.",
     ] = "auto"

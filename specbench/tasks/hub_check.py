@@ -20,7 +20,7 @@ NUM_EXAMPLES = 2
 NUM_ROWS = 1000  # rows that are read until a reader takes one, since a file may begin with other languages
 
 
-class Finding(NamedTuple):
+class HubFinding(NamedTuple):
     """The state of one location of a subset, and its problem in one line, if any."""
 
     subset: str
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 def check_locations(
     names: Sequence[str], subsets: Sequence[str] | None = None, overrides: Sequence[str] = ()
-) -> Iterator[Finding]:
+) -> Iterator[HubFinding]:
     """Yields a finding for every location of the subsets of tasks. `names`: tasks, or the word all.
 
     Raises ConfigError for an unknown task or subset.
@@ -48,14 +48,14 @@ def check_locations(
                 yield from _subset_findings(task, subset)
 
 
-def _subset_findings(task: TaskSpec, subset: str) -> Iterator[Finding]:
+def _subset_findings(task: TaskSpec, subset: str) -> Iterator[HubFinding]:
     name, dataset = f"{task.name}/{subset}", task.subset(subset).dataset
     if dataset is None:
-        yield Finding(name, "", "not on the hub", "it is run with --data FOLDER")
+        yield HubFinding(name, "", "not on the hub", "it is run with --data FOLDER")
         return
     for place in hub.filled(dataset, task.name, subset).locations():
         place = place.model_copy(update={"first_rows": None, "last_rows": None})
-        yield Finding(name, f"{hub.location(place)} ({place.revision})", *_state(task, subset, place))
+        yield HubFinding(name, f"{hub.location(place)} ({place.revision})", *_state(task, subset, place))
 
 
 def _state(task: TaskSpec, subset: str, place: DatasetSpec) -> tuple[State, str]:

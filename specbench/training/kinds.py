@@ -66,7 +66,7 @@ class DistillSpec(Spec):
     """Share of the prompts that is held out for validation."""
 
 
-class ServerSpec(Spec):
+class TeacherServerSpec(Spec):
     """An OpenAI-compatible server that generates instead of the target. Its key is read from OPENAI_API_KEY."""
 
     base_url: Text | None = None
@@ -82,7 +82,7 @@ class FinetuneSpec(Spec):
     """pretrain learns the texts; finetune learns what the target generates from the prompts."""
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.3, 0.7, 1.0)
     """The target answers every prompt once at each of these temperatures."""
-    server: ServerSpec = ServerSpec()
+    server: TeacherServerSpec = TeacherServerSpec()
     batch_size: Positive = 8
     """Texts of a pass."""
     epochs: Positive = 3

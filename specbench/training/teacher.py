@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
 from specbench.core.digests import WHOLE, bytes_digest, json_digest
 from specbench.core.errors import ConfigError
-from specbench.core.progress import PlainLines
+from specbench.core.progress import SpacedLines
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
@@ -190,7 +190,7 @@ class GenerationCache:
             rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
             known = {row[0]: json.loads(row[1]) for row in rows if row is not None}
             missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
-            names, num_made, lines = list(missing), 0, PlainLines(self._console)
+            names, num_made, lines = list(missing), 0, SpacedLines(self._console)
             for batch in make(list(missing.values())) if missing else ():
                 new = {names[index]: value for index, value in batch}
                 texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]

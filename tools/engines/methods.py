@@ -15,7 +15,7 @@ from specbench.running.compose import compose
 from specbench.running.models import Models
 from specbench.running.requirements import CompileRequirements, needs, num_compilations
 from specbench.specs.catalogue import load_method
-from specbench.specs.components import Engine
+from specbench.specs.components import EngineName
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import embedded_drafter
@@ -64,7 +64,7 @@ HEAD = (
 )  # fmt: skip
 
 
-def load(methods: Sequence[MethodSpec], engine: Engine) -> Models:
+def load(methods: Sequence[MethodSpec], engine: EngineName) -> Models:
     """The embedded target, and for every method that drafts with a model the drafter of its bridge."""
     drafters = {
         method.name: embedded_drafter(

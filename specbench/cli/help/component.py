@@ -32,6 +32,13 @@ class ComponentHelp(BaseModel):
     used_by: list[str]
 
 
+def without_kind(name: str) -> str:
+    """Returns "rest" for "rest_drafter", as users may call a component or a method by its name and its kind."""
+    kinds = {word for registry, _ in KINDS.values() for word in registry.kind.split()} | {"method", "task"}
+    first, _, last = name.replace("-", "_").rpartition("_")
+    return name[: len(first)] if first and last in kinds else name
+
+
 def component_names() -> list[str]:
     return sorted({name for registry, _ in KINDS.values() for name in registry.names()})
 

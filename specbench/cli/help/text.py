@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import indent, wrap
 from typing import Any
 
-from specbench.cli.help.component import ComponentHelp, component_help, component_names
+from specbench.cli.help.component import ComponentHelp, component_help, component_names, without_kind
 from specbench.cli.help.method import MethodHelp, method_help
 from specbench.cli.help.parameters import Parameter
 from specbench.cli.help.task import TaskHelp, task_help
@@ -29,7 +29,8 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
         return [*component_help(name)]
     else:
         known = [*methods, *tasks, *component_names()]
-        raise unknown_name("method, task or component", name, known, "give one that `specbench list` shows")
+        listed = "give one that `specbench list` shows"
+        raise unknown_name("method, task or component", name, known, listed, without_kind(name))
     return [method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)]
 
 

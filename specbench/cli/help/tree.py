@@ -11,9 +11,9 @@ from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
-EXAMPLE = (0.5, 0.2, 0.1)  # probabilities by rank in the example of a tree that grows
+EXAMPLE = (0.5, 0.2, 0.1)  # chances by rank in the example of a tree that grows
 MAX_LINES = 24  # of a drawing; a tree with more paths is cut
-OWN = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
+NOT_JUDGED = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
 
 
 class TreeHelp(BaseModel):
@@ -39,9 +39,9 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
     depth_of = depths(shape.parents)
     allowed = [
         node for node, (rank, depth) in enumerate(zip(shape.ranks, depth_of, strict=True))
-        if rank == OWN or depth <= method.num_draft_tokens
+        if rank == NOT_JUDGED or depth <= method.num_draft_tokens
     ]  # fmt: skip
-    counts = [depth_of[node] for node in allowed if shape.ranks[node] != OWN]
+    counts = [depth_of[node] for node in allowed if shape.ranks[node] != NOT_JUDGED]
     return TreeHelp(
         is_example=known is None,
         nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
@@ -54,14 +54,14 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
 def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
     """Returns the tree from left to right, a line for each leaf; a node is its rank among its siblings, from 1 on."""
     children: dict[int, list[int]] = {}
-    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == OWN, shape.ranks[node], node)):
+    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == NOT_JUDGED, shape.ranks[node], node)):
         children.setdefault(shape.parents[node], []).append(node)
 
     def paths(node: int) -> list[str]:
         below = children.get(node, [])
         lines: list[str] = []
         for place, child in enumerate(below):
-            label = "w" if shape.ranks[child] == OWN else str(shape.ranks[child] + 1)
+            label = "w" if shape.ranks[child] == NOT_JUDGED else str(shape.ranks[child] + 1)
             is_last = place == len(below) - 1
             start = ("───" if is_last else "─┬─") if place == 0 else (" └─" if is_last else " ├─")
             first, *others = paths(child)
@@ -80,9 +80,10 @@ def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any
     """Returns what happens between two target passes, a line each. `num_nodes`: the size of the tree, where it is known
     ahead."""
     size = num_nodes or options.get("num_nodes")
+    growing = "it grows as it is drafted"
     read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
     return [
-        f"draft: {first_sentence(method.drafter.factory)}",
+        f"draft: {first_sentence(method.drafter.factory)}; {'its shape is fixed' if num_nodes else growing}",
         f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
         "position of its depth",
         f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
@@ -102,7 +103,8 @@ def tree_lines(found: TreeHelp) -> list[str]:
     size = f"{sum(found.nodes_by_depth)} draft tokens on {len(found.nodes_by_depth)} levels"
     by_depth = ", ".join(map(str, found.nodes_by_depth))
     if found.is_example:
-        heading = f"it grows as it is drafted; an example of {size} ({by_depth})"
+        chances = ", ".join(map(str, EXAMPLE))
+        heading = f"it grows as it is drafted; with the example chances {chances} by rank: {size} ({by_depth})"
     else:
         heading = f"at most {size} ({by_depth})"
     own = f"; w: {found.num_own} tokens that the target reads for the drafter and that cannot be accepted" * bool(

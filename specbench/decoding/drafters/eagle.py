@@ -148,8 +148,8 @@ def eagle_tree_drafter(
     draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
 ) -> EagleDrafter:
-    """An EAGLE head drafts a tree: one of a fixed shape, as EAGLE-1 does, or one that grows where the head is
-    confident, as EAGLE-2 and EAGLE-3 do (`top_k`)."""
+    """An EAGLE head drafts a tree. The tree has a fixed shape, as in EAGLE-1, or grows where the head is confident, as
+    in EAGLE-2 and EAGLE-3 (`top_k`)."""
     shape = eagle_shape(
         top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth, draws=draws,
         temperature=temperature,

@@ -67,7 +67,9 @@ NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; the em
 NODES = "The number of tokens of a tree at most: the most frequent ones."
 MAX_MATCH = "The number of last tokens that are looked up at most."
 MIN_MATCH = "The number of last tokens that must occur in the corpus; without them nothing is drafted."
-OCCURRENCES = "The number of occurrences whose continuations are counted; of more, every second, third, ... is."
+OCCURRENCES = (
+    "The number of occurrences whose continuations are counted. If there are more, an evenly spaced sample is counted."
+)
 
 
 @DRAFTERS.register("retrieval", needs=NEEDS, tree_shape=most_levels)

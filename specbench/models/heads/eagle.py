@@ -52,8 +52,8 @@ class EagleLayout:
 
 
 class EagleLayer(nn.Module):
-    """A LLaMA decoder layer. That of EAGLE-3 reads the token's embedding beside the state, and that of EAGLE-1 has no
-    norm before its attention."""
+    """A LLaMA decoder layer. EAGLE-3's layer takes [embedding; state]; EAGLE-1's has no norm before its
+    attention."""
 
     def __init__(self, config: LlamaConfig, layout: EagleLayout) -> None:
         super().__init__()

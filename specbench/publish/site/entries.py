@@ -124,7 +124,7 @@ class Entries:
     warnings: tuple[str, ...]
 
     def whole(self) -> list[list[SiteRow]]:
-        """Returns the rows over all subsets by group, without those whose α is prescribed, which compare with none."""
+        """Returns the rows over all subsets by group, without synthetic rows, which are not ranked."""
         groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
             if entry.is_whole and prescribed(entry.row) is None:
@@ -166,7 +166,7 @@ MAX_VALUE = 40  # characters of a value
 
 
 def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
-    """Returns for a row of each group the conditions that tell it from other rows of its name, as few as possible."""
+    """Returns for a row of each group the fewest conditions that distinguish it from other rows of its name."""
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         same.setdefault(name, []).append(place)

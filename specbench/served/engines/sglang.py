@@ -17,7 +17,7 @@ class SGLang(Engine):
     path = "/generate"
     counter_names: ClassVar = {"num_running": ("sglang:num_running_reqs", "sglang:num_queue_reqs")}
     remembers = frozenset({"NGRAM", "ngram"})
-    remedy = "this version does not tell spec_verify_ct"
+    remedy = "this version does not report spec_verify_ct"
 
     def version(self, page: Page) -> str | None:
         found = self._info(page)

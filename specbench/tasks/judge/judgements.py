@@ -24,10 +24,10 @@ from specbench.tasks.judge.requests import (
     LOWEST,
     JudgedCell,
     JudgementKey,
+    JudgeRequest,
     JudgeSettings,
     Questions,
     ReplyCache,
-    Request,
     digest,
     questions_of,
     rating,
@@ -54,7 +54,7 @@ class JudgeClient:
         self.stopped = self._server.stopped
         self._num_failures = 0
 
-    def ask(self, request: Request) -> Reply | str:
+    def ask(self, request: JudgeRequest) -> Reply | str:
         """Returns the judge's reply, which is then in the cache, or why there is none. Raises ConfigError for a failure
         of every request, after which no other is sent.
 
@@ -133,7 +133,7 @@ def judge_records(
     return found
 
 
-def _ask(requests: Mapping[str, Request], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
+def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
     """Returns the reply to each request, or why there is none."""
     client = JudgeClient(settings)
     replies: dict[str, Reply | str] = {}

@@ -164,7 +164,7 @@ class JudgeSettings:
 
 
 JudgementKey = tuple[Key, str]  # of a record, and a method of it
-Request = dict[str, Any]
+JudgeRequest = dict[str, Any]
 Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
 
@@ -188,12 +188,12 @@ def questions_of(cells: Iterable[JudgedCell]) -> Questions:
 
 def requests_of(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings
-) -> dict[JudgementKey, Request]:
+) -> dict[JudgementKey, JudgeRequest]:
     """Returns the request for every answer, with all that its reply depends on, and no secrets. It has the conversation
     up to the answer, with the method's own answers from the records, and the references that are texts, if the judge is
     shown references."""
     by_key = {record_key(record): record for record in records}
-    found: dict[JudgementKey, Request] = {}
+    found: dict[JudgementKey, JudgeRequest] = {}
     for key, record in by_key.items():
         task, subset, index, repeat, turn = key
         example = questions[task, subset, index]

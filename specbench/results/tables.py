@@ -23,7 +23,6 @@ from specbench.results.units import NULL, number, pair, short, speed, unit_of, w
 
 MARK = "†"
 LEAST_COST = 0.005  # target passes; a look-up that costs less is shown as no draft pass
-ACROSS_BRIDGES = "do not compare across vocabulary bridges"
 HAS_OWN_LINE = "few_prompts"  # the caption of every table has its own line for this warning
 
 

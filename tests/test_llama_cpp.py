@@ -28,14 +28,14 @@ from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import ServersSpec
 
-pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench[llama-cpp]'")
-pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench[llama-cpp]'")
+pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
+pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")
 
 from specbench.served.client import Client
 from specbench.served.models import load_served
 from specbench.served.server import Server, find_server
 from specbench.served.target import log_probs, served_target
-from tests.llama_cpp import llama_cpp_server
+from tools.llama_cpp.server import llama_cpp_server
 
 QUIET = Console(file=io.StringIO())
 SUBSETS = ("en", "sw", "th")

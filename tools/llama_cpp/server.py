@@ -1,4 +1,4 @@
-"""llama.cpp servers inside the process of a test, and the embedded models converted to its format."""
+"""llama.cpp servers inside this process, and the embedded models converted to its format."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,169 @@
+"""Starts llama.cpp servers of the embedded pair, and measures them.
+
+    python -m tools.llama_cpp servers.yaml     starts the servers and writes the file for `specbench run --servers`
+    python -m tools.llama_cpp --write          measures them and writes docs/measured/servers.md and its picture
+
+Without --write the servers run until Ctrl-C. The measurement takes about ten minutes on two idle cores; the same
+command continues with the runs in runs/servers. Needs the extra [llama-cpp].
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from specbench.core.table import Table, markdown_table
+from specbench.results.captions import verdict_word
+from specbench.results.environment import environment
+from specbench.results.load import load_tables
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun, finished_run
+from specbench.results.tables import speedup_cell
+from specbench.results.units import number, speed
+from tools.llama_cpp.server import llama_cpp_server
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "servers.md"
+WORK = Path("runs") / "servers"
+NUM_DRAFT_TOKENS = 5
+LEVELS = (1, 2, 4)
+SPECULATION: dict[str, Any] = {
+    "ar": "none",
+    "draft": {"method": "draft_model", "num_draft_tokens": NUM_DRAFT_TOKENS, "model": "drafter"},
+    "ngram": {"method": "ngram-simple", "num_draft_tokens": NUM_DRAFT_TOKENS},
+}
+DRAFTERS = {"ar": None, "draft": "drafter", "ngram": "ngram"}
+TEXT = """# Servers of llama.cpp
+
+`python -m tools.llama_cpp --write` writes this page: the embedded pair on three servers of llama.cpp, without
+speculation (`ar`), with the draft model (`draft`) and with copies of earlier n-grams (`ngram`), each with one thread,
+all in one process on {device}. The models are tiny, so the figures say how the measurement works
+and nothing about large models. [Measure servers](../guide/servers.md) explains the columns.
+
+```bash
+python -m tools.llama_cpp servers.yaml
+{command}
+```
+
+## One request at a time
+
+The same pair is measured in this process, too (`sd`, `pld`), with its own AR. Compare τ and the verdict; the speeds are
+those of two engines.
+
+{single}
+
+## Several requests at once
+
+![Tokens/s of all requests against tokens/s of one, a point for each number of requests]({picture})
+
+{loads}
+"""
+
+
+@contextmanager
+def all_servers() -> Iterator[dict[str, str]]:
+    """Yields the addresses of the three servers, by name."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(llama_cpp_server(drafter, NUM_DRAFT_TOKENS, num_slots=max(LEVELS)))
+            for name, drafter in DRAFTERS.items()
+        }
+
+
+def content(addresses: Mapping[str, str], **more: Any) -> str:
+    """Returns the file of the servers, as JSON, which is YAML too."""
+    servers = {name: {"url": url, "speculation": SPECULATION[name]} for name, url in addresses.items()}
+    fixed = {"tokenizer": "embedded:target", "hardware": environment("cpu", "float32", "sdpa")["device"],
+             "memory": "same KV"}  # fmt: skip
+    return json.dumps({**fixed, "servers": servers, **more}, indent=1) + "\n"
+
+
+def run_words(limit: int, *more: str) -> list[str]:
+    """Returns the words of a `specbench run`."""
+    return ["run", "--task", "mgsm,humaneval", "--subset", "en,sw,th,default", "--limit", str(limit), *more]
+
+
+def measured(words: Sequence[str], folder: Path) -> RecordedRun:
+    """Runs specbench into a folder, or continues there. Returns the run."""
+    print(shlex.join(["specbench", *words]), flush=True)
+    subprocess.run([sys.executable, "-m", "specbench", *words, "--output", str(folder)], check=True)
+    return finished_run(folder)
+
+
+def single_table(served: Sequence[Row], local: Sequence[Row]) -> str:
+    """Returns the table of the rows of one request at a time."""
+    headings = ["task", "where", "method", "n", "tok/s of ar", "tok/s", "speed-up, 95 %", "τ", "verdict"]
+    lines = []
+    for task in dict.fromkeys(row.task_name for row in served):
+        for where, rows in (("server", served), ("in process", local)):
+            own = [row for row in rows if row.task_name == task and not row.level and row.method_name != "ar"]
+            last = own[-1].subset
+            lines += [
+                [task, where, row.method_name, str(row.n), speed(row.metric("tokens_per_second_ar")),
+                 speed(row.metric("tokens_per_second")), speedup_cell(row),
+                 number(row.metric("mean_acceptance_length"), 2), verdict_word(row)]
+                for row in own if row.subset == last
+            ]  # fmt: skip
+    return markdown_table(headings, lines)
+
+
+def load_part(table: Table) -> str:
+    """Returns the table of one task under load, with its caption."""
+    headings = [" ".join(column.heading.split()) for column in table.columns]
+    lines = [row for row in table.rows if len(row) == len(headings)]
+    return "\n".join(
+        [f"### {table.title}", "", markdown_table(headings, lines), "", *(f"- {line}" for line in table.caption)]
+    )
+
+
+def page(work: Path, limit: int, load: Mapping[str, Any], picture: Path) -> str:
+    """Measures below a folder, and draws the picture of the loads. Returns the page."""
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "servers.yaml"
+    with all_servers() as addresses:
+        file.write_text(content(addresses, load=load), encoding="utf-8")
+        served = measured(run_words(limit, "--servers", str(file), "--plot", str(picture)), work / "served")
+    local = measured(run_words(limit, "--method", "sd,pld", "--threads", "1"), work / "in-process")
+    overall = [
+        table for table in load_tables(served.rows) if " · all · " in table.title or " · default · " in table.title
+    ]
+    return TEXT.format(
+        device=environment("cpu", "float32", "sdpa")["device"],
+        command=shlex.join(["specbench", *run_words(limit, "--servers", "servers.yaml")]),
+        single=single_table(served.rows, local.rows),
+        picture=picture.name,
+        loads="\n\n".join(map(load_part, overall)),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serves until Ctrl-C, or measures and writes the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.llama_cpp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", nargs="?", type=Path, help="file that is written for `specbench run --servers`")
+    parser.add_argument("--write", action="store_true", help="measure, and write the page")
+    given = parser.parse_args(arguments)
+    if given.write == (given.file is not None):
+        parser.error("give the name of a file, or --write")
+    if given.write:
+        PAGE.write_text(
+            page(WORK, 8, {"concurrency": list(LEVELS), "windows": 10}, PAGE.with_suffix(".png")), encoding="utf-8"
+        )
+        return
+    with all_servers() as addresses:
+        given.file.write_text(content(addresses), encoding="utf-8")
+        print(f"{given.file}: three servers until Ctrl-C", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print("ended")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
-from specbench.decoding.tree_rules import GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
+from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
 from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import ModelPair
@@ -65,7 +65,7 @@ METHODS: dict[str, Make] = {
     "top and one": model_tree("top_and_one", GreedyMultiDraft()),
     "traversal": model_tree("without_replacement", Traversal()),
     "exact match of draws": model_tree("without_replacement", exact_match),
-    "block": lambda draft, sampling: (ModelDrafter(draft, sampling), Traversal()),
+    "block": lambda draft, sampling: (ModelDrafter(draft, sampling), BlockVerification()),
     "token recycling": lambda draft, sampling: (
         TokenRecycling(best_shape([0.5, 0.3, 0.1], 8, 3), 3, frozenset(), forgets=True), exact_match,
     ),

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from specbench.core.registry import RULES as REGISTRY
-from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal, TreeProposal
+from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_rules import (
+    BlockVerification,
     Coin,
     GreedyMultiDraft,
     KSeq,
@@ -38,6 +39,7 @@ from tools.tree_laws import (
     trees,
 )
 
+DEPTH = 2
 RULES: dict[str, WalkingRule] = {
     "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
     "traversal": Traversal(),
@@ -65,20 +67,12 @@ def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tup
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_block_verification_is_exact_and_never_accepts_less(length: int, seed: int) -> None:
     p, q = table(seed), table(seed + 1000)
-    block = REGISTRY.get("block")()
-    assert distance(block, p, chains(q, length), length + 1) < EXACT
+    assert distance(BlockVerification(), p, chains(q, length), length + 1) < EXACT
     tokens = law(RecursiveRejection(), p, chains(q, length), length + 1)[1]
-    accepted = law(block, p, chains(q, length), length + 1)[1]
-    assert accepted >= tokens - EXACT and (length == 1 or accepted > tokens)
-
-
-@pytest.mark.parametrize("tokens", [[1, 2], [1, OUT_OF_VOCABULARY], [OUT_OF_VOCABULARY]])
-def test_block_verification_of_drafts_without_distributions(tokens: list[int]) -> None:
-    p, draft = table(0), Proposal(tokens, PointMass(tokens))
-    block = REGISTRY.get("block")()
-    assert distance(block, p, iter([(1.0, draft)]), 3) < EXACT
-    expected = float(p(())[1]) * (1 + float(p((1,))[2]) * (tokens[-1] == 2)) if tokens[0] == 1 else 0.0
-    assert law(block, p, iter([(1.0, draft)]), 3)[1] == pytest.approx(expected, abs=EXACT)
+    block = law(BlockVerification(), p, chains(q, length), length + 1)[1]
+    traversal = law(Traversal(), p, chains(q, length), length + 1)[1]
+    assert block == pytest.approx(traversal, abs=EXACT)
+    assert block >= tokens - EXACT and (length == 1 or block > tokens)
 
 
 def optimum(p: torch.Tensor, drafts: list[tuple[float, Tokens]]) -> float:
@@ -204,6 +198,19 @@ def pruned(q: Table) -> Iterator[tuple[float, TreeProposal]]:
         yield mass, TreeProposal([kept], [-1], "without_replacement", Rows([q(())]), [-1])
 
 
+def compared_and_redrawn(p: Table, draft: list[int]) -> float:
+    """The distance from the target of the rule of Medusa's nucleus sampling and of REST: an own draw per position
+    decides, and the token after the accepted ones is drawn again."""
+    probs = p(())
+    found = torch.zeros(VOCAB, dtype=torch.float64)
+    for own, mass in enumerate(probs.tolist()):
+        if own in draft:
+            found[own] += mass
+        else:
+            found += mass * probs
+    return float((found - probs).abs().sum() / 2)
+
+
 class DrawnAgain(Enumerated):
     """The control: the token after the accepted ones is drawn again."""
 
@@ -226,9 +233,10 @@ def test_wrong_rules_have_another_law(control: WalkingRule, draws: str, widths: 
     assert distance(control, p, trees(q, widths, draws), len(widths) + 1) > 0.003
 
 
-def test_pruning_after_the_draw_has_another_law() -> None:
+def test_pruning_after_the_draw_and_drawing_again_have_another_law() -> None:
     p, q = table(3), table(1003)
     assert distance(RecursiveRejection(), p, pruned(q), 2) > 0.02
+    assert compared_and_redrawn(p, [0]) > 0.02
 
 
 def test_draft_probabilities_before_the_truncation_have_another_law() -> None:

@@ -217,16 +217,13 @@ def greedy_multi_draft_rule() -> VerificationRule:
 
 
 class Traversal(WalkingRule):
-    """Traversal verification: leaves are judged before their parents. On a chain it is block verification."""
+    """Traversal verification: leaves are judged before their parents."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tree = as_tree(proposal)
         left = {node: list(tree.children(node)) for node in range(-1, len(tree.token_ids))}
         target = {node: target_probs[node + 1] for node in left}
-        draft = {  # one-hot rows for a chain without distributions
-            node: tree.draft_probs(node) if tree.probs is not None else one_hot(tree.token_ids[below[0]], target[node])
-            for node, below in left.items() if below
-        }  # fmt: skip
+        draft = {node: tree.draft_probs(node) for node in left if left[node]}
         weights = {-1: 1.0}  # of nodes on the current path, and of those that lost a child
         while True:
             path, node = [], -1
@@ -234,9 +231,8 @@ class Traversal(WalkingRule):
                 child, before = left[node][0], node
                 token = tree.token_ids[child]
                 if child not in weights:
-                    p, q = torch.stack((target[before][token], draft[before][token])).tolist()
-                    is_possible = token != OUT_OF_VOCABULARY and q > 0
-                    weights[child] = min(1.0, weights[before] * p / q) if is_possible else 0.0
+                    ratio = float(target[before][token]) / float(draft[before][token])
+                    weights[child] = min(1.0, weights[before] * ratio)
                 path.append(child)
                 node = child
             if (yield Coin(weights[node])):
@@ -269,11 +265,36 @@ def traversal_rule() -> VerificationRule:
     return Traversal()
 
 
+class BlockVerification(WalkingRule):
+    """Block verification of a chain."""
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+        token_ids = proposal.on(target_probs.device)
+        num_drafted = len(token_ids)
+        draft_probs = chain_probs(proposal, target_probs)
+        p = at_tokens(target_probs[:num_drafted], token_ids).tolist()
+        q = at_tokens(draft_probs[:num_drafted], token_ids).tolist()
+        weights = [1.0]
+        for target_prob, draft_prob in zip(p, q, strict=True):
+            weights.append(min(1.0, weights[-1] * target_prob / draft_prob) if draft_prob > 0 else 0.0)
+        for number in range(num_drafted, 0, -1):
+            weight = weights[number]
+            if number == num_drafted:
+                if (yield Coin(weight)):
+                    return list(range(number)), (yield TokenDraw(target_probs[number]))
+                continue
+            rest = (weight * target_probs[number] - draft_probs[number]).clamp_min(0.0)
+            total = float(rest.sum())
+            if (yield Coin(total / (total + 1.0 - weight) if total > 0 else 0.0)):
+                return list(range(number)), (yield TokenDraw(rest))
+        return [], (yield TokenDraw(normalized_residual(target_probs[0], draft_probs[0])))
+
+
 @RULES.register("block", lossless=True, requires={"probs"})
 def block_rule() -> VerificationRule:
     """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
-    return Traversal()
+    return BlockVerification()
 
 
 EPSILON = "ε: upper bound of the acceptance threshold."
@@ -327,7 +348,14 @@ def as_tree(proposal: Proposal) -> TreeProposal:
     return TreeProposal(proposal.token_ids, parents)
 
 
+def chain_probs(proposal: Proposal, like: torch.Tensor) -> torch.Tensor:
+    """Returns the draft distributions of a chain, one-hot for drafts without distributions: [num_drafted, vocab]."""
+    if isinstance(proposal.probs, DenseProbs):
+        return proposal.probs.probs
+    rows = [one_hot(max(token, 0), like[0]) * (token != OUT_OF_VOCABULARY) for token in proposal.token_ids]
+    return torch.stack(rows)
+
+
 def one_hot(token: int, like: torch.Tensor) -> torch.Tensor:
-    """Returns the distribution that is 1 at a token, 0 everywhere for OUT_OF_VOCABULARY: [vocab]."""
-    known = [token] if token != OUT_OF_VOCABULARY else []
-    return torch.zeros_like(like).index_fill_(0, torch.tensor(known, dtype=torch.long, device=like.device), 1.0)
+    """Returns the distribution that is 1 at a token: [vocab]."""
+    return torch.zeros_like(like).index_fill_(0, torch.tensor(token, device=like.device), 1.0)

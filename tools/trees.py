@@ -64,7 +64,7 @@ There is no interval for fewer than {least} prompts.
 
 """
 AUDIT = (
-    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "1200", "--temperature", "0.6",
+    "audit", "--method", "all", "--subset", "en", "--limit", "2", "--draws", "600", "--temperature", "0.6",
     "--threads", "1",
 )  # fmt: skip
 VERDICTS_TEXT = """

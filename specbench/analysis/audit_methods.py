@@ -332,8 +332,9 @@ def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> M
 
 
 def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:
-    """Returns the first draft model with the target's own tokens, with its method; None where there is none."""
-    for method in parts(methods):
+    """Returns a draft model with the target's own tokens, with its method; None where there is none. The run's draft
+    model goes before those that methods name: these may be trained for other prompts, and be hardly accepted."""
+    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
         drafter = models.drafters.get(method.name)
         drafts = method.num_draft_tokens > 0 and method.same_vocabulary
         if drafter is not None and drafts and has_tokens_of(drafter, models.target):

@@ -274,7 +274,7 @@ def test_version_and_help(specbench: Specbench) -> None:
 def test_list(specbench: Specbench) -> None:
     code, out, _ = specbench("list", "methods")
     assert code == 0 and "fsd" in out and "mgsm" not in out
-    for words in ("Medusa heads of", "an EAGLE head of", "an n-gram model", "a datastore of", "a layer for"):
+    for words in ("Medusa heads of", "an eagle3 head of", "an n-gram model", "a datastore of", "a layer for"):
         assert words in out
     code, out, _ = specbench("list", "tasks")
     lines = out.splitlines()
@@ -306,7 +306,10 @@ BAD_OPTIONS = {
     "limit of nothing": (("--limit", "0"), "--limit 0: give a number of examples from 1, or a share"),
     "no repeats": (("--repeats", "0"), "--repeats 0: give 1 or more"),
     "output that is a file": (("--output", "rows/mgsm_en.tsv"), "it is a file, not a folder; choose another folder"),
-    "another rule": (("--set", "verification.rule=rejection"), "another value is another task or method: write a YAML"),
+    "another rule": (
+        ("--set", "verification.rule=rejection"),
+        "cannot be changed with --set: a task or method with another value",
+    ),
     "missing model folder": (("--target", "./nowhere"), "model folder './nowhere' does not exist"),
     "hub out of reach": (("--target", "nobody/nothing"), "cannot load model 'nobody/nothing'"),
     "unknown device": (("--device", "gpu"), "--device gpu: not available"),

@@ -83,6 +83,6 @@ def test_every_module_with_a_component_is_listed() -> None:
     root = Path(specbench.__file__).parent
     named = {
         ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py")
-        if re.search(r"^ *@?(?:[A-Z_]+\.register|row_reader)\(f?\"", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(r"^ *@?(?:[A-Z_]+\.register|row_reader)\((?:f?\"|[A-Z]+\))", path.read_text(encoding="utf-8"), re.MULTILINE)
     }  # fmt: skip
     assert named == {module for modules in specbench.BUILT_IN.values() for module in modules}

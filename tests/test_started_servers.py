@@ -196,6 +196,7 @@ def test_by_turns_one_server_is_up_at_a_time(tmp_path) -> None:
     assert next(each.text for each in row.warnings if each.code == "few_turns").endswith("set turns to 5 or more")
 
 
+@pytest.mark.slow
 def test_turns_are_resumed_with_the_answer_after_the_last_one(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"server 'draft' .* reports an error in mid-answer"):
         run(tmp_path, write_turns(tmp_path, 2, fails=True), limit=4)
@@ -207,6 +208,7 @@ def test_turns_are_resumed_with_the_answer_after_the_last_one(tmp_path) -> None:
     assert starts(tmp_path) == ["ar", "sd", "ar"]  # looked at; then B of the first part and of the second, then A
 
 
+@pytest.mark.slow
 def test_a_conversation_and_a_load_are_measured_by_turns(tmp_path) -> None:
     keys = {"load": {"concurrency": [2], "windows": 2, "requests": 2}}
     rows = run(tmp_path, write_turns(tmp_path, 2, **keys), limit=2, task="mt_bench", subset="math").rows

@@ -22,6 +22,7 @@ def test_the_page_names_its_commands() -> None:
     assert speeds[1][-2:] == ["--set", "generation.temperature=1"]
 
 
+@pytest.mark.slow
 def test_the_table_of_rules_is_computed_again() -> None:
     assert TEXT.endswith(rules_part() + "\n"), "`python -m tools.trees --write` writes the page anew"
 

@@ -208,7 +208,7 @@ def test_what_was_tuned_on_is_left_out() -> None:
     assert without_calibration(data, [load_method("sd")]) == data
     other: Any = SimpleNamespace(calibration=calibration_of(chosen).model_copy(update={"task": "gsm8k"}))
     assert without_calibration(data, [other]) == data
-    with pytest.raises(ConfigError, match=r"all 10 examples of mgsm/en are of the slice"):
+    with pytest.raises(ConfigError, match=r"all 10 examples of mgsm/en were used to tune a method"):
         without_calibration(chosen, [tuned])
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 RULE: tuple[str, ...] = ()  # as a row of a Table: begins a new section
 GAP = 2  # characters that a column takes on a terminal besides its cells
-LONGEST_WORD = 20  # characters; a terminal may break a longer word, but no number
+LONGEST_WORD, LONGEST_NAME = 20, 32  # characters; a terminal may break a longer word or name, but no number
 MARKDOWN_SPECIAL = "\\|*_`<[#~"
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -57,7 +57,8 @@ class Column:
         least = max(map(cell_len, words), default=0)
         of_heading = max(map(cell_len, self.heading.split()), default=0)
         best = max(map(cell_len, [*parts, *self.heading.split("\n")]))
-        return max(least if self.is_number else min(least, LONGEST_WORD), of_heading), max(best, self.min_width)
+        longest = least if self.is_number else LONGEST_WORD if self.folds else LONGEST_NAME
+        return max(min(least, longest), of_heading), max(best, self.min_width)
 
 
 def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:

@@ -247,7 +247,8 @@ def configuration(first: Row, second: Row) -> list[FieldDifference]:
         {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
-    return [each for each in differences(own, others) if {each.first, each.second} != {NULL, "null"}]
+    absent = ((NULL, "null"), ("null", NULL))
+    return [each for each in differences(own, others) if (each.first, each.second) not in absent]
 
 
 LABELS = {

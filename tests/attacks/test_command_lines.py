@@ -61,7 +61,7 @@ def test_an_interrupt_while_a_module_is_imported_is_one_line(module: str, tmp_pa
 def test_an_interrupt_before_anything_is_measured_is_one_line(
     specbench: Specbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*given: object) -> None:
+    def interrupted(*given: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("specbench.results.execute.execute", interrupted)

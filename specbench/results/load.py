@@ -143,7 +143,8 @@ def metrics_of(
         "speedup_user": prompts.ratio(*user), **_latencies(own),
     }  # fmt: skip
     if passes is not None:
-        found["mean_acceptance_length"] = prompts.ratio(user[0], passes)
+        after_first = _sums(own, lambda answer: sum(num for _, num in answer["reads"]) - 1)  # the first token is of the prefill
+        found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
         found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
     return found
 
@@ -255,6 +256,8 @@ def _cells(row: Row) -> list[str]:
 def _break_even_line(rows: Sequence[Row]) -> str:
     if len(rows) < 2:
         return ""
+    if load_of(rows[0]).kind == "rate":
+        return ""  # below saturation both servers write what arrives
     level, values = break_even(rows), [row.value("speedup") or 0.0 for row in rows]
     if level is not None:
         return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"

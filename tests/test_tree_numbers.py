@@ -2,7 +2,6 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -35,7 +34,7 @@ from tests.test_metrics import autoregressive, generation, record
 from tests.test_tree_drafters import generate
 from tests.test_tree_rules import CASES, RULES, optimum
 from tests.toys import TableModel
-from tools.tree_laws import Tokens, outcomes, sibling_draws, table, target_rows, trees
+from tools.tree_laws import Tokens, all_draws, outcomes, sibling_draws, table, target_rows, trees
 
 WIDE = 6
 
@@ -43,18 +42,6 @@ WIDE = 6
 def random_probs(seed: int, size: int = WIDE, spread: float = 2.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.softmax(spread * torch.randn(size, generator=generator, dtype=torch.float64), dim=0)
-
-
-def all_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, Tokens]]:
-    """Yields (probability, tokens) of all draws of `width` siblings."""
-    for tokens in itertools.product(range(len(q)), repeat=width):
-        mass, left = 1.0, q
-        for token in tokens:
-            mass *= float(left[token])
-            if draws == "without_replacement":
-                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
-        if mass > 0:
-            yield mass, tokens
 
 
 def smallest_bound(p: torch.Tensor, drawn: list[tuple[float, Tokens]]) -> float:

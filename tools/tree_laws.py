@@ -76,7 +76,12 @@ def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[flo
         rest = normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
         yield from ((float(rest[token]), (*top, token)) for token in range(VOCAB) if rest[token] > 0)
         return
-    for tokens in itertools.product(range(VOCAB), repeat=width):
+    yield from all_draws(q, width, draws)
+
+
+def all_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """Yields (probability, tokens) of all draws of `width` siblings, with or without replacement."""
+    for tokens in itertools.product(range(len(q)), repeat=width):
         mass, left = 1.0, q
         for token in tokens:
             mass *= float(left[token])

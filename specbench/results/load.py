@@ -143,9 +143,8 @@ def metrics_of(
         "speedup_user": prompts.ratio(*user), **_latencies(own),
     }  # fmt: skip
     if passes is not None:
-        after_first = _sums(
-            own, lambda answer: sum(num for _, num in answer["reads"]) - 1
-        )  # the first token is of the prefill
+        # the first token is of the prefill
+        after_first = _sums(own, lambda answer: sum(num for _, num in answer["reads"]) - 1)
         found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
         found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
     return found

@@ -118,8 +118,6 @@ MODULES = (
 )
 # imported with a star, as LiveCodeBench does
 STARRED = tuple(name for name in MODULES if name not in ("random", "re", "string", "sys"))
-    name for name in MODULES if name not in ("random", "re", "string", "sys")
-)  # as LiveCodeBench imports them
 PRELUDE = "\n".join([f"import {', '.join(MODULES)}", *(f"from {name} import *" for name in STARRED)])
 SCRIPT = f"""
 def _run():

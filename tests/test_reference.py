@@ -20,8 +20,9 @@ from tools.surroundings import EXIT_CODES, OWN
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 TOOLS = sorted(
-    {f"tools.{file.stem}" for file in (CHECKOUT / "tools").glob("*.py") if "def main" in file.read_text("utf-8")}
-    | {f"tools.{file.parent.name}" for file in (CHECKOUT / "tools").glob("*/__main__.py")}
+    ".".join(file.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__main__")
+    for file in (CHECKOUT / "tools").rglob("*.py")
+    if '__name__ == "__main__"' in file.read_text("utf-8")
 )
 
 
@@ -107,6 +108,12 @@ def test_text_of_the_code_is_no_markup() -> None:
 
 def test_the_picture_is_of_the_board() -> None:
     assert PICTURE.read_text(encoding="utf-8") == picture(), "run python -m tools.picture"
+
+
+@pytest.mark.parametrize("module", TOOLS)
+def test_every_tool_is_on_the_page_for_contributors(module: str) -> None:
+    text = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    assert re.search(rf"python -m {re.escape(module)}\b|`{module.replace('.', '/')}(\.py)?`", text)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Other names of options: underscores, lm-eval's names, and options of lm-eval that are answered by a sentence."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -182,6 +183,25 @@ def test_all_commands_that_load_models_of_the_user_ask_for_it(
     assert code == 2 and "its architecture is Python code in the checkpoint" in err, err
     code, _, err = specbench(*words, *models, "--trust-remote-code")
     assert code == 0, err
+
+
+@pytest.mark.slow
+def test_fairness_trusts_the_code_of_every_model_only_where_allowed(
+    specbench: Specbench, house: str, tmp_path: Path
+) -> None:
+    """The target and the drafter of a run, and a drafter that is only named, each with code of its own."""
+    target, drafter, other = (str(shutil.copytree(house, tmp_path / name)) for name in ("target", "drafter", "other"))
+    code, _, err = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method", "sd",
+        "--set", "generation.max_new_tokens=4", "--target", target, "--drafter", drafter, "--trust-remote-code",
+        "--output", "run",
+    )  # fmt: skip
+    assert code == 0, err
+    for words in ([], ["--drafter", other]):
+        code, _, err = specbench("fairness", "run", *words)
+        assert code == 2 and "its architecture is Python code in the checkpoint" in err, err
+        code, _, err = specbench("fairness", "run", *words, "--trust-remote-code")
+        assert code == 0, err
 
 
 HOUSE = """

@@ -1,9 +1,11 @@
 """The page of engines: every side is measured on every prompt, and what is measured is what the page says."""
 
 import pytest
+import torch
 
 from tools.engines import __main__ as script
-from tools.engines import compiling, methods
+from tests import tiny
+from tools.engines import compiling, methods, products
 
 SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12
 
@@ -47,3 +49,25 @@ def test_the_page_says_what_was_measured(monkeypatch):
 def test_a_command_that_fails_ends_the_script():
     with pytest.raises(script.subprocess.CalledProcessError):
         script.said("specbench", "validate", "missing.yaml")
+
+
+@pytest.mark.parametrize("kind", products.KINDS)
+def test_bare_products_are_those_of_every_linear_layer(kind):
+    network = tiny.network(num_hidden_layers=1)
+    linear = [module for module in network.modules() if isinstance(module, torch.nn.Linear)]
+    torch.manual_seed(0)
+    inputs = [torch.randn(3, module.in_features) for module in linear]
+    torch.manual_seed(0)
+    found = products.KINDS[kind](network, 3)()
+    assert len(found) == len(linear) == 8
+    for module, given, own in zip(linear, inputs, found, strict=True):
+        torch.testing.assert_close(own, torch.nn.functional.linear(given, module.weight), rtol=1e-4, atol=1e-5)
+
+
+def test_a_line_has_the_ratio_of_the_pairs_and_not_of_the_medians():
+    """The machine is three times as slow in the second turn, and in the third for one token alone."""
+    found = {("pass", 1): [0.001, 0.003, 0.003], ("pass", 6): [0.002, 0.006, 0.002], ("calls", 0): [0.0001] * 3}
+    calls, one, six = products.lines(found)
+    assert calls == "calls      0 tokens: 0.100 ms, at least 0.100"
+    assert one == "pass       1 tokens: 3.000 ms, at least 1.000"
+    assert six == "pass       6 tokens: 2.000 ms, at least 2.000, 2.00 [0.67, 2.00] of one"

@@ -1,16 +1,24 @@
 """The share of a compiled pass that its matrix products take, on a CPU, with one thread.
 
 `python -m tools.engines.products` times passes of the embedded target over one token and over several, and the bare
-products with the same weights, in the order of the layers: by the library (`torch.nn.functional.linear`), and compiled
-as the products of a pass are. "Calls" are the library's calls for products of no rows: what the calls themselves take.
-All are called in turn in alternating order; the seconds in which the thread waits for a CPU are left out. Each line
-has the median and the shortest time in milliseconds, and the ratio to one token, the median of the pairs of each turn
+products with the same weights, in the order of the layers:
+
+    compiled      as a compiled pass computes them
+    library       by torch.nn.functional.linear
+    transposed    by torch.mm with a transposed copy of the weights, which no engine keeps
+    calls         library, of no rows: what the calls themselves take
+    attention     no product with weights, but the library's attention over the buffers of the pass
+
+All are called in turn, in alternating order; the seconds in which the thread waits for a CPU are left out. Each line
+has the median and the shortest time in milliseconds, and the ratio to one token: the median of the pairs of each turn,
 with the interval of resampled turns.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,35 +37,56 @@ NUM_CALLS, NUM_RESAMPLES = 4, 2000
 Seconds = dict[tuple[str, int], list[float]]  # of each turn, by what is called and by the number of tokens
 
 
-def products(model: CausalLM, num_tokens: int) -> Callable[[], object]:
+Call = Callable[[], list[torch.Tensor]]
+
+
+def products(network: nn.Module, num_tokens: int) -> Call:
     """Returns a call that computes the products of a pass over so many tokens, with random inputs."""
-    weights = [module.weight for module in model.model.modules() if isinstance(module, nn.Linear)]
+    weights = [module.weight for module in network.modules() if isinstance(module, nn.Linear)]
     inputs = [torch.randn(num_tokens, weight.shape[1]) for weight in weights]
-
-    def call() -> list[torch.Tensor]:
-        return [functional.linear(each, weight) for each, weight in zip(inputs, weights, strict=True)]
-
-    return call
+    return lambda: [functional.linear(each, weight) for each, weight in zip(inputs, weights, strict=True)]
 
 
-def compiled_products(model: CausalLM, num_tokens: int) -> Callable[[], object]:
-    """Returns the same products, compiled with the options of a compiled pass, without torch's checks of the inputs."""
-    found: list[Callable[[], object]] = []
+def transposed_products(network: nn.Module, num_tokens: int) -> Call:
+    """Returns the same with a copy of each weight whose rows are the inputs."""
+    weights = [module.weight.detach().T.contiguous() for module in network.modules() if isinstance(module, nn.Linear)]
+    inputs = [torch.randn(num_tokens, len(weight)) for weight in weights]
+    return lambda: [torch.mm(each, weight) for each, weight in zip(inputs, weights, strict=True)]
 
-    def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., object]:
-        function = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
 
-        def run(*inputs: object) -> object:
+def attention(network: nn.Module, num_tokens: int) -> Call:
+    """Returns a call that computes the attention of every layer over CAPACITY cached tokens."""
+    config: Any = network.config
+    shape = (1, config.num_key_value_heads, CAPACITY, config.head_dim)
+    cached = [torch.randn(2, *shape) for _ in range(config.num_hidden_layers)]
+    query = torch.randn(1, config.num_attention_heads, num_tokens, config.head_dim)
+    mask = (torch.arange(CAPACITY) < CONTEXT).expand(1, 1, num_tokens, CAPACITY)
+    attend = partial(functional.scaled_dot_product_attention, attn_mask=mask, enable_gqa=True)
+    return lambda: [attend(query, keys, values) for keys, values in cached]
+
+
+def compiled_products(network: nn.Module, num_tokens: int) -> Call:
+    """Returns `products`, compiled with the options of a compiled pass, and without torch's checks of the inputs."""
+    found: list[Call] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
+        function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
+
+        def run(*inputs: Any) -> Any:
             found.append(lambda: function(*inputs))
-            return function(*inputs)
+            return found[-1]()
 
         return run
 
-    torch.compile(products(model, num_tokens), fullgraph=True, dynamic=False, backend=backend)()
+    torch.compile(products(network, num_tokens), fullgraph=True, dynamic=False, backend=backend)()
     return found[-1]
 
 
-def seconds_of(call: Callable[[], object]) -> float:
+KINDS = {"compiled": compiled_products, "library": products, "transposed": transposed_products}
+MADE = {**KINDS, "attention": attention}
+
+
+def seconds_of(call: Call) -> float:
     """Returns the mean seconds of some calls that follow one another."""
     start = HOST.now()
     for _ in range(NUM_CALLS):
@@ -69,9 +98,8 @@ def measure(model: CausalLM, lengths: Sequence[int], num_turns: int) -> Seconds:
     """Returns the seconds of passes and of their products, after a turn that does not count."""
     model.reset()
     passes = TimedPasses(model, list(range(3, 3 + CONTEXT + max(lengths))), CONTEXT, lengths)
-    calls: dict[tuple[str, int], Callable[[], object]] = {("calls", 0): products(model, 0)}
-    for length in lengths:
-        calls["library", length], calls["compiled", length] = products(model, length), compiled_products(model, length)
+    calls = {("calls", 0): products(model.model, 0)}
+    calls |= {(name, length): make(model.model, length) for name, make in MADE.items() for length in lengths}
     found: Seconds = {}
     for turn in range(-1, num_turns):
         backwards = turn % 2 == 1
@@ -90,7 +118,7 @@ def lines(found: Seconds) -> list[str]:
     rng = np.random.default_rng(0)
     made = []
     for (name, length), seconds in sorted(found.items()):
-        text = f"{name:8} {length:2} tokens: {1e3 * median(seconds):.3f} ms, at least {1e3 * min(seconds):.3f}"
+        text = f"{name:10} {length} tokens: {1e3 * median(seconds):.3f} ms, at least {1e3 * min(seconds):.3f}"
         if length > 1:
             ratios = np.array(seconds) / np.array(found[name, 1])
             low, high = np.quantile(np.median(rng.choice(ratios, (NUM_RESAMPLES, len(ratios))), axis=1), (0.025, 0.975))

@@ -139,7 +139,7 @@ class MachineClock:
 
     def wait(self, seconds: float) -> float:
         """Returns the seconds that were waited."""
-        waited = seconds * float(np.exp(0.1 * self.rng.normal()))
+        waited = seconds * float(np.exp(0.03 * self.rng.normal()))
         self.now += waited
         return waited
 
@@ -266,10 +266,10 @@ ENGINES: dict[str, Times] = {  # a pass over 6 tokens costs 1.2 and 2.3 single p
 }
 
 
-@pytest.mark.slow
-def test_runs_on_two_engines_have_what_was_predicted(run: Callable[..., Path]) -> None:
+def test_runs_on_two_engines_have_what_was_predicted(run: Callable[..., Path], made: list[str]) -> None:
     """From eager to compiled and back: the steps of one engine, with the pass times that the other engine has on other
-    prompts, give a speed-up within the interval that the other engine measured; with its own times they do not."""
+    prompts, give a speed-up within the interval that the other engine measured; with its own times they do not. The
+    passes over static buffers are left uncompiled, as the clock is simulated."""
     measured_in, times_of = ("en", "sw"), "de"
     paths = {
         engine: run(times, engine=engine, subsets=(*measured_in, times_of), limit=MIN_PROMPTS)

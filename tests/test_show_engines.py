@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tools.engines import __main__ as script
 from tests import tiny
+from tools.engines import __main__ as script
 from tools.engines import compiling, methods, products
 
 SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12

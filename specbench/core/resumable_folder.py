@@ -105,7 +105,8 @@ def refusal(path: Path, error: OSError) -> str:
     if path.is_file():
         return "it is a file, not a folder"
     if isinstance(error, FileNotFoundError):
-        return "no folder can be made there"
+        is_inside = error.filename is not None and Path(error.filename) not in (path, *path.parents)
+        return f"{error.filename} is missing or was deleted" if is_inside else "no folder can be made there"
     return f"cannot write there ({error.strerror or error})"
 
 

@@ -6,16 +6,17 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
-
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+from typing import TYPE_CHECKING, Any
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import require
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, alternatives, is_missing, unscored
 from specbench.tasks.scoring.language import is_unspaced, words
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 ROUGE_TYPES = ("rougeL", "rouge1", "rouge2")
 ROUGE_TOKENIZERS = ("words", "rouge_score")
@@ -169,18 +170,26 @@ class TranslationScorer(Scorer):
     def __init__(self, tokenizer: str) -> None:
         self._tokenizer = tokenizer
 
-    def _bleu(self, **options: Any) -> BLEU:
+    def _bleu(self, **options: Any) -> "BLEU":
+        from sacrebleu.metrics.bleu import BLEU  # takes long to import, and a table of speeds needs nothing of it
+
         if self._tokenizer == "ja-mecab":
             require("MeCab", "scorer.tokenizer = 'ja-mecab'")
         return BLEU(tokenize=self._tokenizer, **options)
 
-    @cached_property
-    def _metrics(self) -> dict[str, BLEU | CHRF]:
-        # force: sacrebleu logs a warning about answers that end in " .", and scores them the same
-        return {"bleu": self._bleu(force=True), "chrf": CHRF(word_order=2)}
+    @staticmethod
+    def _chrf() -> "CHRF":
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF(word_order=2)
 
     @cached_property
-    def _sentence(self) -> BLEU:
+    def _metrics(self) -> "dict[str, BLEU | CHRF]":
+        # force: sacrebleu logs a warning about answers that end in " .", and scores them the same
+        return {"bleu": self._bleu(force=True), "chrf": self._chrf()}
+
+    @cached_property
+    def _sentence(self) -> "BLEU":
         return self._bleu(effective_order=True, force=True)
 
     def __call__(self, text: str, reference: Reference) -> Score:
@@ -202,7 +211,7 @@ class TranslationScorer(Scorer):
     @property
     def signature(self) -> Mapping[str, str]:
         """Returns sacrebleu's signatures, for one reference per answer."""
-        made = {"bleu": self._bleu(), "chrf": CHRF(word_order=2)}
+        made = {"bleu": self._bleu(), "chrf": self._chrf()}
         for metric in made.values():
             metric.num_refs = 1
         return {name: str(metric.get_signature()) for name, metric in made.items()}

@@ -20,6 +20,7 @@ from specbench.results.leaderboard import load
 from specbench.results.validation import validate
 from specbench.running import warm_up as module
 from specbench.running.compose import compose
+from specbench.running.runner import planned_tokens
 from specbench.running.warm_up import (
     MAX_BLOCKS,
     MAX_BLOCKS_CPU,
@@ -208,6 +209,25 @@ def test_a_run_says_what_it_measures(decoded: Run, monkeypatch: pytest.MonkeyPat
     assert planned == [4 * 8] * 4
     decoded("en,de,fr")
     assert planned[4:] == [2 * 8] * 2, "without what is measured already"
+
+
+def test_what_is_to_be_measured_is_expected_from_the_answers_so_far() -> None:
+    """Of two tasks with 100 and 10 new tokens at most; the second answer of the first is recorded already."""
+    blocks = [
+        SimpleNamespace(
+            key=(task, number),
+            cell=SimpleNamespace(task=SimpleNamespace(generation=SimpleNamespace(max_new_tokens=most))),
+        )
+        for task, most in (("long", 100), ("short", 10)) for number in range(3)
+    ]  # fmt: skip
+    answers: Any = {("long", n): {"methods": {"ar": {"token_ids": [0] * 25}}} for n in range(3)}
+    plan: Any = blocks
+    assert planned_tokens(plan, {}, {}) == 330
+    done = {("long", 1): answers["long", 1]}
+    assert planned_tokens(plan, done, done) == 230 // 4
+    assert planned_tokens(plan, done, answers) == 230 // 4
+    half = {key: {"methods": {"ar": {"token_ids": [0] * 50}}} for key in answers}
+    assert planned_tokens(plan, {}, half) == 165
 
 
 def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,6 @@ def run(
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one measured
     warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the cell
-    num_planned = sum(block.cell.task.generation.max_new_tokens for block in plan if block.key not in done)
     for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
@@ -60,7 +59,7 @@ def run(
                 for compilation in reserve(cell, spec.chat, say):
                     say(note(folder.path, compilation))
             if is_first:
-                warm_ups[id(cell)] = warm_up_cell(cell, spec.chat, num_planned)
+                warm_ups[id(cell)] = warm_up_cell(cell, spec.chat, planned_tokens(plan, done, records))
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(note(folder.path, compilation))
         num_compiled = num_compilations()
@@ -73,6 +72,15 @@ def run(
         report(block, record, old is None)
     wait(len(plan))
     return list(records.values())
+
+
+def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: Mapping[Key, Record]) -> int:
+    """Returns the new tokens of AR that this process is to measure: of the answers so far, `records`, the share of
+    max_new_tokens that they have; all of it where there are none."""
+    most = {block.key: block.cell.task.generation.max_new_tokens for block in plan}
+    num_found = sum(len(record["methods"]["ar"]["token_ids"]) for record in records.values())
+    share = num_found / sum(most[key] for key in records) if records else 1.0
+    return int(share * sum(number for key, number in most.items() if key not in done))
 
 
 def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:

@@ -12,7 +12,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"
 COMMANDS = [
     ["--help"], ["list"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
-    ["leaderboard", "show", "board.json"],
+    ["leaderboard", "show", "board.json"], ["leaderboard", "show", str(BOARD)],
     ["leaderboard", "validate", "board.json"],
     ["leaderboard", "merge", "board.json", "--leaderboard", "merged.json"],
     ["leaderboard", "add", "before", "--leaderboard", "added.json"],
@@ -30,7 +30,7 @@ for words in {COMMANDS}:
         main()
     except SystemExit as end:
         code = end.code
-    heavy = [name for name in ("torch", "transformers", "datasets", "pandas") if name in sys.modules]
+    heavy = [name for name in ("torch", "transformers", "datasets", "pandas", "sacrebleu") if name in sys.modules]
     print(words, "ended with", code, heavy, file=sys.stderr)
 """
 

@@ -107,20 +107,20 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
 
 
 TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, which is the limit"
+NESTING = {dict, list}
 
 
 def check_depth(value: Any) -> None:
     """Raises OutOfBounds for lists and mappings nested deeper than MAX_DEPTH."""
-    level = [value]
+    level = [value] if type(value) in NESTING else []
     for _ in range(MAX_DEPTH + 1):
-        containers = [node for node in level if type(node) in (dict, list)]
-        if not containers:
+        if not level:
             return
         level = [
             child
-            for node in containers
+            for node in level
             for child in (node.values() if type(node) is dict else node)
-            if type(child) in (dict, list)
+            if type(child) in NESTING
         ]
     raise OutOfBounds(TOO_DEEP)
 

@@ -234,9 +234,9 @@ def predict(
 ) -> None:
     """Predict speed-ups on another machine from recorded steps and the times of its passes.
 
-    Each recorded pass takes the time of a pass of its length there.
+    Each recorded pass counts with the time that a pass of its length takes there.
 
-    Where recorded verdicts give the steps of shorter draft lengths, these are predicted too.
+    Shorter draft lengths are predicted too if the recorded verdicts determine their steps.
     """
     from specbench.analysis import predict as analysis
 
@@ -303,7 +303,7 @@ def audit(
     *,
     servers: Annotated[
         str | None,
-        typer.Option(help="YAML file of servers, each of which but ar is audited; --method then names some of them."),
+        typer.Option(help="YAML file of servers; all but ar are audited, or those that --method names."),
     ] = None,
     options: RunOptions,
     draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 1200,
@@ -319,8 +319,8 @@ def audit(
     Two tests: greedy outputs are compared with AR's on the prompts of --task, --subset and --limit.
 
     --draws short samples of each method are tested against the target's exact probabilities; more find smaller errors.
-    With --servers they are tested against samples of the server ar, or with --target against that target in this
-    process.
+    With --servers they are tested against samples of the server ar, or, if --target is given, against that target in
+    this process.
     """
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs

@@ -211,7 +211,7 @@ def compare(
 ) -> None:
     """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics.
 
-    Of two paths, each method that both have is compared with itself. PATH:METHOD compares different methods.
+    If both paths have a method, it is compared with itself. PATH:METHOD compares different methods.
 
     Intervals are over prompts, as if others of the task were drawn: equal values have an interval too.
     """

@@ -248,7 +248,7 @@ def by_language(texts: list[str] | None) -> dict[str, str] | None:
 
 
 KINDS = {
-    "scdf": "Fine-tune a drafter on the target's continuations, the languages that it misses most weighted most.",
+    "scdf": "Fine-tune a drafter on the target's continuations; the languages that it drafts worst weigh most.",
     "distill": "Distil the target's most probable tokens into a drafter: on its answers to a task, or on raw text.",
     "finetune": "Pretrain a drafter on texts, or fine-tune it on what the target generates.",
     "medusa": "Train Medusa heads on what the target generates.",

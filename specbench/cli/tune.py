@@ -74,9 +74,10 @@ def tune(
     ] = "0.25",
     lengths: Annotated[str | None, typer.Option(help="Draft lengths to try, separated by commas; 5,10,15,20.")] = None,
     sizes: Annotated[
-        str | None, typer.Option(help="Of draft trees: numbers of draft tokens to try; 4,8,16,32,64.")
+        str | None,
+        typer.Option(help="Numbers of draft tokens to try for draft trees, separated by commas; 4,8,16,32,64."),
     ] = None,
-    step: Annotated[float, typer.Option(help="Of fuzzy methods: distance between the thresholds to try.")] = 0.1,
+    step: Annotated[float, typer.Option(help="Distance between the thresholds to try for fuzzy methods.")] = 0.1,
     *,
     options: RunOptions,
     output: Annotated[

@@ -264,7 +264,7 @@ DIVERGENCE = (
 )
 THRESHOLD = (
     "A draft token is accepted while the divergence at its position is below it (js_reference: also if it is equal, as "
-    "in the published code). 0 accepts next to nothing, .inf everything."
+    "in the published code). 0 accepts almost nothing; .inf accepts everything."
 )
 DIVERGENCE_ON = (
     "raw compares the softmaxes of both models at temperature 1, untruncated, as the published code does; processed "

@@ -197,5 +197,5 @@ Temperature = Annotated[
 ]
 DraftTemperature = Annotated[
     Temperature | None,
-    Field(description="Temperature of the drafts, top-k and top-p staying the run's; null: the run's own temperature."),
+    Field(description="Temperature of the drafts; top-k and top-p are the run's; null: the run's temperature too."),
 ]

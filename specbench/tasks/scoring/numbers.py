@@ -177,8 +177,8 @@ def number(
 
     answer_phrases: the phrases that an answer begins with ("The answer is"); the number after one counts, else the
     last number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option,
-    which is for tasks of other languages. Answers and references are read alike. docs/scoring.md says what is read as
-    a number. Raises ConfigError if a reference holds no number.
+    which is for tasks of other languages. Answers and references are read in the same way. docs/scoring.md says what is
+    read as a number. Raises ConfigError if a reference holds no number.
     """
     if isinstance(answer_phrases, str) or not all(isinstance(each, str) and each.strip() for each in answer_phrases):
         raise ConfigError(

@@ -94,8 +94,8 @@ def f1() -> PerAnswer:
 @SCORERS.register("exact_match")
 def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
     """1 if the answer equals one of the references after SQuAD's normalisation, else 0: case, ASCII punctuation,
-    English articles and spaces are ignored; in a reference that consists of nothing else ("The"), only spaces around it
-    are. SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY like this.
+    English articles and spaces are ignored. Of a reference that consists of nothing else ("The"), only the spaces
+    around it are ignored. SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY like this.
 
     `labels`: the possible answers; then the first label in the answer counts, and an answer without one is wrong.
     Raises ConfigError for a reference that is none of them.

@@ -335,8 +335,9 @@ def test_steps_end_where_the_answer_does() -> None:
 
 def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:
     passes = [(3, 0), (3, 3), (2, 2)]
-    assert from_histogram([1, 0, 1, 1], 9).num_judged == 1 + 3 + 3
-    assert from_histogram([1, 0, 1, 1], 8).num_judged is None
+    assert from_histogram([1, 0, 1, 1], 9, 3).num_judged == 1 + 3 + 3
+    assert from_histogram([1, 0, 1, 1], 8, 3).num_judged is None
+    assert from_histogram([1, 0, 1, 1], 9, 5).num_judged is None  # 1, 3 and 5 drafted would be 9, too
     assert from_passes(passes).num_judged == 1 + 3 + 2
 
 

@@ -12,7 +12,7 @@ from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.served.acceptance import Acceptance, contradiction, from_passes, steps_of
+from specbench.served.acceptance import VARYING, Acceptance, contradiction, from_passes, of_varying_drafts, steps_of
 from specbench.served.engine import Counters, Event, Piece, counted_between, json_mapping
 from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
@@ -32,7 +32,8 @@ class ServedCounts(ExternalCounts):
     `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
     accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
     request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`: the server's own time.
-    `same_again`: whether the baseline gave the same answer when it was asked again; None where it was not.
+    `same_again`: whether the baseline gave the same answer when it was asked again; None where it was not. `was_idle`:
+    whether every server told that no request ran when this one was sent; False where one does not tell.
     """
 
     acceptance_source: str
@@ -41,6 +42,7 @@ class ServedCounts(ExternalCounts):
     cached_tokens: int | None
     server_seconds: float | None
     same_again: bool | None
+    was_idle: bool
 
 
 @dataclass
@@ -84,9 +86,8 @@ class ServedDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decodes one prompt. Raises ConfigError that names the server for an answer that cannot be measured."""
-        for other in self.others:
-            other.wait_until_idle()
-        before = self.server.wait_until_idle()
+        counters = [server.wait_until_idle() for server in (*self.others, self.server)]
+        before = counters[-1]
         answer = self._answer(prompt_ids, stop, seed)
         self._check(answer, prompt_ids)
         found, source = self._acceptance(answer, before)
@@ -106,7 +107,7 @@ class ServedDecoder(Decoder):
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
                 cached_tokens=answer.told.num_cached, server_seconds=answer.told.seconds,
-                same_again=same_again,
+                same_again=same_again, was_idle=all(each.num_running == 0 for each in counters),
             ),
         )  # fmt: skip
 
@@ -118,8 +119,7 @@ class ServedDecoder(Decoder):
         if check:
             self._check(answer, prompt_ids)
         num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
-        with self.server.client.reading():
-            found = self.server.engine.acceptance(answer.events, length)
+        found = self._told(answer)
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
             passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
@@ -260,11 +260,10 @@ class ServedDecoder(Decoder):
 
         Raises ConfigError for a baseline that drafts.
         """
-        engine, method = self.server.engine, self.method
-        with self.server.client.reading():
-            found, problem = engine.acceptance(answer.events, method.num_draft_tokens), engine.remedy
+        method, found, problem = self.method, self._told(answer), self.server.engine.remedy
         if found is None:
-            found = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
+            counted = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
+            found = None if counted is None else self._completed(counted, answer)
             if found is None and before.num_drafted is not None:
                 problem = "the counters of the server fell: it was started again"
         if method.name == BASELINE:
@@ -280,7 +279,18 @@ class ServedDecoder(Decoder):
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"
-        return found, found.source
+        return found, found.text
+
+    def _told(self, answer: Answer) -> Acceptance | None:
+        """Returns the acceptance of an answer by its own events; None if they do not tell it."""
+        with self.server.client.reading():
+            found = self.server.engine.acceptance(answer.events, self.method.num_draft_tokens)
+        return None if found is None else self._completed(found, answer)
+
+    def _completed(self, found: Acceptance, answer: Answer) -> Acceptance:
+        options = self.method.decoder.options if self.method.decoder is not None else {}
+        varies = str(options.get("method", "")).lower().startswith(VARYING)
+        return of_varying_drafts(found, answer.state.num_new_tokens) if varies else found
 
 
 @DECODERS.register(SERVED)

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from specbench.core import bounded
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance
+from specbench.served.acceptance import Acceptance, if_whole
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]
@@ -131,7 +131,8 @@ class Engine:
 
     def counters(self, text: str) -> Counters:
         """Returns the counters on the page of metrics. A counter that the page lacks has not counted anything yet, if
-        the page has others of this engine. Several series of a counter, one for each engine process, are added."""
+        the page has others of this engine; `num_running`, which is no counter, is then unknown. Several series of a
+        counter, one for each engine process, are added."""
         sums: dict[str, float] = {}
         positions: dict[int, float] = {}
         for name, labels, value in SAMPLE.findall(text):
@@ -143,8 +144,9 @@ class Engine:
             return Counters()
         found = {
             field: int(sum(sums.get(name, 0.0) for name in names))
-            for field, names in self.counter_names.items() if field != "per_position"
-        }  # fmt: skip
+            for field, names in self.counter_names.items()
+            if field != "per_position" and (field != "num_running" or any(name in sums for name in names))
+        }
         return Counters(**found, per_position=tuple(int(positions[place]) for place in sorted(positions)))
 
 
@@ -161,9 +163,9 @@ def counted_between(before: Counters, after: Counters, num_draft_tokens: int) ->
     if drafted is None or accepted is None or fell:
         return None
     judged = None
-    if drafts is not None and drafted == drafts * num_draft_tokens and len(after.per_position) == num_draft_tokens > 0:
+    if drafts is not None and len(after.per_position) == num_draft_tokens > 0:
         judged = drafts + accepted - after.per_position[-1] + sum(before.per_position[-1:])
-    return Acceptance("counters", drafts, drafted, accepted, judged)
+    return if_whole(Acceptance("counters", drafts, drafted, accepted, judged), num_draft_tokens)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

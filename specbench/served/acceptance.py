@@ -91,6 +91,13 @@ def of_varying_drafts(found: Acceptance, num_tokens: int) -> Acceptance:
     return replace(found, num_passes=num_passes, num_judged=num_judged, passes=passes, note="; ".join(notes))
 
 
+def until_end(found: Acceptance, num_tokens: int) -> Acceptance | None:
+    """Returns the acceptance of the first `num_tokens` tokens; None if the passes are not known one by one."""
+    if found.passes is None:
+        return None
+    return replace(from_passes(found.passes[: len(steps_of(found.passes, num_tokens))]), note=found.note)
+
+
 def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> str | None:
     """Returns why the counts cannot be those of an answer of `num_tokens` tokens; None if they can."""
     if not 0 <= found.num_accepted <= found.num_drafted:

@@ -1,6 +1,6 @@
 """A decoder that asks a server: it sends the ids of a prompt, and reads the answer event by event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,15 @@ from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.served.acceptance import VARYING, Acceptance, contradiction, from_passes, of_varying_drafts, steps_of
+from specbench.served.acceptance import (
+    VARYING,
+    Acceptance,
+    contradiction,
+    from_passes,
+    of_varying_drafts,
+    steps_of,
+    until_end,
+)
 from specbench.served.engine import Counters, Event, Piece, counted_between, json_mapping
 from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
@@ -54,11 +62,13 @@ class Answer:
     events: list[Event] = field(default_factory=list)
     text: str = ""
     seconds: float = 0.0  # of the last event
+    goes_on: bool = False  # the server wrote tokens after the pass that ended the answer
     told: Piece = field(default_factory=Piece)
 
     def add(self, seconds: float, piece: Piece) -> None:
         """Adds an event. Tokens of one read have one time; those after the end of the answer count nowhere."""
         self.seconds, before = seconds, self.state.num_new_tokens
+        self.goes_on |= self.state.finished and bool(piece.token_ids)
         for token in piece.token_ids or ():
             if not self.state.finished:
                 self.state.start(token)
@@ -68,6 +78,10 @@ class Answer:
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name != "text"}
         self.told = Piece(**{**vars(self.told), **known})
+
+    def has_text_of(self, stop_strings: Sequence[str]) -> bool:
+        """Returns whether an engine that sends text only has sent a stop string."""
+        return self.told.token_ids is None and any(string in self.text for string in stop_strings)
 
 
 @dataclass(frozen=True)
@@ -122,6 +136,7 @@ class ServedDecoder(Decoder):
         found = self._told(answer)
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
+            found = until_end(found, num_tokens) if found and answer.goes_on else found
             passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
         if found is not None and found.passes is not None and passes is not None:
             passes = len(steps_of(found.passes, num_tokens))
@@ -149,6 +164,7 @@ class ServedDecoder(Decoder):
     def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads the answer. The stream of an engine that tells its counts with every event is left where it ends."""
         engine, state = self.server.engine, GenerationState(list(prompt_ids), stop)
+        unsent = stop.stop_strings[engine.max_stops :] if engine.max_stops is not None else ()
         answer = Answer(state)
         body = engine.request(
             list(prompt_ids), self.sampling, state.num_remaining, seed, list(stop.stop_strings), self.server.model
@@ -161,7 +177,7 @@ class ServedDecoder(Decoder):
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
-                if state.finished and not engine.tells_at_end:
+                if (state.finished and not engine.tells_at_end) or answer.has_text_of(unsent):
                     return answer
         if answer.told.finish is None:
             raise self.server.client.error(
@@ -276,6 +292,8 @@ class ServedDecoder(Decoder):
                 return None, f"{UNKNOWN}: {problem}"
             plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
             return plain, found.source if found else plain.source
+        if found is not None and answer.goes_on:
+            found, problem = until_end(found, answer.state.num_new_tokens), "the server wrote on after a stop string"
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"

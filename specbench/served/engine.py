@@ -61,7 +61,8 @@ class Engine:
     `metrics_path`: the page of its counters. `counter_names`: the names there of the fields of Counters. `remembers`:
     speculation methods whose drafters learn from one request to the next. `tells_at_end`: whether the counts of an
     answer come with its last event, so that the stream must be read to its end. `remedy`: the flag that makes the
-    server tell acceptance.
+    server tell acceptance. `max_stops`: the number of stop strings that a request may have; None for any. The client
+    finds the others itself, and the server writes on after them.
     """
 
     name: ClassVar[str]
@@ -71,6 +72,7 @@ class Engine:
     counter_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     remembers: ClassVar[frozenset[str]] = frozenset()
     tells_at_end: ClassVar[bool] = True
+    max_stops: ClassVar[int | None] = None
     remedy: ClassVar[str] = "this engine does not tell it"
     num_top: ClassVar[int] = 20  # tokens whose log-probabilities are asked for: vLLM's own limit
 
@@ -90,10 +92,11 @@ class Engine:
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
         """Returns the body of a request for a stream."""
+        stops = {"stop": list(stop[: self.max_stops])} if stop else {}
         drawn = {"top_p": sampling.top_p or 1.0, "seed": seed % 2**31}
         return {
             "model": model, "prompt": prompt_ids, "max_tokens": max_new_tokens, "temperature": sampling.temperature,
-            "stream": True, "stream_options": {"include_usage": True}, **drawn, **({"stop": stop} if stop else {}),
+            "stream": True, "stream_options": {"include_usage": True}, **drawn, **stops,
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ class Vllm(Engine):
 
     name = "vllm"
     tokenize_path = "/tokenize"
+    max_stops = 4
     counter_names: ClassVar = counters_of("vllm", "num_requests_running", "num_requests_waiting")
     remembers = frozenset({"suffix"})
     remedy = "start it with --per-request-spec-decode-metrics detailed"

@@ -5,7 +5,8 @@
     python -m tools.mutants --check                  only whether every entry fits the source
 
 For each mutant the test files nearest to its module run first, then all that name it, then all other tests, up to the
-first failure. Exit code 0: all caught; 1: one or more missed; 2: an entry does not fit the source, or the tests fail without any mutant.
+first failure. Exit code 0: all caught; 1: one or more missed; 2: an entry does not fit the source, or the tests fail
+without any mutant.
 """
 
 import argparse

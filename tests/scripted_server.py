@@ -271,6 +271,8 @@ class Handler(BaseHTTPRequestHandler):
         if not request.get("stream"):
             tells = script.model is not None and script.tells_log_probs
             return self.page(json.dumps(script.log_probs(request))) if tells else self.page("{}", 400)
+        if script.engine in ("vllm", "openai") and len(request.get("stop", ())) > 4:
+            return self.page(json.dumps({"error": "List should have at most 4 items"}), 400)
         if script.unstable:
             script.answer = (*script.answer[:-2], 5 if script.answer[-2] == 6 else 6, EOS)
         if script.status != 200:

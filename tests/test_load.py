@@ -14,6 +14,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load as load_leaderboard
 from specbench.results.load import SteadySpan, break_even, load_groups, load_of, load_tables, metrics_of, read_windows
+from specbench.results.load import load_row as make_load_row
 from specbench.results.plots import picture_of
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
@@ -22,13 +23,17 @@ from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import AR, SD, Script, servers_file
+from tests.test_audit_served import SHORT, tied
 from tests.test_leaderboard import row as make_row
 
+LEAST = {"concurrency": [2], "windows": 2, "requests": 2}
 
-def run(folder: Path, **keys: Any) -> list[Row]:
+
+def run(folder: Path, limit: int = 3, overrides: tuple[str, ...] = (), **keys: Any) -> list[Row]:
     scripts = {"ar": keys.pop("ar", Script("vllm", AR)), "draft": keys.pop("draft", Script("vllm", SD))}
+    folder.mkdir(exist_ok=True)
     with servers_file(folder, scripts, **keys) as file:
-        options = RunOptions(subsets=("en",), limit=3)
+        options = RunOptions(subsets=("en",), limit=limit, overrides=overrides)
         request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
         outcome = execute(request, Console(file=io.StringIO()), load_served)
     assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
@@ -57,8 +62,33 @@ def test_each_level_has_a_row_for_each_server(tmp_path) -> None:
         assert row.metrics["tokens_per_second_user"].low is not None
         assert (row.value("ttft_p99_seconds") or 0) >= (row.value("ttft_seconds") or 0) > 0
     assert rows[0].value("speedup") == 1.0
-    titles = [table.title for table in load_tables(rows)]
-    assert titles == ["mgsm · en · load by concurrency", "mgsm · en · load by rate"]
+    by_concurrency, by_rate = load_tables(rows)
+    assert by_concurrency.title == "mgsm · en · load by concurrency" and by_rate.title == "mgsm · en · load by rate"
+
+
+def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(tmp_path) -> None:
+    slow = Script("vllm", AR, delay_seconds=0.004)
+    rows = run(tmp_path, ar=slow, load={"concurrency": [1], "rate": [20], "windows": 5, "requests": 2})
+    (_, alone), (_, own) = rows[:2], rows[2:]
+    assert alone.value("speedup") is not None and alone.warm_up is not None and alone.warm_up.blocks >= 16
+    assert load_of(own).kind == "rate" and own.value("speedup") is None and own.value("tokens_per_second") is not None
+    for name in ("tpot_ratio", "e2e_ratio"):
+        found = own.metric(name)
+        assert found.value is not None and found.low is not None and 1.2 < found.low < found.value
+    tables = load_tables(rows)
+    headings = [[column.heading for column in table.columns] for table in tables]
+    assert "speed-up\n95 %" in headings[0] and "E2E ratio\n95 %" not in headings[0]
+    assert "speed-up\n95 %" not in headings[1] and {"TPOT ratio\n95 %", "E2E ratio\n95 %"} <= set(headings[1])
+    assert any("there is no speed-up of tok/s" in line for line in tables[1].caption)
+    assert break_even([own]) is None
+
+
+def test_latencies_are_compared_by_the_medians_of_windows() -> None:
+    own = [[answer(0, [(1.0, 1), (3.0, 4)], 1), answer(0, [(1.0, 1), (9.0, 4)], 1)], [answer(0, [(2.0, 5)], 1)]]
+    plain = [[answer(0, [(1.0, 1), (9.0, 4)], 4)] * 2, [answer(0, [(4.0, 5)], 4)]]
+    found = metrics_of(own, plain, None)
+    assert found["tpot_ratio"].value == pytest.approx(2.0 / 1.25)  # the second window has no time per token
+    assert found["e2e_ratio"].value == pytest.approx((9.0 + 4.0) / (6.0 + 2.0)) and "speedup" not in found
 
 
 def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_the_same(tmp_path, monkeypatch) -> None:
@@ -97,13 +127,53 @@ def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:
     assert file.read_text().splitlines()[0] == first
 
 
-def test_other_answers_under_load_are_counted(tmp_path) -> None:
-    other = Script("vllm", SD, answer=(*Script("vllm").answer[:-2], 7, 0))
-    rows = run(tmp_path, draft=other, load={"concurrency": [2], "windows": 2, "requests": 2})
-    assert [row.verdict for row in rows] == ["greedy equal", "diverged"]
+OTHER = (*Script("vllm").answer[:-2], 7, 0)
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(3, "not audited"), (6, "diverged")])
+def test_prompts_with_other_answers_under_load_are_counted_once(tmp_path, limit, verdict) -> None:
+    other = Script("vllm", SD, answer=OTHER)
+    rows = run(tmp_path, limit, draft=other, load={"concurrency": [2], "windows": 2, "requests": 6})
+    assert [row.verdict for row in rows] == ["greedy equal", verdict]  # 24 answers to three prompts tell little
     (table,) = load_tables(rows)
-    text = "8 of 8 answers are not those of ar, which changed 0 of 5 answers to the same prompt at this load"
+    text = (
+        f"the answers to {limit} of {limit} prompts are not those of ar, which changed its own to 0 of {limit} prompts "
+        "that windows repeat at this load"
+    )
     assert any(line.endswith(text) and "draft at 2" in line for line in table.caption)
+
+
+def test_a_prompt_has_as_many_chances_to_differ_as_that_of_the_control(tmp_path) -> None:
+    """The first answer of a method to a prompt that is repeated has none to stand beside it on the control's side."""
+    (row,) = [each for each in run(tmp_path, load=LEAST) if each.method_name == "draft"]
+    (window, other) = read_windows(tmp_path / "run")
+    for number in range(3):
+        window["methods"]["draft"][number]["token_ids"] = list(OTHER)
+    alone = row.model_copy(update={"served": row.served and row.served.model_copy(update={"load": None})})
+    found = make_load_row(alone, [window, other], load_of(row))
+    assert found.verdict == "not audited" and "answers_differ" in {each.code for each in found.warnings}
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(1e-7, "near-tie only"), (1e-3, "diverged")])
+def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
+    target, other = tied(gap)
+    servers = {"ar": Script("vllm", model=target), "draft": Script("vllm", passes=SD, model=other)}
+    rows = run(tmp_path, overrides=SHORT, load=LEAST, **servers)
+    assert [row.verdict for row in rows] == ["greedy equal", verdict]
+    assert ("answers_differ" in {each.code for each in rows[1].warnings}) == (verdict == "diverged")
+    ties = [each["near_tie"] for window in read_windows(tmp_path / "run") for each in window["methods"]["draft"]]
+    assert ties == [verdict == "near-tie only"] * 8
+
+
+def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
+    steady = run(tmp_path / "steady", load=LEAST)
+    assert all(row.warm_up is not None and row.warm_up.blocks >= 8 * len({"ar", row.method_name}) for row in steady)
+    first, second = read_windows(tmp_path / "steady/run")
+    assert set(first["warm_up"]) == {"ar", "draft"} and not second["warm_up"]
+    monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
+    _, row = run(tmp_path / "not", load=LEAST)
+    assert row.warm_up is not None and not row.warm_up.steady
+    assert "not_steady" in {each.code for each in row.warnings}
 
 
 def test_ramp_up_and_drain_are_cut() -> None:

@@ -24,6 +24,7 @@ from specbench.results.served import served_table
 from specbench.running.request import Request
 from specbench.served.acceptance import from_histogram, from_passes, passes_between, steps_of
 from specbench.served.client import Client
+from specbench.served.decoder import ServedDecoder
 from specbench.served.engine import Page
 from specbench.served.engines.llama_cpp import LlamaCpp
 from specbench.served.events import EventReader
@@ -31,7 +32,7 @@ from specbench.served.held import held_ids
 from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
-from tests.scripted_server import AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
+from tests.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
 
 NUM_EXAMPLES = 2
 
@@ -172,6 +173,34 @@ def test_more_drafted_than_declared_is_no_acceptance(tmp_path) -> None:
     row = row_of(run(tmp_path, pair("vllm", passes=tuple((5, a) for _, a in SD))))
     assert row.served is not None
     assert "a step with 5 drafted (of at most 3)" in row.served.acceptance_source
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "source"),
+    [
+        ("vllm", {}, "steps"), ("llama.cpp", {}, "steps"), ("openai", {}, "none: this engine does not tell it"),
+        ("vllm", {"summary": True}, "none: the server wrote on after a stop string"),
+        ("vllm", {"tells": False}, "none: the server wrote on after a stop string"),
+    ],
+)  # fmt: skip
+def test_an_answer_ends_at_a_stop_string_that_the_request_had_no_room_for(
+    tmp_path, monkeypatch, engine, options, source
+) -> None:
+    """vLLM and OpenAI take four. These servers write on: what they wrote then counts nowhere."""
+    rules = ServedDecoder.stop_rules
+    stops = ("one", "two", "six", "four", "3 =")
+    monkeypatch.setattr(
+        ServedDecoder, "stop_rules", lambda self, *given: replace(rules(self, *given), stop_strings=stops)
+    )
+    row = row_of(run(tmp_path, pair(engine, **options)))
+    assert row.served is not None and row.served.acceptance_source == source
+    generation = records(tmp_path)[0]["methods"]["draft"]
+    kept = generation["token_ids"]
+    assert generation["finish"] == "stop" and "3 =" in TOKENIZER.decode(kept) and len(kept) < len(ANSWER) - 3
+    assert row.verdict == "greedy equal"
+    if source == "steps":
+        steps = steps_of(SD, len(kept))
+        assert row.value("mean_acceptance_length") == pytest.approx(sum(s.num_emitted for s in steps) / len(steps))
 
 
 def test_a_method_that_drafts_nothing_is_marked(tmp_path) -> None:
@@ -335,8 +364,9 @@ def test_steps_end_where_the_answer_does() -> None:
 
 def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:
     passes = [(3, 0), (3, 3), (2, 2)]
-    assert from_histogram([1, 0, 1, 1], 9).num_judged == 1 + 3 + 3
-    assert from_histogram([1, 0, 1, 1], 8).num_judged is None
+    assert from_histogram([1, 0, 1, 1], 9, 3).num_judged == 1 + 3 + 3
+    assert from_histogram([1, 0, 1, 1], 8, 3).num_judged is None
+    assert from_histogram([1, 0, 1, 1], 9, 5).num_judged is None  # 1, 3 and 5 drafted would be 9, too
     assert from_passes(passes).num_judged == 1 + 3 + 2
 
 

@@ -4,8 +4,9 @@
     python -m tools.mutants swapped-p-and-q …        some of them
     python -m tools.mutants --check                  only whether every entry fits the source
 
-For each mutant the test files that import its module run first, then all other tests, up to the first failure. Exit
-code 0: all caught; 1: one or more missed; 2: an entry does not fit the source, or the tests fail without any mutant.
+For each mutant the test files nearest to its module run first, then all that name it, then all other tests, up to the
+first failure. Exit code 0: all caught; 1: one or more missed; 2: an entry does not fit the source, or the tests fail
+without any mutant.
 """
 
 import argparse
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 TABLE = Path(__file__).with_suffix(".yaml")
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "*.egg-info", ".venv", "venv")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", re.MULTILINE)
+NUM_FIRST = 4  # test files that run before the others, without the start of workers
 CAUGHT, PASSED, NO_TESTS = (1, 2), 0, 5  # exit codes of pytest; 2: several workers failed at once
 
 
@@ -96,10 +98,9 @@ def run_tests(root: Path, arguments: Sequence[str]) -> tuple[int, str]:
 def caught_by(root: Path, source: Path, workers: Sequence[str]) -> str | None:
     """Returns the first test that fails, None where none does. Raises Unfit where pytest itself fails."""
     nearest = nearest_tests(root, source)
-    rest = [f"--ignore={path}" for path in nearest]
-    for arguments in ([*workers, *nearest] if nearest else None, [*workers, *rest]):
-        if arguments is None:
-            continue
+    first, others = nearest[:NUM_FIRST], nearest[NUM_FIRST:]
+    rest = [*workers, *(f"--ignore={path}" for path in nearest)]
+    for arguments in filter(None, (first and ["-n", "0", *first], others and [*workers, *others], rest)):
         code, output = run_tests(root, arguments)
         failed = FAILED.search(output)
         if code in CAUGHT and failed:

@@ -3,10 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,29 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.row import ALL, Row, RowLoad, RowWarning
+from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.served import served_verdict
-from specbench.results.tables import speedup_cell, warning_lines
-from specbench.results.units import NULL, number, speed
+from specbench.results.tables import marked, warning_lines
+from specbench.results.units import NULL, number, speed, with_interval
+from specbench.results.warnings import unsteady_start
 from specbench.running.records import RecordFile
 
 LOAD_RECORDS = "load.jsonl"  # in a run's folder
 BASELINE = "ar"
 # warnings that hold at any load
-OF_SERVERS = ("baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ")
+OF_SERVERS = (
+    "baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ", "tokenizer_unchecked",
+    "idle_unchecked",
+)  # fmt: skip
+# the ratios of a table, with their headings: below saturation, every server writes as fast as requests come
+RATIOS = {
+    "concurrency": {"speedup": "speed-up\n95 %"},
+    "rate": {"tpot_ratio": "TPOT ratio\n95 %", "e2e_ratio": "E2E ratio\n95 %"},
+}
+BY_RATE = (
+    "TPOT and E2E ratio: the medians of windows of ar ÷ those of the server, above 1 where it is faster; there is no "
+    "speed-up of tok/s, since below saturation both write as fast as requests come"
+)
 LoadAnswer = Mapping[str, Any]
 Window = Mapping[str, Any]
 
@@ -81,45 +95,65 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
         raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
     verdict, warnings = _equality(row, own)
+    warm_up = _warm_up(row, own)
     examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
-    return row.model_copy(
+    found = row.model_copy(
         update={
             "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
             "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
             "created": datetime.fromtimestamp(own[-1]["measured_at"], UTC).isoformat(timespec="seconds"),
-            "accepted_tokens_per_step": None, "warm_up": None, "verdict": verdict, "warnings": warnings,
+            "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict,
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
     )  # fmt: skip
+    return found.model_copy(update={"warnings": (*warnings, *filter(None, [unsteady_start(found)]))})
+
+
+def _warm_up(row: Row, windows: Sequence[Window]) -> RowWarmUp | None:
+    """Returns the warm-ups of AR and of a server before windows; None where a window does not have them."""
+    if any("warm_up" not in window for window in windows):
+        return None
+    names = {BASELINE, row.method_name}
+    return RowWarmUp.of([part for window in windows for name, part in window["warm_up"].items() if name in names])
 
 
 def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
-    """Returns the verdict on greedy answers, and the warnings: those of the servers, and that answers differ. The
-    control is `ar` itself: its answers to a prompt that several windows repeat."""
+    """Returns the verdict on greedy answers, and the warnings: those of the servers, and that answers differ. A prompt
+    counts once, however many windows repeat it.
+
+    The control is `ar` itself: its later answers to a prompt beside its first one. The later answers of a method are
+    compared with the same one, so that a prompt has as many chances to differ on both sides.
+    """
     warnings = [each for each in row.warnings if each.code in OF_SERVERS]
     if row.sampling.temperature or row.method_name == BASELINE:
         return row.verdict if row.method_name == BASELINE else "not audited", tuple(warnings)
-    first: dict[tuple[str, int], list[int]] = {}
-    same, again = list[bool](), list[bool]()
+    prompts: dict[tuple[str, int], list[tuple[LoadAnswer, LoadAnswer]]] = {}
     for window in windows:
-        plain = window["methods"][BASELINE]
-        for mine, other in zip(window["methods"][row.method_name], plain, strict=True):
-            same.append(mine["token_ids"] == other["token_ids"])
-        for answer in plain:
-            place = window["subset"], answer["example"]
-            if place in first:
-                again.append(first[place] == answer["token_ids"])
-            first.setdefault(place, answer["token_ids"])
-    if all(same):
-        return "greedy equal", tuple(warnings)
+        for pair in zip(*(window["methods"][name] for name in (row.method_name, BASELINE)), strict=True):
+            prompts.setdefault((window["subset"], pair[1]["example"]), []).append(pair)
+    differing = [
+        wrong for pairs in prompts.values()
+        if (wrong := [own for own, plain in pairs if own["token_ids"] != plain["token_ids"]])
+    ]  # fmt: skip
+    ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: not told
+    if not differing or all(map(all, ties)):
+        return "near-tie only" if differing else "greedy equal", tuple(warnings)
+    first = {place: pairs[0][1]["token_ids"] for place, pairs in prompts.items()}
+    repeated = {place: pairs[1:] for place, pairs in prompts.items() if len(pairs) > 1}
+    again = [all(plain["token_ids"] == first[place] for _, plain in pairs) for place, pairs in repeated.items()]
+    num_later = sum(
+        any(own["token_ids"] != first[place] for own, _ in repeated.get(place, pairs))
+        for place, pairs in prompts.items()
+    )
     text = (
-        f"{same.count(False)} of {counted(len(same), 'answer')} are not those of ar, which changed "
-        f"{again.count(False)} of {counted(len(again), 'answer')} to the same prompt at this load"
+        f"the answers to {len(differing)} of {counted(len(prompts), 'prompt')} are not those of ar, which changed its "
+        f"own to {again.count(False)} of {counted(len(again), 'prompt')} that windows repeat at this load"
     )
     warnings.append(RowWarning(code="answers_differ", text=text))
-    return served_verdict(again, len(same), same.count(False)), tuple(warnings)
+    is_told = not any(None in each for each in ties)
+    return served_verdict(again, len(prompts), num_later, is_told=is_told), tuple(warnings)
 
 
 def metrics_of(
@@ -127,7 +161,8 @@ def metrics_of(
 ) -> dict[str, Metric]:
     """Returns the metrics of the answers of a server, given by window, beside those of `ar` in the same windows.
 
-    speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token.
+    speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. At a level by
+    rate (`num_in_flight` is None) there is no speedup: below saturation, both servers write as fast as requests come.
     """
     prompts = Prompts(np.arange(len(own), dtype=np.int64), seed=0)
     throughput = [column for side in (own, baseline) for column in _throughput(side, num_in_flight)]
@@ -139,8 +174,10 @@ def metrics_of(
     plain = _sums(baseline, lambda answer: answer["passes"])
     found = {
         "tokens_per_second": prompts.ratio(*throughput[:2]), "tokens_per_second_ar": prompts.ratio(*throughput[2:]),
-        "speedup": prompts.ratio(*throughput), "tokens_per_second_user": prompts.ratio(*user[:2]),
-        "speedup_user": prompts.ratio(*user), **_latencies(own),
+        **({} if num_in_flight is None else {"speedup": prompts.ratio(*throughput)}),
+        "tokens_per_second_user": prompts.ratio(*user[:2]), "speedup_user": prompts.ratio(*user), **_latencies(own),
+        "tpot_ratio": _median_ratio(prompts, own, baseline, _tpot),
+        "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer["reads"][-1][0]),
     }  # fmt: skip
     if passes is not None:
         # the first token is of the prefill
@@ -168,11 +205,31 @@ def _decode_seconds(answer: LoadAnswer) -> float:
     return float(answer["reads"][-1][0] - answer["reads"][0][0])
 
 
+def _tpot(answer: LoadAnswer) -> float | None:
+    num_tokens = _timed_tokens(answer)
+    return _decode_seconds(answer) / num_tokens if num_tokens else None
+
+
+def _median_ratio(
+    prompts: Prompts, own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]],
+    part: Callable[[LoadAnswer], float | None],
+) -> Metric:  # fmt: skip
+    """Returns the sum over windows of the medians of `ar` ÷ that of a server. Windows without a value on a side are
+    left out."""
+    kept = []
+    for window, plain in zip(own, baseline, strict=True):
+        values = [[value for value in map(part, answers) if value is not None] for answers in (plain, window)]
+        if all(values):
+            kept.append([median(side) for side in values])
+    return replace(prompts, cluster=np.arange(len(kept))).ratio(*zip(*kept, strict=True)) if kept else Metric()
+
+
 def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Metric]:
     answers = [answer for window in windows for answer in window]
     times = {
         "ttft": [answer["reads"][0][0] for answer in answers],
-        "tpot": [_decode_seconds(each) / num for each in answers if (num := _timed_tokens(each))],
+        "tpot": [seconds for each in answers if (seconds := _tpot(each)) is not None],
+        "e2e": [answer["reads"][-1][0] for answer in answers],
     }
     return {
         f"{name}_{kind}": Metric(value=float(np.quantile(values, share)) if values else None)
@@ -222,13 +279,14 @@ def _table(rows: Sequence[Row]) -> Table:
     columns = (
         *numbers(f"requests\n{unit}"), *words("server", folds=False),
         *numbers(
-            "tok/s\nin all", "speed-up\n95 %", "tok/s\nper user", "τ", "pass ÷\nAR's", "TTFT ms\nmedian", "p99",
-            "TPOT ms\nmedian", "p99",
+            "tok/s\nin all", *RATIOS[load.kind].values(), "tok/s\nper user", "τ", "pass ÷\nAR's", "TTFT ms\nmedian",
+            "p99", "TPOT ms\nmedian", "p99",
         ),
     )  # fmt: skip
     caption = [
         f"{counted(load.windows, 'window')} of each server at each level, by turns; intervals resample windows",
         "tok/s in all: while the load is whole, without ramp-up and drain; latencies: of all answers",
+        *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): what speculation gains ÷ what its passes cost at this load",
         *filter(None, (_break_even_line(own) for own in by_method(rows)[1:])),
         *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
@@ -246,7 +304,7 @@ def _cells(row: Row) -> list[str]:
     is_baseline = row.method_name == BASELINE
     return [
         f"{load_of(row).level:g}", row.method_name, speed(row.metric("tokens_per_second")),
-        NULL if is_baseline else speedup_cell(row),
+        *(NULL if is_baseline else marked(with_interval(row.metric(name)), row) for name in RATIOS[load_of(row).kind]),
         speed(row.metric("tokens_per_second_user")),
         *(NULL if is_baseline else number(row.metric(name), 2) for name in ("mean_acceptance_length", "pass_ratio")),
         *(number(row.metric(f"ttft_{kind}"), 0, 1000) for kind in ("seconds", "p99_seconds")),
@@ -255,10 +313,8 @@ def _cells(row: Row) -> list[str]:
 
 
 def _break_even_line(rows: Sequence[Row]) -> str:
-    if len(rows) < 2:
+    if len(rows) < 2 or load_of(rows[0]).kind == "rate":
         return ""
-    if load_of(rows[0]).kind == "rate":
-        return ""  # below saturation both servers write what arrives
     level, values = break_even(rows), [row.value("speedup") or 0.0 for row in rows]
     if level is not None:
         return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"

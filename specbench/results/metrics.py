@@ -116,16 +116,18 @@ def length_columns(sides: Sides) -> Columns:
 
 def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
     """Returns the accepted and the judged tokens of each generation; 0 and 0 for draft trees, whose number of judged
-    tokens depends on the order of siblings."""
+    tokens depends on the order of siblings, and everywhere if a server tells sums of an answer without its judged
+    tokens: the other answers may be those with whole drafts only."""
     counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
-    return [accepted for accepted, _ in counts], [judged for _, judged in counts]
+    is_known = None not in (judged for _, judged in counts)
+    return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
 
 
-def _judged(generation: Generation) -> tuple[int, int]:
+def _judged(generation: Generation) -> tuple[int, int | None]:
     if generation["steps"]:
         return step_sum(generation, ACCEPTED), step_sum(generation, JUDGED)
-    _, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
-    return (accepted, judged) if judged else (0, 0)  # a server may tell sums without the judged tokens
+    drafted, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
+    return (accepted, judged) if drafted else (0, 0)
 
 
 def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -186,13 +186,22 @@ class RowShots(FilePart):
 class RowWarmUp(FilePart):
     """The warm-up of AR and of the method before they were measured, in every process and subset.
 
-    `blocks`: of an unmeasured text, 32 tokens each. `steady`: whether the speed of both was steady each time, within
-    the limits of the warm-up.
+    `blocks`: of an unmeasured text, 32 tokens each; under a load, as many at once as requests. `steady`: whether the
+    speed of both was steady each time, within the limits of the warm-up.
     """
 
     blocks: NonNegativeInt
     seconds: Annotated[FiniteFloat, Field(ge=0)]
     steady: bool
+
+    @classmethod
+    def of(cls, parts: Sequence[Mapping[str, Any]]) -> Self:
+        """Returns several warm-ups as one."""
+        return cls(
+            blocks=sum(part["blocks"] for part in parts),
+            seconds=round(math.fsum(part["seconds"] for part in parts), 3),
+            steady=all(part["steady"] for part in parts),
+        )
 
 
 class RowWarning(FilePart):
@@ -202,7 +211,7 @@ class RowWarning(FilePart):
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
-        "slow_client", "answers_differ", "few_turns",
+        "slow_client", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",
     ]  # fmt: skip
     text: str
 

@@ -6,7 +6,6 @@ facts of each command.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -243,10 +242,8 @@ class MeasuredRun:
         num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
         num_near_ties = sum(each.num_near_ties for each in ties)
         if "servers" in self.identity and num_different != num_near_ties:
-            again = controls(records)
-            if num_noted == num_different and False not in again:
-                return "diverged"
-            return served_verdict(again, len(records), num_different)
+            is_told = num_noted == num_different
+            return served_verdict(controls(records), len(records), num_different, is_told=is_told)
         if declaration(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
@@ -339,11 +336,7 @@ def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
     parts = [dict(items) for _, _, _, *items in found]
     if not all(parts):
         return None
-    return RowWarmUp(
-        blocks=sum(part["blocks"] for part in parts),
-        seconds=round(math.fsum(part["seconds"] for part in parts), 3),
-        steady=all(part["steady"] for part in parts),
-    )
+    return RowWarmUp.of(parts)
 
 
 def _measured_at(records: Sequence[Record]) -> str:

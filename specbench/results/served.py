@@ -17,7 +17,9 @@ NOT_TOLD = "none: "  # begins the source of an answer whose acceptance is not kn
 SLOW_CLIENT = 0.05  # share of an answer's time that is not the server's own
 BEYOND_CONTROL = 0.01  # p-value below which answers differ more often than those of `ar` from its own
 FEW_TURNS = 5  # of fewer, a drift of the machine does not average out
-LEARNS = "learns_across_requests"  # key of what a run's folder says of a server
+LEARNS = "learns_across_requests"  # keys of what a run's folder says of a server
+UNKNOWN_TOKENIZER = "tokenizer_not_checked"
+SAID = (LEARNS, UNKNOWN_TOKENIZER)
 
 
 def is_served(generation: Generation) -> bool:
@@ -50,10 +52,13 @@ def same_again(baseline: Iterable[Generation]) -> list[bool | None]:
     return [generation["external"].get("same_again") for generation in baseline]
 
 
-def served_verdict(again: Sequence[bool], num_answers: int, num_different: int) -> RecordVerdict:
-    """Returns the verdict on a server whose answers are not all those of `ar`: diverged if they differ more often than
-    the answers of `ar` differ from its own (Fisher's exact test, one-sided): fewer differences prove nothing. `again`:
+def served_verdict(again: Sequence[bool], num_answers: int, num_different: int, *, is_told: bool) -> RecordVerdict:
+    """Returns the verdict on a server whose answers are not all those of `ar`, and not all of these near-ties: diverged
+    if near-ties are told apart (`is_told`) and `ar` never changes an answer, or if they differ more often than the
+    answers of `ar` differ from its own (Fisher's exact test, one-sided): fewer differences prove nothing. `again`:
     whether each answer of `ar` that was asked again was the same."""
+    if is_told and False not in again:
+        return "diverged"
     if not again:
         return "not audited"
     counts = [[num_different, num_answers - num_different], [again.count(False), again.count(True)]]
@@ -124,12 +129,17 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
     differing = [
         f"{each.field} {each.first} ≠ {each.second}"
-        for each in differences(settings, own_settings, absent=None) if each.field != LEARNS
+        for each in differences(settings, own_settings, absent=None) if each.field not in SAID
     ]  # fmt: skip
     waiting = share_of_waiting(records, (method, "ar"))
     found = {
         "baseline_unchecked": unknown
         and f"whether the server 'ar' drafts is not known ({unknown[0].removeprefix(NOT_TOLD)})",
+        "tokenizer_unchecked": (settings.get(UNKNOWN_TOKENIZER) or own_settings.get(UNKNOWN_TOKENIZER))
+        and "whether the servers serve the model of the tokenizer could not be checked: they have no page that cuts a "
+        "text into tokens",
+        "idle_unchecked": not all(counts["was_idle"] for counts in (*own, *baseline))
+        and "whether the servers were idle could not be checked: they do not tell how many requests run",
         "drafts_nothing": not has_drafted
         and f"its server drafted nothing in {counted(len(own), 'answer')}: see the server's log",
         "caches_unknown": row.served.caches == "not told"

@@ -122,7 +122,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
     "speedup": (
         "ratio",
-        "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary",
+        "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary; "
+        "rows of a load by rate have none",
     ),
     "ar_drift": (
         "ratio",
@@ -147,6 +148,9 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "tpot_seconds": ("s, median", "decode seconds ÷ (new tokens − 1)"),
     "ttft_p99_seconds": ("s, 99th percentile", "only under a load: from the request to the first read with a token"),
     "tpot_p99_seconds": ("s, 99th percentile", "only under a load: as tpot_seconds"),
+    "e2e_p99_seconds": ("s, 99th percentile", "only under a load: as e2e_seconds"),
+    "tpot_ratio": ("ratio", "only under a load: Σ over windows of the median TPOT of ar ÷ the same of the method"),
+    "e2e_ratio": ("ratio", "only under a load: the same of the time from the request to the last token"),
     "tokens_per_second_user": (
         "tokens/s",
         "only under a load: Σ tokens after the first read ÷ Σ seconds that they took, over all answers",

@@ -4,7 +4,7 @@ steady."""
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -130,6 +130,13 @@ def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, 
     blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])
     most = MAX_BLOCKS if isinstance(model, CausalLM) and model.device.type != "cpu" else MAX_BLOCKS_CPU
     most = min(most, int(MAX_SHARE * num_planned / NUM_NEW_TOKENS))
+    return until_steady(lambda: seconds_per_token(_decode_block(decoder, num_tokens, context_limit)), most, blocks)
+
+
+def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[float, float]] | None = None) -> WarmUp:
+    """Decodes blocks until the speed is steady, or the budget of `most` blocks is spent. `decode`: decodes a block, and
+    returns its seconds per token. `blocks`: those before, to which the new ones are added."""
+    blocks = [] if blocks is None else blocks
     num_before = len(blocks)
     first = max(0, num_before - MIN_BLOCKS)
 
@@ -140,8 +147,8 @@ def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, 
     steady = False
     while not steady:
         start = time.perf_counter()
-        generation = _decode_block(decoder, num_tokens, context_limit)
-        blocks.append((seconds_per_token(generation), time.perf_counter() - start))
+        per_token = decode()
+        blocks.append((per_token, time.perf_counter() - start))
         steady = is_now_steady()
         is_spent = len(blocks) >= most or sum(seconds for _, seconds in blocks) >= MAX_SECONDS
         if is_spent and len(blocks) >= num_at_least:

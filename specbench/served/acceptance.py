@@ -1,12 +1,13 @@
 """What a server tells about the acceptance of one answer → counts in this project's definitions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specbench.decoding.proposal import Step
 
 Source = Literal["steps", "histogram", "totals", "counters"]
+VARYING = ("ngram", "suffix")  # begin the names of speculation methods that may draft few tokens, or none
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Acceptance:
     """The counts of one answer as its server tells them, with those that were accepted after its end.
 
     `num_passes`: target passes after the prefill. `num_judged`: Σ min(drafted, accepted + 1); None where only sums are
-    known. `passes`: (drafted, accepted) of each pass; None where these are not known.
+    known. `passes`: (drafted, accepted) of each pass; None where these are not known. `note`: what the counts leave
+    out, for the row.
     """
 
     source: Source
@@ -23,6 +25,12 @@ class Acceptance:
     num_accepted: int
     num_judged: int | None = None
     passes: tuple[tuple[int, int], ...] | None = None
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The source as rows name it."""
+        return f"{self.source} ({self.note})" if self.note else self.source
 
 
 def from_passes(passes: Sequence[tuple[int, int]]) -> Acceptance:
@@ -47,16 +55,47 @@ def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_token
     return [*[(0, 0)] * (num_tokens - sum(number + 1 for _, number in found)), *found]
 
 
-def from_histogram(counts: Sequence[int], num_drafted: int) -> Acceptance:
+def from_histogram(counts: Sequence[int], num_drafted: int, num_draft_tokens: int) -> Acceptance:
     """Returns the acceptance of a histogram, whose element a is the number of passes that accepted a draft tokens.
 
-    The judged tokens follow only if every pass drafted the same number of tokens.
+    The judged tokens follow only if every pass drafted `num_draft_tokens` tokens, which is the most that it may draft.
     """
     num_passes = sum(counts)
-    length, rest = divmod(num_drafted, num_passes) if num_passes else (0, 0)
-    judged = sum(number * min(length, accepted + 1) for accepted, number in enumerate(counts))
+    judged = sum(number * min(num_draft_tokens, accepted + 1) for accepted, number in enumerate(counts))
     num_accepted = sum(number * accepted for accepted, number in enumerate(counts))
-    return Acceptance("histogram", num_passes, num_drafted, num_accepted, None if rest else judged)
+    return if_whole(Acceptance("histogram", num_passes, num_drafted, num_accepted, judged), num_draft_tokens)
+
+
+def if_whole(found: Acceptance, num_draft_tokens: int) -> Acceptance:
+    """Returns the acceptance, without its judged tokens if a pass drafted fewer than `num_draft_tokens` tokens."""
+    if found.num_passes is None or found.num_drafted == found.num_passes * num_draft_tokens:
+        return found
+    note = f"α is not known, since not every step drafted {num_draft_tokens} tokens"
+    return replace(found, num_judged=None, note=note)
+
+
+def of_varying_drafts(found: Acceptance, num_tokens: int) -> Acceptance:
+    """Returns the acceptance of an answer of `num_tokens` tokens whose drafter may draft few tokens, or none.
+
+    Engines do not count the passes in which nothing was drafted, but each of them emits one token. The judged tokens
+    follow from counts of each step only: some engines take every draft for a whole one.
+    """
+    notes, num_passes, num_judged = [], found.num_passes, found.num_judged
+    if found.passes is None:
+        num_judged = None
+        notes.append("α is not known, since its drafter may draft fewer tokens than declared")
+    if num_passes is not None and num_passes + found.num_accepted < num_tokens - 1:
+        num_passes = num_tokens - 1 - found.num_accepted
+        notes.append("steps without a draft are not told: steps = tokens − 1 − accepted")
+    passes = found.passes if num_passes == found.num_passes else None
+    return replace(found, num_passes=num_passes, num_judged=num_judged, passes=passes, note="; ".join(notes))
+
+
+def until_end(found: Acceptance, num_tokens: int) -> Acceptance | None:
+    """Returns the acceptance of the first `num_tokens` tokens; None if the passes are not known one by one."""
+    if found.passes is None:
+        return None
+    return replace(from_passes(found.passes[: len(steps_of(found.passes, num_tokens))]), note=found.note)
 
 
 def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> str | None:

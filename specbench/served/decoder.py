@@ -1,6 +1,6 @@
 """A decoder that asks a server: it sends the ids of a prompt, and reads the answer event by event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,15 @@ from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.served.acceptance import Acceptance, contradiction, from_passes, steps_of
+from specbench.served.acceptance import (
+    VARYING,
+    Acceptance,
+    contradiction,
+    from_passes,
+    of_varying_drafts,
+    steps_of,
+    until_end,
+)
 from specbench.served.engine import Counters, Event, Piece, counted_between, json_mapping
 from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
@@ -32,7 +40,8 @@ class ServedCounts(ExternalCounts):
     `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
     accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
     request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`: the server's own time.
-    `same_again`: whether the baseline gave the same answer when it was asked again; None where it was not.
+    `same_again`: whether the baseline gave the same answer when it was asked again; None where it was not. `was_idle`:
+    whether every server told that no request ran when this one was sent; False where one does not tell.
     """
 
     acceptance_source: str
@@ -41,6 +50,7 @@ class ServedCounts(ExternalCounts):
     cached_tokens: int | None
     server_seconds: float | None
     same_again: bool | None
+    was_idle: bool
 
 
 @dataclass
@@ -52,11 +62,13 @@ class Answer:
     events: list[Event] = field(default_factory=list)
     text: str = ""
     seconds: float = 0.0  # of the last event
+    goes_on: bool = False  # the server wrote tokens after the pass that ended the answer
     told: Piece = field(default_factory=Piece)
 
     def add(self, seconds: float, piece: Piece) -> None:
         """Adds an event. Tokens of one read have one time; those after the end of the answer count nowhere."""
         self.seconds, before = seconds, self.state.num_new_tokens
+        self.goes_on |= self.state.finished and bool(piece.token_ids)
         for token in piece.token_ids or ():
             if not self.state.finished:
                 self.state.start(token)
@@ -66,6 +78,10 @@ class Answer:
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name != "text"}
         self.told = Piece(**{**vars(self.told), **known})
+
+    def has_text_of(self, stop_strings: Sequence[str]) -> bool:
+        """Returns whether an engine that sends text only has sent a stop string."""
+        return self.told.token_ids is None and any(string in self.text for string in stop_strings)
 
 
 @dataclass(frozen=True)
@@ -84,9 +100,8 @@ class ServedDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decodes one prompt. Raises ConfigError that names the server for an answer that cannot be measured."""
-        for other in self.others:
-            other.wait_until_idle()
-        before = self.server.wait_until_idle()
+        counters = [server.wait_until_idle() for server in (*self.others, self.server)]
+        before = counters[-1]
         answer = self._answer(prompt_ids, stop, seed)
         self._check(answer, prompt_ids)
         found, source = self._acceptance(answer, before)
@@ -106,7 +121,7 @@ class ServedDecoder(Decoder):
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
                 cached_tokens=answer.told.num_cached, server_seconds=answer.told.seconds,
-                same_again=same_again,
+                same_again=same_again, was_idle=all(each.num_running == 0 for each in counters),
             ),
         )  # fmt: skip
 
@@ -118,10 +133,10 @@ class ServedDecoder(Decoder):
         if check:
             self._check(answer, prompt_ids)
         num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
-        with self.server.client.reading():
-            found = self.server.engine.acceptance(answer.events, length)
+        found = self._told(answer)
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
+            found = until_end(found, num_tokens) if found and answer.goes_on else found
             passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
         if found is not None and found.passes is not None and passes is not None:
             passes = len(steps_of(found.passes, num_tokens))
@@ -149,6 +164,7 @@ class ServedDecoder(Decoder):
     def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads the answer. The stream of an engine that tells its counts with every event is left where it ends."""
         engine, state = self.server.engine, GenerationState(list(prompt_ids), stop)
+        unsent = stop.stop_strings[engine.max_stops :] if engine.max_stops is not None else ()
         answer = Answer(state)
         body = engine.request(
             list(prompt_ids), self.sampling, state.num_remaining, seed, list(stop.stop_strings), self.server.model
@@ -161,7 +177,7 @@ class ServedDecoder(Decoder):
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
-                if state.finished and not engine.tells_at_end:
+                if (state.finished and not engine.tells_at_end) or answer.has_text_of(unsent):
                     return answer
         if answer.told.finish is None:
             raise self.server.client.error(
@@ -260,11 +276,10 @@ class ServedDecoder(Decoder):
 
         Raises ConfigError for a baseline that drafts.
         """
-        engine, method = self.server.engine, self.method
-        with self.server.client.reading():
-            found, problem = engine.acceptance(answer.events, method.num_draft_tokens), engine.remedy
+        method, found, problem = self.method, self._told(answer), self.server.engine.remedy
         if found is None:
-            found = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
+            counted = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
+            found = None if counted is None else self._completed(counted, answer)
             if found is None and before.num_drafted is not None:
                 problem = "the counters of the server fell: it was started again"
         if method.name == BASELINE:
@@ -277,10 +292,23 @@ class ServedDecoder(Decoder):
                 return None, f"{UNKNOWN}: {problem}"
             plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
             return plain, found.source if found else plain.source
+        if found is not None and answer.goes_on:
+            found, problem = until_end(found, answer.state.num_new_tokens), "the server wrote on after a stop string"
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"
-        return found, found.source
+        return found, found.text
+
+    def _told(self, answer: Answer) -> Acceptance | None:
+        """Returns the acceptance of an answer by its own events; None if they do not tell it."""
+        with self.server.client.reading():
+            found = self.server.engine.acceptance(answer.events, self.method.num_draft_tokens)
+        return None if found is None else self._completed(found, answer)
+
+    def _completed(self, found: Acceptance, answer: Answer) -> Acceptance:
+        options = self.method.decoder.options if self.method.decoder is not None else {}
+        varies = str(options.get("method", "")).lower().startswith(VARYING)
+        return of_varying_drafts(found, answer.state.num_new_tokens) if varies else found
 
 
 @DECODERS.register(SERVED)

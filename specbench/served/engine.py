@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from specbench.core import bounded
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance
+from specbench.served.acceptance import Acceptance, if_whole
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]
@@ -61,7 +61,8 @@ class Engine:
     `metrics_path`: the page of its counters. `counter_names`: the names there of the fields of Counters. `remembers`:
     speculation methods whose drafters learn from one request to the next. `tells_at_end`: whether the counts of an
     answer come with its last event, so that the stream must be read to its end. `remedy`: the flag that makes the
-    server tell acceptance.
+    server tell acceptance. `max_stops`: the number of stop strings that a request may have; None for any. The client
+    finds the others itself, and the server writes on after them.
     """
 
     name: ClassVar[str]
@@ -71,6 +72,7 @@ class Engine:
     counter_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     remembers: ClassVar[frozenset[str]] = frozenset()
     tells_at_end: ClassVar[bool] = True
+    max_stops: ClassVar[int | None] = None
     remedy: ClassVar[str] = "this engine does not tell it"
     num_top: ClassVar[int] = 20  # tokens whose log-probabilities are asked for: vLLM's own limit
 
@@ -90,10 +92,11 @@ class Engine:
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
         """Returns the body of a request for a stream."""
+        stops = {"stop": list(stop[: self.max_stops])} if stop else {}
         drawn = {"top_p": sampling.top_p or 1.0, "seed": seed % 2**31}
         return {
             "model": model, "prompt": prompt_ids, "max_tokens": max_new_tokens, "temperature": sampling.temperature,
-            "stream": True, "stream_options": {"include_usage": True}, **drawn, **({"stop": stop} if stop else {}),
+            "stream": True, "stream_options": {"include_usage": True}, **drawn, **stops,
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:
@@ -131,7 +134,8 @@ class Engine:
 
     def counters(self, text: str) -> Counters:
         """Returns the counters on the page of metrics. A counter that the page lacks has not counted anything yet, if
-        the page has others of this engine. Several series of a counter, one for each engine process, are added."""
+        the page has others of this engine; `num_running`, which is no counter, is then unknown. Several series of a
+        counter, one for each engine process, are added."""
         sums: dict[str, float] = {}
         positions: dict[int, float] = {}
         for name, labels, value in SAMPLE.findall(text):
@@ -143,8 +147,9 @@ class Engine:
             return Counters()
         found = {
             field: int(sum(sums.get(name, 0.0) for name in names))
-            for field, names in self.counter_names.items() if field != "per_position"
-        }  # fmt: skip
+            for field, names in self.counter_names.items()
+            if field != "per_position" and (field != "num_running" or any(name in sums for name in names))
+        }
         return Counters(**found, per_position=tuple(int(positions[place]) for place in sorted(positions)))
 
 
@@ -161,9 +166,9 @@ def counted_between(before: Counters, after: Counters, num_draft_tokens: int) ->
     if drafted is None or accepted is None or fell:
         return None
     judged = None
-    if drafts is not None and drafted == drafts * num_draft_tokens and len(after.per_position) == num_draft_tokens > 0:
+    if drafts is not None and len(after.per_position) == num_draft_tokens > 0:
         judged = drafts + accepted - after.per_position[-1] + sum(before.per_position[-1:])
-    return Acceptance("counters", drafts, drafted, accepted, judged)
+    return if_whole(Acceptance("counters", drafts, drafted, accepted, judged), num_draft_tokens)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

@@ -14,17 +14,21 @@ from specbench.core.digests import json_digest
 from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.generation_state import StopRules
-from specbench.results.load import LOAD_RECORDS, read_windows
+from specbench.models.scoring import ScoringModel
+from specbench.results.greedy import differences, near_tie_tolerance
+from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
+from specbench.results.verdict import BaselineAnswer
 from specbench.running.plan import Cell
 from specbench.running.prompts import prompt_ids
 from specbench.running.records import RecordFile
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import text_ids
+from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, text_ids, until_steady
 from specbench.served.decoder import ServedDecoder
 from specbench.served.turns import BringUp
 from specbench.specs.run import RunSpec
 
-RESULTS = ("measured_at", "methods")  # of a window; all else identifies it
+Answers = dict[str, list[dict[str, Any]]]  # by server
+RESULTS = ("measured_at", "methods", "warm_up")  # of a window; all else identifies it
 WARM_UP_TOKENS = 64  # prompt and answer
 
 
@@ -58,6 +62,11 @@ class Window:
         }  # fmt: skip
 
     @property
+    def decoders(self) -> list[ServedDecoder]:
+        """The servers, the first of which is `ar`."""
+        return [each for each in self.cell.decoders if isinstance(each, ServedDecoder)]
+
+    @property
     def num_workers(self) -> int:
         """The most requests in flight."""
         return int(self.level) if self.kind == "concurrency" else self.num_requests
@@ -76,12 +85,21 @@ class Window:
             at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
         return found
 
-    def warm_up(self, decoder: ServedDecoder) -> None:
-        """Sends as many requests at once as the level has, with a text that is not measured."""
+    def warm_up(self, decoder: ServedDecoder, num_windows: int) -> WarmUp:
+        """Sends as many requests at once as the level has, with a text that is not measured, until the speed of all
+        together is steady. `num_windows`: those that are measured next, of which the budget is a share."""
         length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
         stop = StopRules(length // 2, context_limit=self.cell.context_limit)
         request = LoadRequest(-1, text_ids(decoder.model, length), stop, 0)
-        answers(decoder, [request] * self.num_workers, self.num_workers, check=False)
+
+        def decode() -> float:
+            start = perf_counter()
+            found = answers(decoder, [request] * self.num_workers, self.num_workers, check=False)
+            return (perf_counter() - start) / max(1, sum(len(answer["token_ids"]) for answer in found))
+
+        planned = num_windows * self.num_requests * self.cell.task.generation.max_new_tokens
+        share = MAX_SHARE * planned / (self.num_workers * stop.max_new_tokens)
+        return until_steady(decode, min(MAX_BLOCKS_CPU, int(share)))
 
 
 def answers(
@@ -114,31 +132,62 @@ def windows_of(cells: Sequence[Cell], spec: RunSpec) -> Iterator[Window]:
                 yield Window(cell, kind, level, number, math.ceil(load.requests * max(1.0, level)))
 
 
-def measure_load(spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, bring_up: BringUp, console: Console) -> None:
+def measure_load(
+    spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, bring_up: BringUp, scoring: ScoringModel | None,
+    console: Console,
+) -> None:  # fmt: skip
     """Measures the windows that the run's folder does not hold yet. The order of the servers is reversed from one
-    window to the next."""
+    window to the next. `scoring`: the target, which tells near-ties; None if it cannot be asked."""
     file, plan = RecordFile(folder.path / LOAD_RECORDS), list(windows_of(cells, spec))
+    tolerances: dict[Any, float] = {}
     done = [{name: value for name, value in each.items() if name not in RESULTS} for each in read_windows(folder.path)]
     warm: dict[str, Any] = {}  # by server: where it was last warmed up
     with ProgressBar(console, "load", len(plan)) as progress:
         for number, window in enumerate(plan):
             if window.key not in done:
-                answers = measure(window, spec, bring_up, warm)
-                file.append({**window.key, "measured_at": round(time(), 3), "methods": answers})
+                methods, warm_ups = measure(window, spec, bring_up, warm)
+                measured_at = round(time(), 3)
+                if scoring is not None and window.cell.task.generation.temperature == 0:
+                    add_near_ties(window, spec, methods, scoring, tolerances)
+                own = {"measured_at": measured_at, "methods": methods, "warm_up": warm_ups}
+                file.append({**window.key, **own})
             progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
 
 
-def measure(window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answers of every server to the requests of a window. A server that was just started, or last had
-    another load, is warmed up."""
-    found, level = {}, (window.cell, window.kind, window.level)
-    decoders = [each for each in window.cell.decoders if isinstance(each, ServedDecoder)]
-    for decoder in decoders if window.number % 2 == 0 else reversed(decoders):
+def measure(window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any]) -> tuple[Answers, dict[str, Any]]:
+    """Returns the answers of every server to the requests of a window, and the warm-ups by server. A server that was
+    just started, or last had another load, is warmed up."""
+    assert spec.servers is not None and spec.servers.load is not None
+    found, warm_ups, level = {}, {}, (window.cell, window.kind, window.level)
+    num_windows = spec.servers.load.windows if spec.servers.turns is None else 1
+    for decoder in window.decoders if window.number % 2 == 0 else reversed(window.decoders):
         name = decoder.method.name
         if bring_up(name) or warm.get(name) != level:
-            window.warm_up(decoder)
+            warm_ups[name] = window.warm_up(decoder, num_windows).as_json()
             warm[name] = level
         for server in (decoder.server, *decoder.others):
             server.wait_until_idle()
         found[name] = answers(decoder, window.requests(decoder, spec), window.num_workers)
-    return {decoder.method.name: found[decoder.method.name] for decoder in decoders}
+    return {decoder.method.name: found[decoder.method.name] for decoder in window.decoders}, warm_ups
+
+
+def add_near_ties(
+    window: Window, spec: RunSpec, methods: Answers, scoring: ScoringModel, tolerances: dict[Any, float]
+) -> None:
+    """Adds `near_tie` to each answer that is not that of `ar`: whether the target is undecided at the first difference.
+    `tolerances`: by cell and server, measured along the first answers that differ."""
+    requests = window.requests(window.decoders[0], spec)
+    for decoder in window.decoders[1:]:
+        name, plain = decoder.method.name, methods[BASELINE]
+        others = [
+            (own, BaselineAnswer("", request.ids, answer["token_ids"]))
+            for request, own, answer in zip(requests, methods[name], plain, strict=True)
+            if own["token_ids"] != answer["token_ids"]
+        ]
+        place = id(window.cell), name
+        if others and place not in tolerances:
+            answers = [answer for _, answer in others]
+            tolerances[place] = near_tie_tolerance(scoring, answers, decoder.method.most_draft_tokens + 1)
+        for own, answer in others:
+            (found,) = differences(scoring, [answer], [own["token_ids"]], tolerances[place])
+            own["near_tie"] = found.near_tie

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import TextModel
-from specbench.results.served import LEARNS
+from specbench.results.served import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.blocks import Block
 from specbench.running.models import Models
 from specbench.running.plan import Cell
@@ -44,7 +44,7 @@ class ServedModels(Models):
 
     def measure_load(self, spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, console: Console) -> bool:
         if self.spec.load is not None:
-            measure_load(spec, cells, folder, self.bring_up, console)
+            measure_load(spec, cells, folder, self.bring_up, self.scoring, console)
         return self.spec.load is not None
 
     def engine(self, method: MethodSpec) -> str:
@@ -98,8 +98,9 @@ class ServedModels(Models):
     def identity(self) -> dict[str, Any]:
         """Returns what the servers tell of themselves, and what the file says of their memory."""
         told = {name: {"engine": each.row_engine, **each.settings} for name, each in self.servers.items()}
-        for name in filter(self.learns, told):
-            told[name][LEARNS] = True
+        for name, server in self.servers.items():
+            known = {LEARNS: self.learns(name), UNKNOWN_TOKENIZER: not server.is_tokenizer_known}
+            told[name] |= {key: True for key, is_so in known.items() if is_so}
         return {"servers": told, "memory": self.spec.memory, "by_turns": self.spec.turns is not None}
 
 
@@ -117,11 +118,7 @@ def find_servers(
         found = (find_server(client, spec) for client in clients)
     else:
         found = (find_server(start_alone(name, spec, started), spec) for name in names)
-    servers = {}
-    for name, server in zip(names, found, strict=True):
-        server.check_tokenizer(target)
-        servers[name] = server
-    return servers
+    return {name: server.with_tokenizer(target) for name, server in zip(names, found, strict=True)}
 
 
 def start_alone(name: str, spec: ServersSpec, started: StartedServers) -> Client:

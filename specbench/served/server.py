@@ -1,7 +1,7 @@
 """A server of a run: found, identified and checked before anything is measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter, sleep
 from typing import Any, cast
 
@@ -22,7 +22,8 @@ LAST = "openai"  # it takes any server
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers, its engine with the version, and what it tells of its configuration."""
+    """A server that answers, its engine with the version, and what it tells of its configuration. `is_tokenizer_known`:
+    whether it has told how it cuts a text into tokens."""
 
     client: Client
     engine: Engine
@@ -30,6 +31,7 @@ class Server:
     settings: Mapping[str, Any]
     model: str
     speculates: bool | None
+    is_tokenizer_known: bool = True
 
     @property
     def row_engine(self) -> str:
@@ -59,8 +61,9 @@ class Server:
             sleep(0.02)
         return found
 
-    def check_tokenizer(self, target: TextModel) -> None:
-        """Raises ConfigError if the server cuts a text into other tokens than the target's tokenizer."""
+    def with_tokenizer(self, target: TextModel) -> "Server":
+        """Returns the server, with whether its tokenizer is known. Raises ConfigError if it cuts a text into other
+        tokens than the target's tokenizer."""
         path = self.engine.tokenize_path
         body = {"content": PROBE, "prompt": PROBE, "model": self.model, "add_special_tokens": False}
         text = self.client.post(path, body) if path else None
@@ -72,6 +75,7 @@ class Server:
                 f"serves another model than the tokenizer '{target.name}' belongs to: it cuts a text into {ids[:6]}…, "
                 f"and the tokenizer into {own[:6]}…: correct tokenizer, or start the server with its model"
             )
+        return replace(self, is_tokenizer_known=ids is not None)
 
 
 def find_server(client: Client, spec: ServersSpec) -> Server:

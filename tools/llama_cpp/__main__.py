@@ -10,23 +10,15 @@ command continues with the runs in runs/servers. Needs the extra [llama-cpp].
 import argparse
 import json
 import shlex
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from specbench.core.table import Table, markdown_table
-from specbench.results.captions import verdict_word
-from specbench.results.environment import environment
 from specbench.results.load import load_tables
-from specbench.results.row import Row
-from specbench.results.runs import RecordedRun, finished_run
-from specbench.results.tables import speedup_cell
-from specbench.results.units import number, speed
 from tools.llama_cpp.server import llama_cpp_server
+from tools.servers_page import device_name, load_part, measured, single_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "servers.md"
 WORK = Path("runs") / "servers"
@@ -78,7 +70,7 @@ def all_servers() -> Iterator[dict[str, str]]:
 def content(addresses: Mapping[str, str], **more: Any) -> str:
     """Returns the file of the servers, as JSON, which is YAML too."""
     servers = {name: {"url": url, "speculation": SPECULATION[name]} for name, url in addresses.items()}
-    fixed = {"tokenizer": "embedded:target", "hardware": environment("cpu", "float32", "sdpa")["device"],
+    fixed = {"tokenizer": "embedded:target", "hardware": device_name(),
              "memory": "same KV"}  # fmt: skip
     return json.dumps({**fixed, "servers": servers, **more}, indent=1) + "\n"
 
@@ -86,39 +78,6 @@ def content(addresses: Mapping[str, str], **more: Any) -> str:
 def run_words(limit: int, *more: str) -> list[str]:
     """Returns the words of a `specbench run`."""
     return ["run", "--task", "mgsm,humaneval", "--subset", "en,sw,th,default", "--limit", str(limit), *more]
-
-
-def measured(words: Sequence[str], folder: Path) -> RecordedRun:
-    """Runs specbench into a folder, or continues there. Returns the run."""
-    print(shlex.join(["specbench", *words]), flush=True)
-    subprocess.run([sys.executable, "-m", "specbench", *words, "--output", str(folder)], check=True)
-    return finished_run(folder)
-
-
-def single_table(served: Sequence[Row], local: Sequence[Row]) -> str:
-    """Returns the table of the rows of one request at a time."""
-    headings = ["task", "where", "method", "n", "tok/s of ar", "tok/s", "speed-up, 95 %", "τ", "verdict"]
-    lines = []
-    for task in dict.fromkeys(row.task_name for row in served):
-        for where, rows in (("server", served), ("in process", local)):
-            own = [row for row in rows if row.task_name == task and not row.level and row.method_name != "ar"]
-            last = own[-1].subset
-            lines += [
-                [task, where, row.method_name, str(row.n), speed(row.metric("tokens_per_second_ar")),
-                 speed(row.metric("tokens_per_second")), speedup_cell(row),
-                 number(row.metric("mean_acceptance_length"), 2), verdict_word(row)]
-                for row in own if row.subset == last
-            ]  # fmt: skip
-    return markdown_table(headings, lines)
-
-
-def load_part(table: Table) -> str:
-    """Returns the table of one task under load, with its caption."""
-    headings = [" ".join(column.heading.split()) for column in table.columns]
-    lines = [row for row in table.rows if len(row) == len(headings)]
-    return "\n".join(
-        [f"### {table.title}", "", markdown_table(headings, lines), "", *(f"- {line}" for line in table.caption)]
-    )
 
 
 def page(work: Path, limit: int, load: Mapping[str, Any], picture: Path) -> str:
@@ -133,7 +92,7 @@ def page(work: Path, limit: int, load: Mapping[str, Any], picture: Path) -> str:
         table for table in load_tables(served.rows) if " · all · " in table.title or " · default · " in table.title
     ]
     return TEXT.format(
-        device=environment("cpu", "float32", "sdpa")["device"],
+        device=device_name(),
         command=shlex.join(["specbench", *run_words(limit, "--servers", "servers.yaml")]),
         single=single_table(served.rows, local.rows),
         picture=picture.name,

@@ -9,3 +9,4 @@ class OpenAiCompatible(Engine):
     """A server of which only the protocol is known. Without ids in its events, answers are tokenized here."""
 
     name = "openai"
+    max_stops = 4

@@ -15,6 +15,7 @@ class SGLang(Engine):
 
     name = "sglang"
     path = "/generate"
+    tokenize_path = "/tokenize"
     counter_names: ClassVar = {"num_running": ("sglang:num_running_reqs", "sglang:num_queue_reqs")}
     remembers = frozenset({"NGRAM", "ngram"})
     remedy = "this version does not report spec_verify_ct"
@@ -86,6 +87,6 @@ class SGLang(Engine):
         if drafted is None or accepted is None:
             return None
         if counts and sum(counts) == num_passes:
-            found = from_histogram(counts, drafted)
+            found = from_histogram(counts, drafted, num_draft_tokens)
             return found if found.num_accepted == accepted else None
         return Acceptance("totals", num_passes, drafted, accepted)

@@ -19,6 +19,7 @@ class TensorRtLlm(Engine):
         "num_drafted": ("trtllm_spec_decode_num_draft_tokens_total",),
         "num_accepted": ("trtllm_spec_decode_num_accepted_tokens_total",),
         "per_position": ("trtllm_spec_decode_accepted_tokens_total",),
+        "num_running": ("trtllm_num_requests_running", "trtllm_num_requests_waiting"),
     }  # fmt: skip
     remedy = "start it with return_perf_metrics: true"
 
@@ -44,6 +45,6 @@ class TensorRtLlm(Engine):
         drafted, accepted = found["total_draft_tokens"], found["total_accepted_draft_tokens"]
         counts = found.get("acceptance_histogram")
         if counts and sum(counts) == found["num_spec_steps"]:
-            made = from_histogram(counts, drafted)
+            made = from_histogram(counts, drafted, num_draft_tokens)
             return made if made.num_accepted == accepted else None
         return Acceptance("totals", found["num_spec_steps"], drafted, accepted)

@@ -1,14 +1,29 @@
 """vLLM: events with the ids of a pass; the counts of an answer come with its last event."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from specbench.core import dotted
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.served.acceptance import Acceptance, from_histogram, from_passes
-from specbench.served.engine import Engine, Event, LogProbs, Page, counters_of, is_owned_by, json_mapping, models_of
+from specbench.served.engine import (
+    SAMPLE,
+    Engine,
+    Event,
+    LogProbs,
+    Page,
+    counters_of,
+    is_owned_by,
+    json_mapping,
+    models_of,
+)
 
 TOKEN = "token_id:"  # begins a token that is named by its id
+SECTIONS = ("model_config", "cache_config", "parallel_config", "scheduler_config")  # of /server_info
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+OF_ONE_START = re.compile(r"blocks$|size_tokens$|concurrency$|_port|_ip$|instance|\.(engine|model_name|hf_\w+)\b")
 
 
 @ENGINES.register("vllm")
@@ -17,6 +32,7 @@ class Vllm(Engine):
 
     name = "vllm"
     tokenize_path = "/tokenize"
+    max_stops = 4
     counter_names: ClassVar = counters_of("vllm", "num_requests_running", "num_requests_waiting")
     remembers = frozenset({"suffix"})
     remedy = "start it with --per-request-spec-decode-metrics detailed"
@@ -26,9 +42,19 @@ class Vllm(Engine):
         return None if version is None else str(version)
 
     def settings(self, page: Page) -> dict[str, Any]:
-        """Returns the model and its context. /v1/models tells no more; /server_info is of development mode only."""
+        """Returns the model and its context; the settings of the cache, which /metrics tells; and in development mode
+        those of /server_info. Numbers that another start would change are left out, such as those of blocks."""
         model = next(iter(models_of(page)), {})
-        return {"model": model.get("root") or model.get("id"), "context": model.get("max_model_len")}
+        config = json_mapping(page, "/server_info?config_format=json").get("vllm_config")
+        sections = {name: config.get(name) for name in SECTIONS} if isinstance(config, dict) else {}
+        labels = dict(pair for name, text, _ in SAMPLE.findall(page("/metrics") or "")
+                      if name == "vllm:cache_config_info" for pair in LABEL.findall(text))  # fmt: skip
+        told = dotted.flat({name: each for name, each in sections.items() if each is not None})
+        told |= {f"cache.{name}": value for name, value in labels.items()}
+        return {
+            "model": model.get("root") or model.get("id"), "context": model.get("max_model_len"),
+            **{name: value for name, value in told.items() if not OF_ONE_START.search(name)},
+        }  # fmt: skip
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
@@ -58,7 +84,8 @@ class Vllm(Engine):
                 return None
             acceptance = from_passes(list(zip(drafted, accepted, strict=True)))
         else:
-            acceptance = from_histogram(found["acceptance_histogram"], found["num_draft_tokens"])
+            counts = found["acceptance_histogram"]
+            acceptance = from_histogram(counts, found["num_draft_tokens"], num_draft_tokens)
         sums = acceptance.num_drafted, acceptance.num_accepted
         is_sound = sums == (found["num_draft_tokens"], found["num_accepted_draft_tokens"])
         return acceptance if is_sound else None

@@ -1,0 +1,54 @@
+"""Parts of the pages with measured servers: runs that are continued, and tables as Markdown."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.core.table import Table, markdown_table
+from specbench.results.captions import verdict_word
+from specbench.results.environment import environment
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun, finished_run
+from specbench.results.tables import speedup_cell
+from specbench.results.units import number, speed
+
+
+def device_name() -> str:
+    """Returns the name of this machine's CPU."""
+    name, _, _threads = environment("cpu", "float32", "sdpa")["device"].rpartition(", ")
+    return name
+
+
+def measured(words: Sequence[str], folder: Path) -> RecordedRun:
+    """Runs specbench into a folder, or continues there. Returns the run."""
+    print(shlex.join(["specbench", *words]), flush=True)
+    subprocess.run([sys.executable, "-m", "specbench", *words, "--output", str(folder)], check=True)
+    return finished_run(folder)
+
+
+def single_table(served: Sequence[Row], local: Sequence[Row]) -> str:
+    """Returns the table of the rows of one request at a time."""
+    headings = ["task", "where", "method", "n", "tok/s of ar", "tok/s", "speed-up, 95 %", "τ", "verdict"]
+    lines = []
+    for task in dict.fromkeys(row.task_name for row in served):
+        for where, rows in (("server", served), ("in process", local)):
+            own = [row for row in rows if row.task_name == task and not row.level and row.method_name != "ar"]
+            last = own[-1].subset
+            lines += [
+                [task, where, row.method_name, str(row.n), speed(row.metric("tokens_per_second_ar")),
+                 speed(row.metric("tokens_per_second")), speedup_cell(row),
+                 number(row.metric("mean_acceptance_length"), 2), verdict_word(row)]
+                for row in own if row.subset == last
+            ]  # fmt: skip
+    return markdown_table(headings, lines)
+
+
+def load_part(table: Table) -> str:
+    """Returns the table of one task under load, with its caption."""
+    headings = [" ".join(column.heading.split()) for column in table.columns]
+    lines = [row for row in table.rows if len(row) == len(headings)]
+    return "\n".join(
+        [f"### {table.title}", "", markdown_table(headings, lines), "", *(f"- {line}" for line in table.caption)]
+    )

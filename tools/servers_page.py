@@ -17,8 +17,7 @@ from specbench.results.units import number, speed
 
 def device_name() -> str:
     """Returns the name of this machine's CPU."""
-    name, _, _threads = environment("cpu", "float32", "sdpa")["device"].rpartition(", ")
-    return name
+    return str(environment("cpu", "float32", "sdpa")["device"]).rpartition(", ")[0]
 
 
 def measured(words: Sequence[str], folder: Path) -> RecordedRun:

@@ -21,7 +21,7 @@ from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
 from specbench.decoding.proposal import Draws, TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.tree_acceptance import root_acceptance
+from specbench.decoding.tree_acceptance import node_acceptance
 from specbench.decoding.tree_rules import WalkingRule, normalized
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
@@ -226,7 +226,7 @@ def chances(rule: str, draws: Draws, num_children: int) -> tuple[float, float] |
     expected, optimum = 0.0, 0.0
     for mass, token_ids in drawn_children(q, num_children, draws):
         tree = TreeProposal(token_ids, [-1] * num_children, draws, draft, [-1])
-        found = root_acceptance(judge, tree, target)
+        found = node_acceptance(judge, tree, target, -1)
         if found is None:
             return None
         expected, optimum = expected + mass * found[0], optimum + mass * found[1]

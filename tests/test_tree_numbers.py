@@ -252,6 +252,18 @@ def test_the_costs_of_trees_give_a_speed_up() -> None:
     assert not {"verification_cost", "speedup_of_costs", "tree_nodes"} & set(chain)
 
 
+def test_the_verification_cost_by_the_length_of_the_pass() -> None:
+    """In passes of 1 s: of 17 to 32 tokens 2 s, of 9 to 16 tokens 1.5 s; a single pass of 5 tokens shows nothing."""
+    lengths = [(27, 2.0)] * 8 + [(32, 2.0)] * 4 + [(16, 1.25), (9, 1.75)] * 6 + [(5, 9.0)]
+    steps = [[3, 3, 2, 3]] * len(lengths)
+    made = generation(steps, decode=99.0, target=lengths) | {"tree_nodes": [length - 1 for length, _ in lengths]}
+    found = summarize([record(0, PLAIN, made)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    costs = {name: metric.value for name, metric in found.items() if name.startswith("verification_cost@")}
+    assert costs == {"verification_cost@16": pytest.approx(1.5), "verification_cost@32": pytest.approx(2.0)}
+    tree = row(method="sd-tree@1:0", num_draft_tokens=3, accepted_tokens_per_step=(4, 4, 2, 0), metrics=found)
+    assert "(v: 1.50 for 9 to 16, 2.00 for 17 to 32 tokens), and overhead" in tree_table([tree]).caption[-1]
+
+
 def test_chances_by_rank_are_over_all_answers() -> None:
     """A record without them, of an earlier version, has none."""
     other = generation([[3, 1, 0, 1]]) | {"tree_nodes": [9], "tree_ranks": [[1, 0], [1, 0], [1, 0]]}

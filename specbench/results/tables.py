@@ -18,7 +18,7 @@ from specbench.results.captions import (
     verdict_word,
 )
 from specbench.results.row import ALL, Row
-from specbench.results.trees import LEVEL_CHANCES, numbered
+from specbench.results.trees import COST, LEVEL_CHANCES, numbered
 from specbench.results.units import number, pair, short, speed, unit_of, with_interval
 
 MARK = "†"
@@ -164,12 +164,15 @@ def _tree_line(row: Row) -> str:
         return number(row.metric(name), digits)
 
     drafts = f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), "
+    costs = {int(name.removeprefix(f"{COST}@")): name for name in row.metrics if name.startswith(f"{COST}@")}
+    listed = ", ".join(f"{shown(costs[most], 2)} for {most // 2 + 1} to {most}" for most in sorted(costs))
+    by_length = f": {listed} tokens" if len(costs) > 1 else ""
     has_passes = (row.value("cost_ratio") or 0.0) >= LEAST_COST
     return (
         f"{row.method_name}: a step drafts {shown('tree_nodes', 1)} tokens on {shown('tree_depth', 1)} levels, "
         f"of which a share of {shown('draft_efficiency', 3)} is accepted. Costs of a step in passes of "
-        f"ar: {drafts if has_passes else ''}one pass over the tree of {shown('verification_cost', 2)} (v), and "
-        f"overhead. For {shown('mean_acceptance_length', 2)} tokens per step (τ) they explain a "
+        f"ar: {drafts if has_passes else ''}one pass over the tree of {shown('verification_cost', 2)} (v"
+        f"{by_length}), and overhead. For {shown('mean_acceptance_length', 2)} tokens per step (τ) they explain a "
         f"speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
     )
 

@@ -6,6 +6,8 @@ from itertools import count, takewhile, zip_longest
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.records import DRAFTED, Generation, step_sum
 
+COST = "verification_cost"
+MIN_PASSES = 10
 LEVEL_CHANCES = ("tree_acceptance_expected", "tree_acceptance_optimal")
 
 
@@ -21,7 +23,8 @@ def tree_metrics(
         "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
         "tree_depth": prompts.ratio([step_sum(g, DRAFTED) for g in own], num_steps),
         "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
-        "verification_cost": prompts.ratio(verifying, num_steps, plain, num_plain_steps),
+        COST: prompts.ratio(verifying, num_steps, plain, num_plain_steps),
+        **costs_by_length(prompts, own, (plain, num_plain_steps)),
         **rank_chances(prompts, own),
         **level_chances(prompts, own),
     }
@@ -45,6 +48,23 @@ def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_
     if length is None or passes is None or cost_ratio is None or verifying is None:
         return None
     return length * plain_step / (passes * cost_ratio + verifying + overhead)
+
+
+def costs_by_length(
+    prompts: Prompts, own: Sequence[Generation], baseline: tuple[list[float], list[int]]
+) -> dict[str, Metric]:
+    """Returns the verification cost by the number of tokens that a pass read, in classes up to powers of two. A class
+    of fewer than MIN_PASSES passes is left out. `baseline`: the seconds and the number of its passes."""
+    classes: dict[int, list[list[float]]] = {}
+    for place, generation in enumerate(own):
+        for length, seconds in generation["passes"]["target"]:
+            sums = classes.setdefault(1 << (length - 1).bit_length(), [[0.0] * len(own), [0.0] * len(own)])
+            sums[0][place] += seconds
+            sums[1][place] += 1
+    return {
+        f"{COST}@{most}": prompts.ratio(seconds, num_passes, *baseline)
+        for most, (seconds, num_passes) in sorted(classes.items()) if sum(num_passes) >= MIN_PASSES
+    }  # fmt: skip
 
 
 def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:

@@ -66,7 +66,7 @@ OTHERS = {
 RATINGS: Bounds = (1.0, 10.0)
 PERCENT: Bounds = (0.0, 100.0)
 PASS_AT = re.compile(r"pass@(\d+)")
-PER_NUMBER = re.compile(r"^(pass|rank_chance|tree_acceptance_expected|tree_acceptance_optimal)@\d+$")
+PER_NUMBER = re.compile(r"^(pass|rank_chance|verification_cost|tree_acceptance_expected|tree_acceptance_optimal)@\d+$")
 
 
 def unit_of(name: str | None) -> Unit:
@@ -238,6 +238,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "verification_cost": (
         "ratio",
         "v: mean verifying pass ÷ mean pass of the baseline; only rows of draft trees have it",
+    ),
+    "verification_cost@k": (
+        "ratio",
+        "the same of the passes that read at most k tokens and more than k ÷ 2, the token before the tree included; "
+        "absent for fewer than 10 passes",
     ),
     "speedup_of_costs": (
         "ratio",

@@ -214,7 +214,7 @@ def tune_size(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
 
 
 def fastest_preset(
-    base: MethodSpec, tried: Sequence[MethodSpec], found: Mapping[str, Mapping[str, Metric]]
+    base: MethodSpec, tried: Sequence[MethodSpec], found: Mapping[str, dict[str, Metric]]
 ) -> TunedPreset:
     """Returns the method with the most tokens per second under the name of the method that is tuned. `found`: the
     metrics by the name of the method."""

@@ -4,29 +4,46 @@ Toys have known tables, so that right and wrong are known. Seeds are fixed: outc
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from specbench.analysis.audit_distribution import WithoutResidual, choose_prompts, draw_many, exact_rows, judge_draws
+from specbench.analysis.audit_distribution import (
+    MethodDraws,
+    WithoutResidual,
+    choose_prompts,
+    draw_many,
+    exact_rows,
+    judge_draws,
+)
 from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters.dynamic_tree import DynamicTreeDrafter
+from specbench.decoding.drafters.eagle import EagleDrafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters.token_recycling import TokenRecycling
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import ExternalCounts, Generation, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.tree_shape import best_shape
 from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection
-from specbench.models.causal_lm import ModelPair
-from specbench.models.scoring import Output
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.eager import EagerSequence
+from specbench.models.heads.eagle import EagleModel
+from specbench.models.scoring import Output, ScoringModel
 from specbench.results.captions import verdict_of
 from specbench.results.greedy import measure_noise, ties_of_records
 from specbench.results.leaderboard import load
@@ -41,6 +58,8 @@ from specbench.results.verdict import (
     verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
+from tests import tiny
+from tests.test_draft_heads import new_head
 from tests.test_leaderboard import row
 from tests.toys import TableModel
 
@@ -55,8 +74,8 @@ STOP = StopRules(max_new_tokens=24)
 class Toy:
     """A method on toy models, as the audit sees any method."""
 
-    target: TableModel
-    drafter: ModelDrafter | NoDrafter
+    target: ScoringModel
+    drafter: Drafter
     rule: VerificationRule
     sampling: Sampling
 
@@ -392,6 +411,52 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
     rows = exact_rows(target, prompts, [drawn.sequences], PLAIN, 600)
     assert judge_draws(drawn.sequences, rows, noise=0.0)[0].p_value < 1e-3
     assert judge_draws(drawn.sequences, rows, noise=4 * 0.3**2)[0].p_value > 1e-3
+
+
+def tree_of_head(target: CausalLM) -> tuple[Drafter, VerificationRule]:
+    head = EagleModel(new_head("eagle3", target).model, target.vocab_size, frozenset())
+    return EagleDrafter(head, DynamicTreeDrafter(head, 8, 3)), exact_match
+
+
+def recycled_tree(target: CausalLM) -> tuple[Drafter, VerificationRule]:
+    return TokenRecycling(best_shape([0.5, 0.3], 8, 3), 2, frozenset(), forgets=True), exact_match
+
+
+def recurrent_draft(target: CausalLM) -> tuple[Drafter, VerificationRule]:
+    return ModelDrafter(tiny.causal_lm("mamba", 1), PLAIN), rejection
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"), [("llama", tree_of_head), ("llama", recycled_tree), ("qwen3_5_text", recurrent_draft)]
+)
+def test_the_prompt_of_many_draws_is_read_once(
+    kind: str, make: Callable[[CausalLM], tuple[Drafter, VerificationRule]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draws are those of a method that reads the prompt for each of them."""
+    target = tiny.causal_lm(kind, num_hidden_layers=6 if kind == "llama" else 4)
+    drafter, rule = make(target)
+    models = [model for model in (target, drafter.model) if isinstance(model, CausalLM)]
+    prompts, num_read = [list(range(30, 60)), list(range(29, 59))], Counter[str]()
+    forward = EagerSequence._forward
+
+    def counted(sequence: EagerSequence, input_ids: torch.Tensor, *given: Any, **options: Any) -> Output:
+        num_read[sequence.name] += input_ids.shape[1] >= len(prompts[0])
+        return forward(sequence, input_ids, *given, **options)
+
+    monkeypatch.setattr(EagerSequence, "_forward", counted)
+
+    def draws() -> MethodDraws:
+        return draw_many(Toy(target, drafter, rule, PLAIN), prompts, STOP, 24, lambda *place: hash(place), 12)
+
+    separate = draws()
+    assert set(num_read.values()) == {24} and len(num_read) == len(models)
+    num_read.clear()
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(model.reading_prompts_once())
+        assert draws() == separate
+    assert set(num_read.values()) == {2} and len(num_read) == len(models)
+    assert draws() == separate and set(num_read.values()) == {26}  # as before
 
 
 def test_prompts_of_the_draws_are_cut_where_much_is_undecided(target: TableModel, draft: TableModel) -> None:

@@ -10,7 +10,8 @@ ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, of
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
     "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
     "peak_host_bytes", "peak_host_bytes_ar", "peak_device_bytes", "peak_device_bytes_ar",
-    "tree_acceptance_expected", "tree_acceptance_optimal", "verification_cost", "speedup_of_costs", "rank_chance@k",
+    "tree_acceptance_expected@k", "tree_acceptance_optimal@k", "verification_cost",
+    "verification_cost@k", "speedup_of_costs", "rank_chance@k",
     "e2e_seconds", "accepted_per_drafted", "ar_changed",
     "ttft_p99_seconds", "tpot_p99_seconds", "tokens_per_second_user", "speedup_user", "pass_ratio",
 }  # fmt: skip

@@ -380,7 +380,7 @@ def test_points_stay_within_the_shortest_context() -> None:
     with pytest.raises(ConfigError, match=r"--context 8: .*: take models with more"):
         points_for(short, 8)
     short[0].context_limit = None
-    assert points_for(short, 9000).query_lengths[-1] == 64
+    assert points_for(short, 9000).query_lengths[-1] == 96
 
 
 def test_rates_are_rates() -> None:
@@ -428,7 +428,7 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     report = LimitReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
     assert out.splitlines()[-2:] == ["report: made/limit.json", "picture: limit.png"]
     assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
-    assert max(report.verification_cost) == 64 and {p.context for p in report.target.points} == {16, 64}
+    assert max(report.verification_cost) == 96 and {p.context for p in report.target.points} == {16, 64}
     assert max(map(len, out.splitlines())) <= 100
     assert (report.seed, report.repeats, report.target.model.capacity) == (3, 1, None)
     assert report.environment["engine"] == "eager" and report.environment["num_threads"] >= 1

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
+from specbench.analysis.audit_report import AuditReport
 from specbench.core.errors import ConfigError
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.heads.mtp import load_mtp
@@ -72,6 +73,27 @@ def test_mtp_runs(tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]
     assert sum(step[0] for step in answers["mtp"]["steps"]) > 0
     identity = json.loads(Path("run/run.json").read_text())
     assert identity["drafters"]["mtp"] == identity["target"]
+
+
+@pytest.mark.slow
+def test_mtp_is_lossless(tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]) -> None:
+    """Few tokens are likely, so that the layer's drafts are often accepted, and rejected too."""
+    folder = save_mellum(tmp_path / "mellum")
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"][:6] *= 2
+    weights["lm_head.weight"][6:] = 0
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    code, _, error = specbench(
+        "audit", "--task", "mgsm", "--subset", "en", "--method", "mtp", "--target", str(folder), "--limit", "2",
+        "--data", "sample", "--draws", "240", "--temperature", "1", "--output", "audit.json",
+    )  # fmt: skip
+    assert code == 0, error
+    report = AuditReport.model_validate_json(Path("audit.json").read_text(encoding="utf-8"))
+    mtp = next(each for each in report.verdicts if each.method == "mtp")
+    assert mtp.verdict == "lossless" and report.control is not None and report.control.caught
+    assert mtp.distribution is not None and mtp.distribution.num_recovered is not None
+    assert mtp.distribution.num_accepted is not None and mtp.distribution.num_accepted > 200
+    assert mtp.distribution.num_recovered > 50
 
 
 def test_targets_without_the_layer_are_refused(tmp_path: Path) -> None:

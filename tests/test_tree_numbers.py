@@ -15,8 +15,9 @@ from specbench.decoding.tree_acceptance import (
     MAX_SAMPLES,
     SAMPLED_EVERY,
     _missed_without_replacement,
+    acceptance_by_level,
+    node_acceptance,
     optimal_acceptance,
-    root_acceptance,
 )
 from specbench.decoding.tree_rules import RecursiveRejection, Typical, WalkingRule, normalized
 from specbench.decoding.tree_shape import regular_shape
@@ -26,7 +27,7 @@ from specbench.results.captions import draft_length
 from specbench.results.metrics import summarize
 from specbench.results.row import RowSampling
 from specbench.results.tables import comparison_table, tree_table
-from specbench.results.trees import chances_by_rank
+from specbench.results.trees import numbered
 from specbench.running.blocks import tree_fields
 from specbench.running.records import check_counts
 from tests.test_leaderboard import row
@@ -146,7 +147,7 @@ def test_the_chance_of_a_rule_is_that_of_all_its_outcomes(name: str, draws: str,
     rule: WalkingRule = RULES[name]
     for mass, tree in trees(q, widths, draws):
         rows = target_rows(p, tree)
-        found = root_acceptance(rule, tree, Distributions(rows.log(), Sampling(1.0), rows))
+        found = node_acceptance(rule, tree, Distributions(rows.log(), Sampling(1.0), rows), -1)
         assert found is not None
         accepted = sum(chance for chance, path, _ in outcomes(lambda: rule.walk(tree, rows)) if path)  # noqa: B023
         assert found[0] == pytest.approx(accepted, abs=1e-9)
@@ -159,9 +160,39 @@ def test_exact_match_accepts_the_mass_of_the_children_and_others_are_unknown() -
     probs = torch.tensor([[0.5, 0.3, 0.2]] * 3)
     target = Distributions(probs.log(), Sampling(1.0))
     fixed = TreeProposal([0, 2], [-1, -1])
-    assert root_acceptance(exact_match, fixed, target) == pytest.approx((0.7, 0.7))
-    assert root_acceptance(Typical(0.09, 0.3), fixed, target) is None
-    assert root_acceptance(exact_match, TreeProposal([0, 2], [-1, 0], num_candidates=0), target) is None
+    assert acceptance_by_level(exact_match, fixed, target, [1]) == [pytest.approx((0.7, 0.7))]
+    assert acceptance_by_level(Typical(0.09, 0.3), fixed, target, [1]) == []
+    assert acceptance_by_level(exact_match, TreeProposal([0, 2], [-1, 0], num_candidates=0), target, []) == []
+    deeper = TreeProposal([0, 2, 1], [-1, -1, 0])
+    target = Distributions(torch.tensor([[0.5, 0.3, 0.2]] * 4).log(), Sampling(1.0))
+    assert acceptance_by_level(exact_match, deeper, target, [0, 2]) == [pytest.approx((p, p)) for p in (0.7, 0.3)]
+    assert acceptance_by_level(exact_match, deeper, target, [1])[1] == (0.0, 0.0), "of a node without children"
+
+
+@pytest.mark.parametrize("widths", [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("name", "draws"), CASES)
+def test_the_chance_below_an_accepted_node_is_that_of_all_outcomes(
+    name: str, draws: str, widths: tuple[int, ...]
+) -> None:
+    """For each node of each tree; and over all trees it is at most the optimum."""
+    p, q = table(1), table(1001)
+    mean = best = 0.0
+    rule: WalkingRule = RULES[name]
+    for mass, tree in trees(q, widths, draws):
+        rows = target_rows(p, tree)
+        target = Distributions(rows.log(), Sampling(1.0), rows)
+        found = list(outcomes(lambda: rule.walk(tree, rows)))  # noqa: B023
+        for node in tree.children(-1):
+            reached = sum(chance for chance, path, _ in found if path[:1] == [node])
+            levels = acceptance_by_level(rule, tree, target, [node])
+            if name == "traversal":
+                assert len(levels) == 1, "it judges whole paths"
+            elif reached:
+                accepted = sum(chance for chance, path, _ in found if path[:1] == [node] and len(path) > 1)
+                assert levels[1][0] == pytest.approx(accepted / reached, abs=1e-9)
+                mean, best = mean + mass * reached * levels[1][0], best + mass * reached * levels[1][1]
+    assert mean <= best + 1e-9 and (name == "traversal" or mean > 0.01)
+    assert draws != "fixed" or mean == pytest.approx(best)
 
 
 def test_the_siblings_of_judged_levels() -> None:
@@ -184,7 +215,8 @@ def test_counts_by_rank_and_samples_of_a_generation() -> None:
     samples = made.tree_samples or []
     num_steps = len(made.steps)
     assert len(samples) == min(MAX_SAMPLES, len(range(FIRST_SAMPLE, num_steps, SAMPLED_EVERY))) == MAX_SAMPLES
-    assert all(0 < chance <= 1 and 0 < best <= 1 for chance, best in samples)
+    assert all(0 < chance <= 1 and 0 < best <= 1 for (chance, best), *_ in samples)
+    assert {len(levels) for levels in samples} == {1, 2}
     chain = generate(TableModel(8, 4), drafter, exact_match, 1, 0, Sampling(1.0))
     assert tree_fields(chain) == {} and chain.tree_samples is None
 
@@ -198,7 +230,7 @@ def test_a_cut_generation_counts_no_rank_after_its_end() -> None:
 TREE = generation(
     [[3, 3, 2, 3], [2, 1, 0, 1]], decode=2.0, target=[(7, 0.6), (5, 0.5)], draft=[(1, 0.04)] * 3 + [(1, 0.05)] * 2
 ) | {
-    "tree_nodes": [6, 4], "tree_ranks": [[4, 1], [3, 1]], "tree_samples": [[0.5, 0.75], [0.9, 0.95]],
+    "tree_nodes": [6, 4], "tree_ranks": [[4, 1], [3, 1]], "tree_samples": [[[0.5, 0.75], [0.2, 0.4]], [[0.9, 0.95]]],
 }  # fmt: skip
 PLAIN = autoregressive(5, decode=4.4, target=[(1, 1.0)] * 4)
 
@@ -207,16 +239,29 @@ def test_the_costs_of_trees_give_a_speed_up() -> None:
     found = summarize([record(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     values = {name: metric.value for name, metric in found.items()}
     assert values["verification_cost"] == pytest.approx(0.55)
-    assert values["tree_acceptance_expected"] == pytest.approx(0.7)
-    assert values["tree_acceptance_optimal"] == pytest.approx(0.85)
+    expected, optimal = ([values[f"tree_acceptance_{name}@{d}"] for d in (1, 2)] for name in ("expected", "optimal"))
+    assert expected == pytest.approx([0.7, 0.2]) and optimal == pytest.approx([0.85, 0.4])
+    assert "tree_acceptance_expected@3" not in values
     # a step: 2.5 draft passes of 0.04, 0.55 of verifying, 0.34 of overhead; of the baseline 1.1
     overhead = (2.0 - 1.1 - 0.22) / 2
     assert values["speedup_of_costs"] == pytest.approx(2 * 1.1 / (2.5 * 0.04 + 0.55 + overhead))
     unsampled = {name: value for name, value in TREE.items() if name != "tree_samples"}
     found = summarize([record(0, PLAIN, unsampled)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
-    assert found["tree_acceptance_expected"].value is found["tree_acceptance_optimal"].value is None
+    assert not {name for name in found if name.startswith("tree_acceptance")}
     chain = summarize([record(0, PLAIN, PLAIN)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     assert not {"verification_cost", "speedup_of_costs", "tree_nodes"} & set(chain)
+
+
+def test_the_verification_cost_by_the_length_of_the_pass() -> None:
+    """In passes of 1 s: of 17 to 32 tokens 2 s, of 9 to 16 tokens 1.5 s; a single pass of 5 tokens shows nothing."""
+    lengths = [(27, 2.0)] * 8 + [(32, 2.0)] * 4 + [(16, 1.25), (9, 1.75)] * 6 + [(5, 9.0)]
+    steps = [[3, 3, 2, 3]] * len(lengths)
+    made = generation(steps, decode=99.0, target=lengths) | {"tree_nodes": [length - 1 for length, _ in lengths]}
+    found = summarize([record(0, PLAIN, made)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    costs = {name: metric.value for name, metric in found.items() if name.startswith("verification_cost@")}
+    assert costs == {"verification_cost@16": pytest.approx(1.5), "verification_cost@32": pytest.approx(2.0)}
+    tree = row(method="sd-tree@1:0", num_draft_tokens=3, accepted_tokens_per_step=(4, 4, 2, 0), metrics=found)
+    assert "(v: 1.50 for 9 to 16, 2.00 for 17 to 32 tokens), and overhead" in tree_table([tree]).caption[-1]
 
 
 def test_chances_by_rank_are_over_all_answers() -> None:
@@ -224,10 +269,10 @@ def test_chances_by_rank_are_over_all_answers() -> None:
     other = generation([[3, 1, 0, 1]]) | {"tree_nodes": [9], "tree_ranks": [[1, 0], [1, 0], [1, 0]]}
     records = [record(0, PLAIN, TREE), record(1, autoregressive(2), other)]
     found = summarize(records, "m", num_draft_tokens=3, verification={"rule": "exact_match"})
-    assert [chance.value for chance in chances_by_rank(found)] == [1 / 5, 1 / 4, 0]
+    assert [chance.value for chance in numbered(found, "rank_chance")] == [1 / 5, 1 / 4, 0]
     without = {name: value for name, value in TREE.items() if name != "tree_ranks"}
     old = summarize([record(0, PLAIN, without)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
-    assert chances_by_rank(old) == [] and old["tree_nodes"].value == 5
+    assert numbered(old, "rank_chance") == [] and old["tree_nodes"].value == 5
 
 
 @pytest.mark.parametrize(
@@ -266,10 +311,14 @@ def test_the_table_of_trees() -> None:
         ["P(≥ d | ≥ d − 1)", "0.60", "0.33", "0.00"],
         ["P(child b accepted)", "0.25", "0.33", ""],
     ]
-    assert "first level" not in found.caption[-1], "a greedy run draws nothing"
-    drawn = tree_table([tree.model_copy(update={"sampling": RowSampling(temperature=1.0)})]).caption[-1]
-    assert "a token of the first level with chance 0.700; no lossless rule exceeds 0.850." in drawn
-    assert "2.5 draft passes of 0.040 each (c), one pass" in drawn
+    drawn = tree_table([tree.model_copy(update={"sampling": RowSampling(temperature=1.0)})])
+    assert [line for line in drawn.rows if line and line[0].startswith("–")] == [
+        ["– of the rule", "0.70", "0.20", ""],
+        ["– at most", "0.85", "0.40", ""],
+    ]
+    assert any("of the rule: P(≥ d | ≥ d − 1) computed" in line for line in drawn.caption)
+    assert not any("of the rule" in line for line in found.caption), "a greedy run draws nothing"
+    assert "2.5 draft passes of 0.040 each (c), one pass" in drawn.caption[-1]
     lookup = tree.model_copy(update={"metrics": metrics | {"cost_ratio": Metric(value=0.001)}})
     assert "draft passes" not in tree_table([lookup]).caption[-1]
     assert "one pass over the tree of 0.55 (v)" in found.caption[-1]

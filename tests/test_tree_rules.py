@@ -1,35 +1,30 @@
 """Rules for draft trees, exactly: over all draws of drafter and rule, the law of the tokens is the target's."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from specbench.core.registry import RULES as REGISTRY
-from specbench.decoding.proposal import Proposal, TreeProposal
+from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_rules import (
     BlockVerification,
-    Coin,
     GreedyMultiDraft,
     KSeq,
     RecursiveRejection,
-    TokenDraw,
     Traversal,
     Typical,
-    Walk,
     WalkingRule,
     k_seq_factor,
     normalized,
-    normalized_residual,
 )
 from specbench.decoding.verification import exact_match
+from tools.tree_controls import CONTROLS, Control, P, Q, reused_coin, truncated
 from tools.tree_laws import (
     VOCAB,
     Enumerated,
-    Rows,
-    Table,
     Tokens,
     chains,
     distance,
@@ -159,100 +154,21 @@ def test_exact_match_of_chains(length: int) -> None:
         assert found <= optimum(p(()), list(sibling_draws(q(()), 1, "independent")))
 
 
-class WithReplacementResidual(RecursiveRejection):
-    """The control: the residual of independent draws for children that were drawn without replacement."""
-
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        assert isinstance(proposal, TreeProposal)
-        proposal.draws = "independent"
-        return super().walk(proposal, target_probs)
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.error)
+def test_wrong_rules_have_another_law(control: Control) -> None:
+    assert control.distance() > 0.01
 
 
-class SwappedRatio(RecursiveRejection):
-    """The control: accepts with min(1, q/p)."""
-
-    def _judge(self, tree, node, target_probs):  # type: ignore[no-untyped-def]
-        draft = tree.draft_probs(node)
-        for child in tree.children(node):
-            token = tree.token_ids[child]
-            if (yield Coin(min(1.0, float(draft[token] / target_probs[token])))):
-                return child, token
-            target_probs = normalized_residual(target_probs, draft)
-        return None, (yield TokenDraw(target_probs))
-
-
-class WrongTraversalWeight(Traversal):
-    """The control: divides S by the draft's remaining mass, as one public implementation does."""
-
-    def _remove(self, tree, parent, node, target, draft, weights):  # type: ignore[no-untyped-def]
-        before = draft[parent].clone()
-        super()._remove(tree, parent, node, target, draft, weights)
-        if parent != -1:
-            weights[parent] = min(1.0, weights[parent] / float(1 - before[tree.token_ids[node]] + 1e-9))
-
-
-def pruned(q: Table) -> Iterator[tuple[float, TreeProposal]]:
-    """The control: of two children drawn without replacement only the one with the larger q is kept."""
-    for mass, tokens in sibling_draws(q(()), 2, "without_replacement"):
-        kept = max(tokens, key=lambda token: float(q(())[token]))
-        yield mass, TreeProposal([kept], [-1], "without_replacement", Rows([q(())]), [-1])
-
-
-def compared_and_redrawn(p: Table, draft: list[int]) -> float:
-    """The distance from the target of the rule of Medusa's nucleus sampling and of REST: an own draw per position
-    decides, and the token after the accepted ones is drawn again."""
-    probs = p(())
-    found = torch.zeros(VOCAB, dtype=torch.float64)
-    for own, mass in enumerate(probs.tolist()):
-        if own in draft:
-            found[own] += mass
-        else:
-            found += mass * probs
-    return float((found - probs).abs().sum() / 2)
-
-
-class DrawnAgain(Enumerated):
-    """The control: the token after the accepted ones is drawn again."""
-
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        path, _ = yield from super().walk(proposal, target_probs)
-        return path, (yield TokenDraw(target_probs[path[-1] + 1 if path else 0]))
-
-
-@pytest.mark.parametrize(
-    ("control", "draws", "widths"),
-    [
-        (DrawnAgain(exact_match), "fixed", (2,)),
-        (WithReplacementResidual(), "without_replacement", (2,)),
-        (SwappedRatio(), "independent", (2,)),
-        (WrongTraversalWeight(), "without_replacement", (2, 2)),
-    ],
-)
-def test_wrong_rules_have_another_law(control: WalkingRule, draws: str, widths: tuple[int, ...]) -> None:
-    p, q = table(3), table(1003)
-    assert distance(control, p, trees(q, widths, draws), len(widths) + 1) > 0.003
-
-
-def test_pruning_after_the_draw_and_drawing_again_have_another_law() -> None:
-    p, q = table(3), table(1003)
-    assert distance(RecursiveRejection(), p, pruned(q), 2) > 0.02
-    assert compared_and_redrawn(p, [0]) > 0.02
-
-
-def test_draft_probabilities_before_the_truncation_have_another_law() -> None:
-    """The drafter draws from its truncated distribution and the rule is given the whole one."""
-    p, whole = table(3), table(1003)
-
-    def cut(prefix: Tokens) -> torch.Tensor:
-        row = whole(prefix)
-        return normalized(row.index_fill(0, row.argmin(), 0.0))
-
-    def told_otherwise() -> Iterator[tuple[float, TreeProposal]]:
-        for mass, tree in trees(cut, (2,), "independent"):
-            yield mass, TreeProposal(tree.token_ids, tree.parents, "independent", Rows([whole(())]), [-1])
-
-    assert distance(RecursiveRejection(), p, trees(cut, (2,), "independent"), 2) < EXACT
-    assert distance(RecursiveRejection(), p, told_otherwise(), 2) > 0.01
+def test_the_error_of_a_control_is_its_only_one() -> None:
+    """Without it the law is the target's."""
+    assert reused_coin(P, Q, is_reused=False) < EXACT
+    rule = RecursiveRejection()
+    for draws in ("independent", "without_replacement"):
+        assert distance(rule, P, trees(Q, (2,), draws), 2) < EXACT
+    assert distance(rule, truncated(P), trees(Q, (2,), "independent"), 2) < EXACT
+    assert distance(rule, P, trees(truncated(Q), (2,), "independent"), 2) < EXACT
+    assert distance(Enumerated(exact_match), P, trees(Q, (2,), "fixed"), 2) < EXACT
+    assert distance(Traversal(), P, trees(Q, (2, 2), "without_replacement"), 3) < EXACT
 
 
 def rows(*probs: list[float]) -> Distributions:

@@ -22,9 +22,8 @@ def test_the_page_names_its_commands() -> None:
     assert speeds[1][-2:] == ["--set", "generation.temperature=1"]
 
 
-@pytest.mark.slow
 def test_the_table_of_rules_is_computed_again() -> None:
-    assert TEXT.endswith(rules_part() + "\n"), "`python -m tools.trees --write` writes the page anew"
+    assert TEXT.endswith(rules_part() + "\n"), "`python -m tools.trees --write-rules` writes this part anew"
 
 
 def test_the_chances_are_the_published_formulas_and_at_most_the_optimum() -> None:

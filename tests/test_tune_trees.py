@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,17 @@ from specbench.analysis.tune_trees import (
     chances_of_nodes,
     costs_of,
     has_shape,
+    measured,
     shapes,
     with_shape,
 )
 from specbench.cli.run import run
 from specbench.core.errors import ConfigError
 from specbench.decoding.tree_shape import best_shape
+from specbench.models.loading import load_model
 from specbench.specs.catalogue import load_file, load_method
 from specbench.specs.method import MethodSpec
+from tests.test_draft_heads import saved_head
 from tests.test_metrics import autoregressive, generation
 from tests.test_tune import call as call
 
@@ -146,10 +150,40 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
         limit=6, overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
 
 
+def test_the_levels_are_those_that_were_measured() -> None:
+    """Chances are the same at all levels, but a level that no tree had is not chosen, however cheap it would be."""
+    own = trees(4, 2, 0.4, 2.4, 0.2) | {"tree_ranks": [[80, 70], [80, 5]], "tree_levels": [[[40, 36]], [[40, 34]]]}
+    plain = autoregressive(5, decode=8.8, target=[(1, 2.0)] * 4)
+    run_ = SimpleNamespace(records=[{"methods": {"ar": plain, "small": own, "large": own}}])
+    chances, _ = measured(run_, ["small", "large"], by_level=False)  # type: ignore[arg-type]
+    assert chances == [[0.875, 0.0625]] * 2
+    free = TreeCosts({0.0: 1.0, 64.0: 1.0}, (0.0, 0.0))
+    assert max(shape.depth for shape in shapes(chances, free, 24)) == 2
+
+
+def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(
+    call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
+    overrides = ["generation.max_new_tokens=16", f"drafter.path={head}", "drafter.top_k=3"]
+    _, err = call("eagle2", output="my-tree.yaml", sizes="3,9", drafter=None, overrides=overrides)
+    assert re.search(r"^\s*3 +2\.\d +\d\.\d .*\n +9 +[5-9]\.\d +\d\.\d", err, re.M), err
+    spec = load_file("my-tree.yaml")
+    assert isinstance(spec, MethodSpec) and spec.drafter.options["num_nodes"] in (3, 9)
+    assert f"chosen: {spec.drafter.options['num_nodes']} draft tokens in a tree that grows" in err
+    levels = min(load_method("eagle2").num_draft_tokens, spec.drafter.options["num_nodes"])
+    assert spec.num_draft_tokens == levels and spec.drafter.options["top_k"] == 3
+    run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], data=".", subsets="en", limit=6,
+        overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
+    _, err = call("eagle2", output="levels.yaml", lengths="1,2", drafter=None, overrides=overrides)
+    assert "draft length" in err
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"method": "sd-tree", "lengths": "2,4"}, "--lengths 2,4: sd-tree drafts trees: give --sizes"),
+        ({"method": "eagle2", "lengths": "2,4", "sizes": "4,8"}, "--lengths 2,4: eagle2 drafts trees: give --sizes"),
         ({"method": "sd", "sizes": "2,4"}, "--sizes 2,4: the drafter of sd has no shape to choose"),
         ({"method": "sd-tree", "sizes": "4,x"}, "--sizes x: not a number of draft tokens from 1 to 512"),
         ({"method": "sd-tree", "sizes": "4,0"}, "--sizes 0: not a number of draft tokens"),

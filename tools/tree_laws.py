@@ -1,24 +1,29 @@
 """The exact law of the tokens that a rule emits: all draws of a drafter and all choices of a rule are enumerated."""
 
+import functools
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
-from specbench.decoding.tree_rules import Choice, Coin, TokenDraw, Walk, WalkingRule, normalized
+from specbench.decoding.tree_rules import Choice, Coin, Walk, WalkingRule, normalized
 from specbench.decoding.verification import VerificationRule
 
 VOCAB = 3
 Tokens = tuple[int, ...]
 Law = dict[Tokens, float]
+Outcome = tuple[float, list[int], int]  # probability, accepted path, next token
 Table = Callable[[Tokens], torch.Tensor]  # the distribution after a prefix: [vocab]
 
 
 def table(seed: int, spread: float = 1.5) -> Table:
     """Returns distributions with denominators of at most 1,000, that is, rational ones, in float64."""
 
+    @functools.cache
     def after(prefix: Tokens) -> torch.Tensor:
         generator = torch.Generator().manual_seed(
             seed + sum((token + 1) * 7**place for place, token in enumerate(prefix))
@@ -38,7 +43,7 @@ class Rows(DenseProbs):
         return self._rows
 
 
-def outcomes(walk: Callable[[], Walk]) -> Iterator[tuple[float, list[int], int]]:
+def outcomes(walk: Callable[[], Walk]) -> Iterator[Outcome]:
     """Yields (probability, path, next token) for every sequence of choices of a walk, by starting it anew for each."""
     pending: list[list[tuple[int, float]]] = [[]]
     while pending:
@@ -74,7 +79,7 @@ def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[flo
             return
         top = tuple(order[: width - 1])
         rest = normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
-        yield from ((float(rest[token]), (*top, token)) for token in range(VOCAB) if rest[token] > 0)
+        yield from ((float(rest[token]), (*top, token)) for token in range(len(q)) if rest[token] > 0)
         return
     yield from all_draws(q, width, draws)
 
@@ -133,19 +138,82 @@ def target_rows(p: Table, proposal: Proposal) -> torch.Tensor:
     return torch.stack([p(()), *(p(prefix) for prefix in prefixes)])
 
 
-def law(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> tuple[Law, float]:
+class NotDrawn(Exception):
+    """Raised where a rule draws from rows of which no outcome is given."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        super().__init__(*places)
+        self.places = places
+
+
+class FixedDraws(Distributions):
+    """The target's distributions with given outcomes of the draws, by row."""
+
+    def __init__(self, probs: torch.Tensor) -> None:
+        super().__init__(probs.log(), Sampling(1.0), probs)
+        self.known: dict[int, int] = {}
+
+    def draw(self, place: int, generator: torch.Generator) -> int:
+        if place not in self.known:
+            raise NotDrawn([place])
+        return self.known[place]
+
+    def draw_all(self, generator: torch.Generator) -> torch.Tensor:
+        if missing := [place for place in range(len(self.probs)) if place not in self.known]:
+            raise NotDrawn(missing)
+        return torch.tensor([self.known[place] for place in range(len(self.probs))])
+
+
+class Enumerated:
+    """A rule whose only random choices are draws from the target's rows, given every outcome of the draws it makes."""
+
+    def __init__(self, rule: VerificationRule) -> None:
+        self._rule = rule
+
+    def outcomes(self, proposal: Proposal, target_probs: torch.Tensor) -> Iterator[Outcome]:
+        """Yields (probability, path, next token) for every outcome."""
+        target, generator, rows = FixedDraws(target_probs), torch.Generator(), target_probs.tolist()
+        pending: list[dict[int, int]] = [{}]
+        while pending:
+            target.known = pending.pop()
+            try:
+                found = self._rule(proposal, target, generator)
+            except NotDrawn as missing:
+                possible = [[token for token, mass in enumerate(rows[place]) if mass > 0] for place in missing.places]
+                pending += [
+                    {**target.known, **dict(zip(missing.places, tokens, strict=True))}
+                    for tokens in itertools.product(*possible)
+                ]
+            else:
+                mass = math.prod(rows[place][token] for place, token in target.known.items())
+                yield mass, list(found.path), found.next_token
+
+
+AnyRule = WalkingRule | Enumerated
+
+
+def law(rule: AnyRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> tuple[Law, float]:
     """Returns the law of `length` emitted tokens, completed by autoregressive decoding, and the expected number of
     accepted tokens."""
-    found: Law = {}
+    emitted: Law = defaultdict(float)
     expected = 0.0
     for draft_mass, proposal in drafts:
         rows = target_rows(p, proposal)
-        for mass, path, token in outcomes(lambda: rule.walk(proposal, rows)):  # noqa: B023
+        for mass, path, token in rule_outcomes(rule, proposal, rows):
             expected += draft_mass * mass * len(path)
-            emitted = (*(proposal.token_ids[node] for node in path), token)[:length]
-            for tokens, probability in autoregressive(p, emitted, length):
-                found[tokens] = found.get(tokens, 0.0) + draft_mass * mass * probability
+            emitted[(*(proposal.token_ids[node] for node in path), token)[:length]] += draft_mass * mass
+    found: Law = defaultdict(float)
+    for prefix, mass in emitted.items():
+        for tokens, probability in autoregressive(p, prefix, length):
+            found[tokens] += mass * probability
     return found, expected
+
+
+def rule_outcomes(rule: AnyRule, proposal: Proposal, rows: torch.Tensor) -> Iterator[Outcome]:
+    """Yields (probability, path, next token) for every sequence of choices of a rule."""
+    if isinstance(rule, Enumerated):
+        return rule.outcomes(proposal, rows)
+    return outcomes(lambda: rule.walk(proposal, rows))
 
 
 def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:
@@ -157,7 +225,7 @@ def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Toke
             yield tokens, probability * rest
 
 
-def distance(rule: WalkingRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> float:
+def distance(rule: AnyRule, p: Table, drafts: Iterator[tuple[float, Proposal]], length: int) -> float:
     """Returns the total variation distance between the rule's law of `length` tokens and the target's."""
     return from_target(law(rule, p, drafts, length)[0], p, length)
 
@@ -167,31 +235,3 @@ def from_target(found: Law, p: Table, length: int) -> float:
     own = dict(autoregressive(p, (), length))
     assert abs(sum(found.values()) - 1.0) < 1e-12
     return sum(abs(found.get(tokens, 0.0) - own.get(tokens, 0.0)) for tokens in {*found, *own}) / 2
-
-
-class FixedDraws(Distributions):
-    """The target's distributions with given outcomes of the draws from all rows."""
-
-    def __init__(self, probs: torch.Tensor, tokens: list[int]) -> None:
-        super().__init__(probs.log(), Sampling(1.0), probs)
-        self._tokens = tokens
-
-    def draw(self, place: int, generator: torch.Generator) -> int:
-        return self._tokens[place]
-
-    def draw_all(self, generator: torch.Generator) -> torch.Tensor:
-        return torch.tensor(self._tokens)
-
-
-class Enumerated(WalkingRule):
-    """A rule whose only random choices are draws from the target's rows, given every outcome of these draws."""
-
-    def __init__(self, rule: VerificationRule) -> None:
-        self._rule = rule
-
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        tokens: list[int] = []
-        for row in target_probs:
-            tokens.append((yield TokenDraw(row)))
-        found = self._rule(proposal, FixedDraws(target_probs, tokens), torch.Generator())
-        return list(found.path), found.next_token

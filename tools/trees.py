@@ -5,7 +5,6 @@ run. The same command continues with the runs in runs/trees; delete that folder 
 """
 
 import argparse
-import itertools
 import os
 import shlex
 import subprocess
@@ -21,8 +20,8 @@ from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
 from specbench.decoding.proposal import Draws, TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.tree_acceptance import root_acceptance
-from specbench.decoding.tree_rules import WalkingRule, normalized
+from specbench.decoding.tree_acceptance import node_acceptance
+from specbench.decoding.tree_rules import WalkingRule
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
 from specbench.results.captions import num_timed, verdict_word
@@ -33,7 +32,8 @@ from specbench.results.runs import RecordedRun, finished_run
 from specbench.results.units import NULL, number, with_interval
 from specbench.results.verdict import NUM_TOKENS as NUM_DRAWN
 from tools.bench_trees import WANTED, Step, measure, median_ratio
-from tools.tree_laws import VOCAB, Enumerated, chains, from_target, law, table, trees
+from tools.tree_controls import CONTROLS
+from tools.tree_laws import VOCAB, Enumerated, chains, from_target, law, sibling_draws, table, trees
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "trees.md"
 WORK = Path("runs") / "trees"
@@ -107,6 +107,12 @@ the depth of the draft) and the target's. Both are exact: all draws of the draft
 enumerated, for a vocabulary of {vocab} tokens and p and q that depend on the tokens before (`tools/tree_laws.py`). A
 tree (2, 1) has two children, each with one child. `rejection` is the token rule. A lossless rule has a total variation
 of 0 up to rounding.
+
+"""
+CONTROLS_TEXT = """
+The same distance for wrong rules, computed in the same way (`tools/tree_controls.py`): it tells every one of them from
+a lossless rule. For each, the same rule without the error has a total variation of 0 up to rounding. The two steps with
+one coin are judged by three tokens.
 
 """
 CHAIN, TREE = (1, 1, 1), (2, 1)
@@ -204,29 +210,15 @@ def pass_ratio(num_pairs: int) -> str:
     return median_ratio(found[:, 0] + found[:, 1], found[:, 2])
 
 
-def drawn_children(q: torch.Tensor, num_children: int, draws: Draws) -> Iterator[tuple[float, list[int]]]:
-    """Yields (probability, tokens) of all children of one node."""
-    num_top = {"fixed": num_children, "top_and_one": num_children - 1}.get(draws, 0)
-    top = q.topk(num_top).indices.tolist()
-    for others in itertools.product(range(len(q)), repeat=num_children - num_top):
-        mass, left = 1.0, normalized(q.index_fill(0, torch.tensor(top, dtype=torch.long), 0.0))
-        for token in others:
-            mass *= float(left[token])
-            if draws == "without_replacement":
-                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
-        if mass > 0:
-            yield mass, [*top, *others]
-
-
 def chances(rule: str, draws: Draws, num_children: int) -> tuple[float, float] | None:
     """Returns the chance that a rule accepts a child, and the optimum; None where the rule does not know its chance."""
     p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (TARGET_PROBS, DRAFT_PROBS))
     judge, rows = RULES.get(rule)(), p.expand(num_children + 1, -1)
     target, draft = (Distributions(each.log(), Sampling(1.0), each) for each in (rows, q[None]))
     expected, optimum = 0.0, 0.0
-    for mass, token_ids in drawn_children(q, num_children, draws):
-        tree = TreeProposal(token_ids, [-1] * num_children, draws, draft, [-1])
-        found = root_acceptance(judge, tree, target)
+    for mass, token_ids in sibling_draws(q, num_children, draws):
+        tree = TreeProposal(list(token_ids), [-1] * num_children, draws, draft, [-1])
+        found = node_acceptance(judge, tree, target, -1)
         if found is None:
             return None
         expected, optimum = expected + mass * found[0], optimum + mass * found[1]
@@ -283,7 +275,10 @@ def rules_part() -> str:
     text = RULES_TEXT.format(p=TARGET_PROBS, q=DRAFT_PROBS, children=NUM_CHILDREN)
     nodes = markdown_table(["rule", "lossless", "children", "expected acceptance", "optimum"], chance_lines())
     columns = ["rule", "lossless", "draft", "children", "accepted tokens", "total variation"]
-    return f"{text}{nodes}\n{LAWS_TEXT.format(vocab=VOCAB)}{markdown_table(columns, law_lines())}"
+    laws = LAWS_TEXT.format(vocab=VOCAB) + markdown_table(columns, law_lines())
+    controls = [[control.error, control.draft, f"{control.distance():.4f}"] for control in CONTROLS]
+    wrong = CONTROLS_TEXT + markdown_table(["error of the rule", "draft", "total variation"], controls)
+    return f"{text}{nodes}\n{laws}\n{wrong}"
 
 
 def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int], num_pairs: int) -> str:

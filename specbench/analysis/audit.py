@@ -123,9 +123,10 @@ def prepared_audit(
     reserve_for(
         models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
     )
+    reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
     return kind(
         compared, prompts, scoring, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
-        spec.seed, progress,
+        spec.seed, progress, list(reading.values()),
     )  # fmt: skip
 
 

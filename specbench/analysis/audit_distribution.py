@@ -345,12 +345,12 @@ def draw_many(
     gives each its random stream."""
     stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())
     draws = MethodDraws([[] for _ in prompts], num_tokens)
-    for draw in range(num_draws):
-        number = draw % len(prompts)
-        generation = decoder.generate(prompts[number], stop, seed_of(number, draw))
-        draws.sequences[number].append(tuple(generation.token_ids))
-        draws.steps.extend(generation.steps)
-        draws.told.update(told_counts(generation))
+    for number, prompt in enumerate(prompts):  # one after the other, so that models can keep what they read of it
+        for draw in range(number, num_draws, len(prompts)):
+            generation = decoder.generate(prompt, stop, seed_of(number, draw))
+            draws.sequences[number].append(tuple(generation.token_ids))
+            draws.steps.extend(generation.steps)
+            draws.told.update(told_counts(generation))
     return draws
 
 

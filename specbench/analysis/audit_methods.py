@@ -1,6 +1,7 @@
 """The audit of several methods on one target: the same prompts, the same noise floor, the same control for all."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -81,7 +82,7 @@ class AuditPrompt:
 class Audit:
     """Methods, the first of which is AR, on one target. `control`: a wrong method with its name. `drafter`, if any,
     shares the target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out.
-    `progress` gets lines of text."""
+    `progress` gets lines of text. `models`: those of the methods, which read the prompt of many draws once."""
 
     reference: ClassVar[Reference] = "target"
     subjects: Sequence[AuditedMethod]
@@ -94,6 +95,7 @@ class Audit:
     num_draws: int
     seed: int
     progress: Say
+    models: Sequence[CausalLM] = ()
 
     def findings(self) -> AuditFindings:
         """Returns the verdicts. A method that raises ConfigError on the way is "not run", with the reason."""
@@ -144,7 +146,10 @@ class Audit:
     def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
         """Returns the distribution test of every method that draws, and of the control."""
         prompt_ids = [cut.ids for cut in cuts]
-        draws = self._all_draws(prompt_ids)
+        with ExitStack() as stack:
+            for model in self.models:
+                stack.enter_context(model.reading_prompts_once())
+            draws = self._all_draws(prompt_ids)
         allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the amplitude that was measured
         judge, tests = self._judge(draws, prompt_ids, allowance), {}
         for name, each in draws.items():

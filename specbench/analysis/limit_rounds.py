@@ -55,8 +55,8 @@ class PairTimings:
     steps: StepTimings = field(default_factory=StepTimings)
 
 
-QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64)
-COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64)  # each takes seconds to compile
+QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64, 96)
+COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64, 96)  # each takes seconds to compile
 CONTEXTS = (64, 256, 1024, 4096)
 LEAST_CONTEXT = 8
 NUM_TOKENS = 32  # of one generation

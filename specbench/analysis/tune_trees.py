@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from specbench.analysis.trials import TrialRun
+from specbench.analysis.trials import LENGTH, TrialRun, with_value
 from specbench.analysis.tune import TunedPreset, Tuner
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
@@ -16,7 +16,7 @@ from specbench.core.trees import depths
 from specbench.decoding.drafters.medusa import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.results.bootstrap import Metric
-from specbench.results.units import with_interval
+from specbench.results.units import number, with_interval
 from specbench.running.records import Generation
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -32,9 +32,14 @@ NUM_CANDIDATES = 3  # shapes that are run
 def has_shape(method: MethodSpec) -> bool:
     """Returns whether the trees of a method can get their shape from chances by rank, for all levels or for each head;
     not those that grow (`top_k`)."""
-    if method.decoder is not None or method.routes is not None or method.drafter.options.get("top_k") is not None:
+    if method.decoder is not None or method.routes is not None or grows(method):
         return False
     return has_heads(method) or {"num_nodes", "rank_chances", "depth"} <= known_options(method)
+
+
+def grows(method: MethodSpec) -> bool:
+    """Returns whether the trees of a method grow as they are drafted, up to a number of nodes."""
+    return method.decoder is None and method.routes is None and method.drafter.options.get("top_k") is not None
 
 
 def has_heads(method: MethodSpec) -> bool:
@@ -181,10 +186,40 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in tried]
     second = trials.run("shapes-" + "-".join(method.name for method in chosen), chosen)
     found = {method.name: second.metrics(method.name) for method in chosen}
-    best = max(chosen, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
     tuner.show(shapes_table([(shape, found[method.name]) for shape, method in zip(tried, chosen, strict=True)]))
-    tuner.decide(f"chosen: {best.drafter.options['num_nodes']} draft tokens on {best.num_draft_tokens} levels")
-    return [TunedPreset("", best.model_copy(update={"name": trials.base.name}), found[best.name])]
+    best = fastest_preset(trials.base, chosen, found)
+    levels = f"{best.method.num_draft_tokens} levels"
+    is_most = best.method.num_draft_tokens == len(chances) and not has_heads(trials.base)
+    limit = ", the most that were measured: larger --sizes have more" if is_most else ""
+    tuner.decide(f"chosen: {best.method.drafter.options['num_nodes']} draft tokens on {levels}{limit}")
+    return [best]
+
+
+def with_size(method: MethodSpec, num_nodes: int) -> MethodSpec:
+    """Returns the method with growing trees of this size, named after it. A tree has no more levels than nodes."""
+    shorter = with_value(method, LENGTH, min(method.num_draft_tokens, num_nodes))
+    return with_value(shorter, "drafter.num_nodes", num_nodes).model_copy(update={"name": f"nodes-{num_nodes}"})
+
+
+def tune_size(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
+    """Returns the method with the size of its growing trees that decodes the most tokens per second, of those run."""
+    trials = tuner.trials
+    tried = {made.name: made for made in (with_size(trials.base, size) for size in sizes)}
+    run = trials.run("sizes-" + "-".join(map(str, sizes)), list(tried.values()))
+    found = {name: run.metrics(name) for name in tried}
+    tuner.show(sizes_table(dict(zip(sizes, found.values(), strict=True))))
+    best = fastest_preset(trials.base, list(tried.values()), found)
+    tuner.decide(f"chosen: {best.method.drafter.options['num_nodes']} draft tokens in a tree that grows")
+    return [best]
+
+
+def fastest_preset(
+    base: MethodSpec, tried: Sequence[MethodSpec], found: Mapping[str, dict[str, Metric]]
+) -> TunedPreset:
+    """Returns the method with the most tokens per second under the name of the method that is tuned. `found`: the
+    metrics by the name of the method."""
+    best = max(tried, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
+    return TunedPreset("", best.model_copy(update={"name": base.name}), found[best.name])
 
 
 def ranks_table(chances: LevelChances) -> Table:
@@ -207,6 +242,17 @@ def costs_table(costs: TreeCosts) -> Table:
     return Table("costs of a step", columns, rows, ["in passes of ar", drafting])
 
 
+def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
+    """Returns a table of the sizes of growing trees that were run."""
+    rows = [
+        [str(size), number(metrics["tree_nodes"], 1), number(metrics["tree_depth"], 1),
+         with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
+        for size, metrics in found.items()
+    ]  # fmt: skip
+    columns = numbers("size", "nodes\nof a step", "levels\nof a step", "τ\n95 % interval", "tok/s\n95 % interval")
+    return Table("sizes of trees", columns, rows)
+
+
 def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
     """Returns a table of the shapes that were run: expected and measured."""
     rows = [
@@ -219,12 +265,13 @@ def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
 
 
 def measured(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[LevelChances, TreeCosts]:
-    """Returns the chances by rank, for each level or the same for all, and the costs that a run measured. Raises
-    ConfigError where nothing was accepted."""
+    """Returns the chances by rank, of each level or the same for all, for the levels whose chances a run measured, and
+    the costs. Raises ConfigError where nothing was accepted."""
     own = {name: [record["methods"][name] for record in run.records] for name in names}
     generations = [generation for each in own.values() for generation in each]
     common = chances_by_rank(generation.get("tree_ranks", ()) for generation in generations)
-    chances = chances_by_level(generations) if by_level else [common] * MAX_DEPTH
+    levels = chances_by_level(generations)
+    chances = levels if by_level else [common] * len(levels)
     if not chances or not common:
         raise ConfigError(
             "no draft token of this slice was accepted often enough to shape a tree: give more examples with "

@@ -17,7 +17,7 @@ from specbench import __version__
 from specbench.analysis.sweep import conditions, heading, title
 from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials, shown, trial_spec
 from specbench.analysis.tune import LENGTHS, TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
-from specbench.analysis.tune_trees import SIZES, checked_sizes, has_shape, tune_shape
+from specbench.analysis.tune_trees import SIZES, checked_sizes, grows, has_shape, tune_shape, tune_size
 from specbench.core.console import say
 from specbench.core.digests import bytes_digest
 from specbench.core.errors import ConfigError
@@ -55,7 +55,10 @@ def run_tune(
     counts = ", ".join(f"{len(data.examples)} of {subset}" for _, subset, data in calibration_slice)
     say(console, f"calibration slice: {counts}")
     tuner = Tuner(trials, tried, step)
-    presets = tune_shape(tuner, tried) if has_shape(trials.base) else tune(tuner)
+    if has_shape(trials.base):
+        presets = tune_shape(tuner, tried)
+    else:
+        presets = tune_size(tuner, tried) if grows(trials.base) and lengths is None else tune(tuner)
     calibration = calibration_of(calibration_slice)
     paths = write_presets(output, trials, presets, calibration, tuner.notes)
     data = {
@@ -72,7 +75,7 @@ def run_tune(
 def checked_numbers(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
     """Returns the sizes of trees to try, or the draft lengths. Raises ConfigError for a number that cannot be, and for
     the option of the other kind of method."""
-    if has_shape(method):
+    if has_shape(method) or (grows(method) and (lengths is None or sizes is not None)):
         if lengths is not None:
             raise ConfigError(
                 f"--lengths {','.join(lengths)}: {method.name} drafts trees: give --sizes, or leave it out"

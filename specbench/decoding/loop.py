@@ -1,5 +1,6 @@
 """The decode loop of all methods. Autoregressive decoding is the case of an empty proposal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,13 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import Finish, GenerationState, StopRules
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLED_EVERY, root_acceptance
+from specbench.decoding.tree_acceptance import (
+    FIRST_SAMPLE,
+    MAX_SAMPLES,
+    SAMPLED_EVERY,
+    Acceptance,
+    acceptance_by_level,
+)
 from specbench.decoding.verification import VerificationRule
 from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog, Stopwatch
@@ -39,7 +46,7 @@ class Generation:
     `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None where
     undefined. `draw_overlap` joins `Verification.draw_overlap` of all steps; None where no step has it.
 
-    `tree_samples` holds the values of `root_acceptance` at sampled steps; None for chains, and where no step has any.
+    `tree_samples` holds `acceptance_by_level` of sampled steps; None for chains, and where no step has any.
 
     `external` is set only by external decoders. Their prefill times may be unknown (None), their steps and passes are
     empty, and their decode time is not broken down.
@@ -58,7 +65,7 @@ class Generation:
     tokenizer_seconds: float | None = None
     external: ExternalCounts | None = None
     draw_overlap: list[float] | None = None
-    tree_samples: list[tuple[float, float]] | None = None
+    tree_samples: list[list[Acceptance]] | None = None
 
 
 @torch.inference_mode()
@@ -78,7 +85,7 @@ def decode(
     for log in (target.passes, draft_passes, state.tokenizing, tokenizing):
         log.clear()
     passes_of_rules: list[int] = []  # indices of draft passes
-    trees: list[tuple[Proposal, Distributions]] = []  # at sampled steps
+    trees: list[tuple[Proposal, Distributions, Sequence[int]]] = []  # at sampled steps
 
     first_token_seconds = clock.now()
     while not state.finished:
@@ -91,7 +98,7 @@ def decode(
         passes_of_rules += range(num_draft_passes, draft_passes.num_passes)
         proposal.update_target(target, verification)
         if len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES and proposal.num_nodes:
-            trees.append((proposal, distributions))  # whose probabilities the rule has computed
+            trees.append((proposal, distributions, verification.path))  # the rule has computed the probabilities
         drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
     last_token_seconds = clock.now()
@@ -106,7 +113,7 @@ def decode(
         steps=state.steps,
         positions={name: judged_column(name, state) for name in POSITION_COLUMNS},
         draw_overlap=draw_overlap_column(state),
-        tree_samples=[each for tree in trees if (each := root_acceptance(rule, *tree)) is not None] or None,
+        tree_samples=list(filter(None, (acceptance_by_level(rule, *tree) for tree in trees))) or None,
         target_passes=target.passes.read(),
         draft_passes=drafted,
         ttft_seconds=first_token_seconds - start_seconds,

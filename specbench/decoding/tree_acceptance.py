@@ -1,7 +1,8 @@
-"""The chance that a child of a tree's root is accepted: under a rule, and at most under any lossless rule."""
+"""The chance that a child of a tree's node is accepted: under a rule, and at most under any lossless rule."""
 
 import math
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import pairwise, takewhile
 
 import torch
 
@@ -16,21 +17,35 @@ LOWEST, DECAY = 1e-4, 40.0  # ends of the integral, the upper one in units of it
 TIMES_AT_ONCE = 64  # of the integral, since each takes memory for the whole vocabulary
 
 
-def root_acceptance(rule: VerificationRule, tree: Proposal, target: Distributions) -> tuple[float, float] | None:
-    """Returns the chance that the rule accepts a child of the root, given the tree, and the optimum over all lossless
-    rules for children that are drawn in the same way. Over several draws the mean of the first never exceeds that of
-    the second.
+Acceptance = tuple[float, float]  # the chance under the rule, and the optimum
 
-    Returns None for a chain, for a root without children, and where the rule does not know its chance.
+
+def acceptance_by_level(
+    rule: VerificationRule, tree: Proposal, target: Distributions, path: Sequence[int]
+) -> list[Acceptance]:
+    """Returns the acceptance after the root and after each accepted node `path`, up to the last level of the tree.
+
+    An accepted node without children counts with 0. Nothing is returned for a chain and for a root without children;
+    of a rule that does not judge node by node only the acceptance after the root, if it is known.
     """
-    if not isinstance(tree, TreeProposal) or not (children := tree.children(-1)):
-        return None
-    chance = rule.root_chance(tree, target)
+    if not isinstance(tree, TreeProposal) or not tree.has_children(-1):
+        return []
+    nodes = [-1, *path][: tree.num_drafted]
+    found = (node_acceptance(rule, tree, target, node) if tree.has_children(node) else (0.0, 0.0) for node in nodes)
+    return list(takewhile(lambda acceptance: acceptance is not None, found))  # type: ignore[arg-type]
+
+
+def node_acceptance(rule: VerificationRule, tree: TreeProposal, target: Distributions, node: int) -> Acceptance | None:
+    """Returns the chance that the rule accepts a child of an accepted node, given the tree, and the optimum over all
+    lossless rules (below the root: those that judge node by node) for children that are drawn in the same way. Over
+    several draws the mean of the first never exceeds that of the second. Returns None where the rule does not know its
+    chance."""
+    chance = rule.child_chance(tree, node, target)
     if chance is None:
         return None
-    token_ids = [tree.token_ids[child] for child in children]
-    draft_probs = None if tree.draws == "fixed" else tree.draft_probs(-1)
-    return chance, optimal_acceptance(target.probs[0], draft_probs, token_ids, tree.draws)
+    token_ids = [tree.token_ids[child] for child in tree.children(node)]
+    draft_probs = None if tree.draws == "fixed" else tree.draft_probs(node)
+    return chance, optimal_acceptance(target.probs[node + 1], draft_probs, token_ids, tree.draws)
 
 
 def optimal_acceptance(

@@ -49,20 +49,24 @@ class WalkingRule(VerificationRule):
         path, next_token = resolve(self.walk(proposal, target.probs), generator)
         return Verification(len(path), next_token, nodes=tuple(path))
 
-    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
-        """Returns the chance that a child of the root is accepted: 1 − Π (1 − a) along the walk in which every child is
-        rejected."""
-        walk, lost = self.walk(tree, target.probs), 1.0
-        try:
-            choice = next(walk)
-            while True:
-                is_sure = isinstance(choice, Coin) and choice.probability >= 1.0
-                if isinstance(choice, Coin) and not is_sure:
-                    lost *= 1.0 - choice.probability
-                choice = walk.send(int(choice.weights.argmax()) if isinstance(choice, TokenDraw) else int(is_sure))
-        except StopIteration as end:
-            path, _ = end.value
-            return 1.0 if path else 1.0 - lost
+    def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
+        return any_accepted(self.walk(tree, target.probs)) if node == -1 else None
+
+
+def any_accepted(walk: Walk | ChildWalk) -> float:
+    """Returns the chance that a walk accepts anything: 1 − Π (1 − a) along the walk in which every child is
+    rejected."""
+    lost = 1.0
+    try:
+        choice = next(walk)
+        while True:
+            is_sure = isinstance(choice, Coin) and choice.probability >= 1.0
+            if isinstance(choice, Coin) and not is_sure:
+                lost *= 1.0 - choice.probability
+            choice = walk.send(int(choice.weights.argmax()) if isinstance(choice, TokenDraw) else int(is_sure))
+    except StopIteration as end:
+        accepted, _ = end.value
+        return 1.0 - lost if accepted in (None, []) else 1.0
 
 
 def resolve(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
@@ -118,6 +122,9 @@ class DescendingRule(WalkingRule):
         """Yields the random choices of one node with children. Returns the accepted child, or None, and the next
         token."""
         raise NotImplementedError
+
+    def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
+        return any_accepted(self._judge(tree, node, target.probs[node + 1]))
 
 
 class RecursiveRejection(DescendingRule):
@@ -200,10 +207,10 @@ class GreedyMultiDraft(DescendingRule):
         token = yield TokenDraw(normalized_residual(target_probs, draft_probs))
         return next((child for child in top if tree.token_ids[child] == token), None), token
 
-    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
-        *top, drawn = (tree.token_ids[child] for child in tree.children(-1))
-        p = target.probs[0]
-        q = normalized(tree.draft_probs(-1).index_fill(0, torch.tensor(top, dtype=torch.long, device=p.device), 0.0))
+    def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
+        *top, drawn = (tree.token_ids[child] for child in tree.children(node))
+        p = target.probs[node + 1]
+        q = normalized(tree.draft_probs(node).index_fill(0, torch.tensor(top, dtype=torch.long, device=p.device), 0.0))
         chance = acceptance_probability(p[drawn], q[drawn])
         return chance + (1.0 - chance) * float(normalized_residual(p, q)[top].sum())
 

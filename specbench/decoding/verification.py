@@ -33,8 +33,9 @@ class VerificationRule:
         """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and of the next one."""
         raise NotImplementedError
 
-    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
-        """Returns the chance that a child of the root of a tree is accepted, given the tree; None if it is unknown."""
+    def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
+        """Returns the chance that a child of an accepted node of a tree (−1: the root) is accepted, given the tree;
+        None if it is unknown."""
         return None
 
 
@@ -154,9 +155,9 @@ class ExactMatch(VerificationRule):
             target_prob = at_tokens(target.probs[: len(token_ids)], token_ids)
         return Verification(num_accepted, own[num_accepted], target_prob, overlap=target_prob)
 
-    def root_chance(self, tree: TreeProposal, target: Distributions) -> float | None:
-        token_ids = {tree.token_ids[child] for child in tree.children(-1)}
-        return float(target.probs[0, list(token_ids)].sum())
+    def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
+        token_ids = {tree.token_ids[child] for child in tree.children(node)}
+        return float(target.probs[node + 1, list(token_ids)].sum())
 
 
 exact_match = ExactMatch()

@@ -1,6 +1,7 @@
 """A Hugging Face causal language model with its tokenizer and its cached sequence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,32 @@ from specbench.specs.components import Quantize, StaticEngine
 if TYPE_CHECKING:
     from specbench.models.drafting import Draft, Sampler
     from specbench.models.static_sequence import StaticSequence
+
+
+class FirstPass:
+    """The first pass over a sequence after a reset, such as that over a prompt. It is not made again for the same
+    tokens while they are cached: the sequence returns to their end."""
+
+    def __init__(self, sequence: "EagerSequence | StaticSequence") -> None:
+        self.is_next = False
+        self._sequence = sequence
+        self._read: tuple[list[int], int, tuple[int, ...]] | None = None
+        self._output = Output(torch.empty(0))
+
+    def score(
+        self, ids: list[int], num_logits: int, pending: torch.Tensor | None, hidden_layers: tuple[int, ...]
+    ) -> Output:
+        """Returns what the sequence returns after a reset."""
+        self.is_next = False
+        is_known = pending is None and self._read == (ids, num_logits, hidden_layers)
+        if is_known and self._sequence.cached_ids[: len(ids)] == ids:
+            self._sequence.rollback(len(ids))
+            return self._output
+        self._sequence.reset()
+        self._output = self._sequence.score(ids, num_logits, pending, hidden_layers)
+        self._sequence.checkpoint()
+        self._read = None if pending is not None else (list(ids), num_logits, hidden_layers)
+        return self._output
 
 
 class CausalLM(TextModel, ScoringModel):
@@ -35,6 +62,7 @@ class CausalLM(TextModel, ScoringModel):
         self.passes = PassLog(Clock(self.device))
         self.sequence: EagerSequence | StaticSequence = EagerSequence(model, name, self.vocab_size, self.passes)
         self.why_eager: str | None = None  # the reason if another engine was requested and failed
+        self._first_pass: FirstPass | None = None  # None: a reset drops the cached sequence
 
     @property
     def static(self) -> "StaticSequence | None":
@@ -73,8 +101,21 @@ class CausalLM(TextModel, ScoringModel):
         """The attention implementation that transformers selected."""
         return str(self.model.config._attn_implementation)
 
+    @contextmanager
+    def reading_prompts_once(self) -> Iterator[None]:
+        """Within it, the pass over a prompt is made once for consecutive answers to that prompt. Its time is then
+        missing from the measurements of the others."""
+        self._first_pass = FirstPass(self.sequence)
+        try:
+            yield
+        finally:
+            self._first_pass = None
+
     def reset(self) -> None:
-        self.sequence.reset()
+        if self._first_pass is None:
+            self.sequence.reset()
+        else:
+            self._first_pass.is_next = True
 
     def checkpoint(self) -> int:
         """Returns the number of cached tokens, to which `rollback` can return."""
@@ -89,6 +130,8 @@ class CausalLM(TextModel, ScoringModel):
 
         Reads only the tokens after the longest prefix shared with the cache, and at least the last `num_logits`.
         """
+        if self._first_pass is not None and self._first_pass.is_next:
+            return self._first_pass.score(ids, num_logits, pending, self.hidden_layers)
         return self.sequence.score(ids, num_logits, pending, self.hidden_layers)
 
     def check_trees(self) -> None:

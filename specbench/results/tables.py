@@ -18,8 +18,8 @@ from specbench.results.captions import (
     verdict_word,
 )
 from specbench.results.row import ALL, Row
-from specbench.results.trees import chances_by_rank
-from specbench.results.units import NULL, number, pair, short, speed, unit_of, with_interval
+from specbench.results.trees import COST, LEVEL_CHANCES, numbered
+from specbench.results.units import number, pair, short, speed, unit_of, with_interval
 
 MARK = "†"
 LEAST_COST = 0.005  # target passes; a look-up that costs less is shown as no draft pass
@@ -117,23 +117,39 @@ def tree_table(rows: Sequence[Row]) -> Table:
             "steps that accepted at least d − 1",
             "by rank, column b: of the judged nodes with b children or more, the share whose b-th child (the b-th "
             "candidate for the next token) was accepted",
+            *([OF_THE_RULE] if any(_level_cells(row) for row in drafting) else []),
             *(_tree_line(row) for row in drafting if row.value("tree_nodes") is not None),
         ],
     )
 
 
 def _depth_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of a method: P(≥ d accepted), P(≥ d | ≥ d − 1), and the acceptance by rank."""
+    """Returns the lines of a method: P(≥ d accepted), P(≥ d | ≥ d − 1), the chances of its rule, and the acceptance by
+    rank."""
     counts = row.accepted_tokens_per_step or ()
     reached = [sum(counts[depth:]) for depth in range(len(counts))]
     deeper = [(above, there) for above, there in pairwise(reached) if above]
     is_chain = row.value("tree_nodes") is None
-    chances = [row.metric("acceptance_rate_pooled")] if is_chain else chances_by_rank(row.metrics)
+    chances = [row.metric("acceptance_rate_pooled")] if is_chain else numbered(row.metrics, "rank_chance")
     return [
         ["P(≥ d accepted)", *(_share(there, reached[0]) for _, there in deeper)],
         ["P(≥ d | ≥ d − 1)", *(_share(there, above) for above, there in deeper)],
+        *_level_cells(row),
         *([["P(child b accepted)", *(number(chance, 2) for chance in chances)]] if chances else []),
     ]
+
+
+OF_THE_RULE = (
+    "of the rule: P(≥ d | ≥ d − 1) computed at sampled steps with drafts; at most: that of the best lossless rule that "
+    "judges node by node, for children drawn in the same way"
+)
+
+
+def _level_cells(row: Row) -> list[list[str]]:
+    """Returns the lines of the rule's chance by level and of its optimum; none for greedy rows, which draw nothing, and
+    where the rule does not know its chance."""
+    rule, optimum = ([number(chance, 2) for chance in numbered(row.metrics, name)] for name in LEVEL_CHANCES)
+    return [["– of the rule", *rule], ["– at most", *optimum]] if rule and row.sampling.temperature else []
 
 
 def _share(part: int, whole: int) -> str:
@@ -142,25 +158,21 @@ def _share(part: int, whole: int) -> str:
 
 
 def _tree_line(row: Row) -> str:
-    """Returns the size, the acceptance, its optimum, and the costs of the trees of a method."""
+    """Returns the size, the acceptance and the costs of the trees of a method."""
 
     def shown(name: str, digits: int) -> str:
         return number(row.metric(name), digits)
 
-    chance, optimum = shown("tree_acceptance_expected", 3), shown("tree_acceptance_optimal", 3)
-    first_level = (
-        f" In steps with drafts the rule accepts a token of the first level with chance {chance}; no lossless rule "
-        f"exceeds {optimum}."
-        if chance != NULL and row.sampling.temperature
-        else ""
-    )
     drafts = f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), "
+    costs = {int(name.removeprefix(f"{COST}@")): name for name in row.metrics if name.startswith(f"{COST}@")}
+    listed = ", ".join(f"{shown(costs[most], 2)} for {most // 2 + 1} to {most}" for most in sorted(costs))
+    by_length = f": {listed} tokens" if len(costs) > 1 else ""
     has_passes = (row.value("cost_ratio") or 0.0) >= LEAST_COST
     return (
         f"{row.method_name}: a step drafts {shown('tree_nodes', 1)} tokens on {shown('tree_depth', 1)} levels, "
-        f"of which a share of {shown('draft_efficiency', 3)} is accepted.{first_level} Costs of a step in passes of "
-        f"ar: {drafts if has_passes else ''}one pass over the tree of {shown('verification_cost', 2)} (v), and "
-        f"overhead. For {shown('mean_acceptance_length', 2)} tokens per step (τ) they explain a "
+        f"of which a share of {shown('draft_efficiency', 3)} is accepted. Costs of a step in passes of "
+        f"ar: {drafts if has_passes else ''}one pass over the tree of {shown('verification_cost', 2)} (v"
+        f"{by_length}), and overhead. For {shown('mean_acceptance_length', 2)} tokens per step (τ) they explain a "
         f"speed-up of {shown('speedup_of_costs', 2)}; measured: {shown('speedup', 2)}"
     )
 

@@ -1,10 +1,14 @@
 """The metrics of draft trees: their size, what is accepted of them, and their costs."""
 
 from collections.abc import Mapping, Sequence
-from itertools import count, takewhile
+from itertools import count, takewhile, zip_longest
 
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.running.records import DRAFTED, Generation, step_sum
+
+COST = "verification_cost"
+MIN_PASSES = 10
+LEVEL_CHANCES = ("tree_acceptance_expected", "tree_acceptance_optimal")
 
 
 def tree_metrics(
@@ -15,19 +19,14 @@ def tree_metrics(
     verifying, plain = (
         [sum(seconds for _, seconds in g["passes"]["target"]) for g in side] for side in (own, baseline)
     )
-    samples = [g.get("tree_samples") or [] for g in own]
-    expected, optimal = (
-        prompts.ratio([sum(pair[place] for pair in each) for each in samples], list(map(len, samples)), bounds=SHARE)
-        for place in (0, 1)
-    )
     trees = {
         "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
         "tree_depth": prompts.ratio([step_sum(g, DRAFTED) for g in own], num_steps),
         "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
-        "tree_acceptance_expected": expected,
-        "tree_acceptance_optimal": optimal,
-        "verification_cost": prompts.ratio(verifying, num_steps, plain, num_plain_steps),
+        COST: prompts.ratio(verifying, num_steps, plain, num_plain_steps),
+        **costs_by_length(prompts, own, (plain, num_plain_steps)),
         **rank_chances(prompts, own),
+        **level_chances(prompts, own),
     }
     values = {name: metric.value for name, metric in {**found, **trees}.items()}
     if sum(plain):
@@ -51,6 +50,23 @@ def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_
     return length * plain_step / (passes * cost_ratio + verifying + overhead)
 
 
+def costs_by_length(
+    prompts: Prompts, own: Sequence[Generation], baseline: tuple[list[float], list[int]]
+) -> dict[str, Metric]:
+    """Returns the verification cost by the number of tokens that a pass read, in classes up to powers of two. A class
+    of fewer than MIN_PASSES passes is left out. `baseline`: the seconds and the number of its passes."""
+    classes: dict[int, list[list[float]]] = {}
+    for place, generation in enumerate(own):
+        for length, seconds in generation["passes"]["target"]:
+            sums = classes.setdefault(1 << (length - 1).bit_length(), [[0.0] * len(own), [0.0] * len(own)])
+            sums[0][place] += seconds
+            sums[1][place] += 1
+    return {
+        f"{COST}@{most}": prompts.ratio(seconds, num_passes, *baseline)
+        for most, (seconds, num_passes) in sorted(classes.items()) if sum(num_passes) >= MIN_PASSES
+    }  # fmt: skip
+
+
 def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
     """Returns by rank, from 1 on, the share of the judged nodes with a child of this rank that had it accepted."""
     counts = [g.get("tree_ranks") or [] for g in own]
@@ -61,7 +77,19 @@ def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metri
     }
 
 
-def chances_by_rank(metrics: Mapping[str, Metric]) -> list[Metric]:
-    """Returns the chances by rank of the metrics of a row."""
-    found = (metrics.get(f"rank_chance@{rank}") for rank in count(1))
+def level_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns by level, from 1 on, the mean chance of acceptance under the rule and its optimum, at sampled steps."""
+    levels = [list(zip_longest(*(g.get("tree_samples") or []))) for g in own]
+    found = {}
+    for level in range(max(map(len, levels))):
+        samples = [list(filter(None, each[level])) if level < len(each) else [] for each in levels]
+        for place, name in enumerate(LEVEL_CHANCES):
+            sums = [sum(pair[place] for pair in each) for each in samples]
+            found[f"{name}@{level + 1}"] = prompts.ratio(sums, list(map(len, samples)), bounds=SHARE)
+    return found
+
+
+def numbered(metrics: Mapping[str, Metric], name: str) -> list[Metric]:
+    """Returns the metrics NAME@1, NAME@2, … of a row."""
+    found = (metrics.get(f"{name}@{number}") for number in count(1))
     return list(takewhile(lambda metric: metric is not None, found))  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ OTHERS = {
 RATINGS: Bounds = (1.0, 10.0)
 PERCENT: Bounds = (0.0, 100.0)
 PASS_AT = re.compile(r"pass@(\d+)")
-PER_NUMBER = re.compile(r"^(pass|rank_chance)@\d+$")
+PER_NUMBER = re.compile(r"^(pass|rank_chance|verification_cost|tree_acceptance_expected|tree_acceptance_optimal)@\d+$")
 
 
 def unit_of(name: str | None) -> Unit:
@@ -224,15 +224,16 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "share",
         "of servers: greedy answers of the server ar that were others when it was asked again, the control",
     ),
-    "tree_acceptance_expected": (
+    "tree_acceptance_expected@k": (
         "share",
-        "only draft trees: chance that the rule accepts a child of the root, given the tree; mean over every 8th of "
-        "the first 64 steps of an answer, without those whose root has no child; null for rules that do not know it",
+        "only draft trees: chance that the rule accepts a token of level k where it accepted one of each level before, "
+        "given the tree; mean over every 8th of the first 64 steps of an answer with drafts; absent for rules that do "
+        "not know it, which of those that judge whole paths holds from level 2 on",
     ),
-    "tree_acceptance_optimal": (
+    "tree_acceptance_optimal@k": (
         "share",
-        "only draft trees: the largest chance of any lossless rule with children drawn in the same way, at the same "
-        "steps: min over sets H of p(H) + 1 − Pr(all children in H)",
+        "only draft trees: the largest chance of any lossless rule that judges node by node, with children drawn in "
+        "the same way, at the same nodes: min over sets H of p(H) + 1 − Pr(all children in H)",
     ),
     "rank_chance@k": (
         "share",
@@ -241,6 +242,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "verification_cost": (
         "ratio",
         "v: mean verifying pass ÷ mean pass of the baseline; only rows of draft trees have it",
+    ),
+    "verification_cost@k": (
+        "ratio",
+        "the same of the passes that read at most k tokens and more than k ÷ 2, the token before the tree included; "
+        "absent for fewer than 10 passes",
     ),
     "speedup_of_costs": (
         "ratio",

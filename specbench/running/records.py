@@ -8,8 +8,9 @@ tree_nodes                  draft trees only: draft tokens per step; the counts 
 tree_ranks                  draft trees only, by rank among siblings [judged, accepted]: the nodes on accepted paths
                             with a child of this rank, and those of them in which it was the accepted one
 tree_levels                 draft trees only, the same for each level of the trees
-tree_samples                draft trees only, at sampled steps: the chance that a child of the root is accepted, given
-                            the tree, and the optimum over lossless rules (`specbench.decoding.tree_acceptance`)
+tree_samples                draft trees only, of sampled steps by level: the chance that a child of the root, or of the
+                            accepted node, is accepted, given the tree, and the optimum over lossless rules
+                            (`specbench.decoding.tree_acceptance`)
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
 draw_overlap                union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
                             drafter drew a token, including positions at which it drew the end of the text
@@ -254,7 +255,7 @@ class GenerationShape(RecordPart):
     tree_nodes: list[Count] | None = None
     tree_ranks: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
     tree_levels: list[list[Annotated[list[Count], Field(min_length=2, max_length=2)]]] | None = None
-    tree_samples: list[Annotated[tuple[Finite, Finite], Field(strict=False)]] | None = None
+    tree_samples: list[list[Annotated[tuple[Finite, Finite], Field(strict=False)]]] | None = None
     positions: dict[str, Values]
     draw_overlap: list[Finite] | None = None  # only for drafts that do not propose the end token
     passes: Passes

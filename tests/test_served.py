@@ -14,6 +14,7 @@ from rich.console import Console
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
+from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.compare import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
@@ -31,7 +32,7 @@ from specbench.served.held import held_ids
 from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
-from tests.scripted_server import AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
+from tests.scripted_server import AR, SD, VERSION, Script, scripted, servers_file
 
 NUM_EXAMPLES = 2
 
@@ -341,7 +342,7 @@ def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None
 
 
 def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
-    vocabulary, found = Vocabulary(TOKENIZER), 0
+    vocabulary, found = Vocabulary(load_tokenizer("embedded:target")), 0
     for character in "กขคงจฉชซญดตถทธนบปผพภมยรลวศสหอ":
         ids = vocabulary.encode(character)
         if len(ids) > 1:

@@ -197,7 +197,8 @@ def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dic
         times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": 0.001}
         if drafted:
             times |= {"draft_n": drafted, "draft_n_accepted": accepted}
-        yield {"content": TOKENIZER.decode([token], skip_special_tokens=False), "tokens": [token], "stop": False, "timings": times, **known,
+        content = TOKENIZER.decode([token], skip_special_tokens=False)
+        yield {"content": content, "tokens": [token], "stop": False, "timings": times, **known,
                "tokens_predicted": number + 1}  # fmt: skip
     yield {"content": "", "tokens": [], "stop": True, "stop_type": "eos", **known,
            "tokens_predicted": len(script.answer) + script.extra_usage}  # fmt: skip

@@ -1,29 +1,33 @@
-"""Shared by all tests: no network, one thread, and a tiny pair saved once."""
+"""Shared by all tests: no network, one thread, and a tiny pair saved once. Fixtures import what they need, since the
+process that only hands the tests to its workers reads this file too, and would import torch before they start."""
 
 import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start
 
 import pytest
-import torch
 
-from specbench.models.causal_lm import ModelPair
-from specbench.models.loading import load_model
-from specbench.specs.catalogue import load_task
-from specbench.tasks.examples import load_examples
-from tests import tiny
 from tests.processes import shorten_warm_ups
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    import torch
+
+    from specbench.models.causal_lm import ModelPair
+
 gc.disable()  # until all tests are collected, which takes a fifth longer with it
 
 
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look at it again and again."""
+    import torch
+
+    torch.set_num_threads(1)
     gc.freeze()
     gc.enable()
 
@@ -31,6 +35,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders of a random target and a random drafter with the same tokenizer, context 1,024."""
+    from tests import tiny
+
     folder = tmp_path_factory.mktemp("pair")
     target = tiny.save(folder / "target", num_hidden_layers=2)
     return str(target), str(tiny.save(folder / "drafter", num_hidden_layers=1))
@@ -41,7 +47,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Passes are left as they are, and not even traced: the names of those that would be compiled."""
     names: list[str] = []
 
-    def left(forward: Callable[[], torch.Tensor], name: str) -> Callable[[], torch.Tensor]:
+    def left(forward: "Callable[[], torch.Tensor]", name: str) -> "Callable[[], torch.Tensor]":
         names.append(name)
         return forward
 
@@ -83,14 +89,20 @@ def specbench(
 
 
 @pytest.fixture(scope="session")
-def embedded_pair() -> ModelPair:
+def embedded_pair() -> "ModelPair":
     """The models that come with specbench, in float32 on the CPU."""
+    from specbench.models.causal_lm import ModelPair
+    from specbench.models.loading import load_model
+
     return ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu"))
 
 
 @pytest.fixture(scope="session")
-def embedded_prompts(embedded_pair: ModelPair) -> dict[str, list[list[int]]]:
+def embedded_prompts(embedded_pair: "ModelPair") -> dict[str, list[list[int]]]:
     """Six bundled prompts of every language of mgsm."""
+    from specbench.specs.catalogue import load_task
+    from specbench.tasks.examples import load_examples
+
     task = load_task("mgsm")
     return {
         subset: [

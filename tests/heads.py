@@ -218,13 +218,9 @@ class PlainEagle:
     def rotated(self, values: torch.Tensor, position: int) -> torch.Tensor:
         """Rotates the pairs (i, i + half) by position · theta^(−2i ÷ head_dim)."""
         half = self.head_dim // 2
-        found = values.clone()
-        for i in range(half):
-            angle = position * self.rope_theta ** (-2 * i / self.head_dim)
-            first, second = values[i], values[i + half]
-            found[i] = first * math.cos(angle) - second * math.sin(angle)
-            found[i + half] = second * math.cos(angle) + first * math.sin(angle)
-        return found
+        angles = position * self.rope_theta ** (-2 * torch.arange(half, dtype=torch.float64) / self.head_dim)
+        first, second = values[:half], values[half:]
+        return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()])
 
     def head(self, state: torch.Tensor) -> torch.Tensor:
         if self.is_eagle3 and self.norm_before_head:

@@ -11,6 +11,10 @@ import pytest
 
 from specbench.cli import main
 
+SHORT_WARM_UPS = """
+from specbench.running import warm_up
+warm_up.NUM_NEW_TOKENS, warm_up.is_steady = 4, lambda times: True
+"""  # `shorten_warm_ups` for a program of its own
 IMPORTED = ["specbench.cli", "specbench.results.execute", "transformers.models.llama.modeling_llama"]
 
 

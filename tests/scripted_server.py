@@ -1,4 +1,5 @@
-"""A server that answers as a script says, in the shapes of several engines, and lies where a test wants it to."""
+"""A server that answers as a script says, in the shapes of several engines, and lies where a test wants it to. It
+imports neither torch nor transformers, as some tests start it in processes of its own."""
 
 import json
 import math
@@ -13,11 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from specbench.models.loading import load_tokenizer
+from tokenizers import Tokenizer
 
-TOKENIZER = load_tokenizer("embedded:target")
+from specbench.core.resources import PACKAGE
+
+TOKENIZER = Tokenizer.from_file(str(PACKAGE / "embedded" / "weights" / "target" / "tokenizer.json"))
 EOS = 0
-ANSWER = (*TOKENIZER(" We add 2 and 3. 2 + 3 = 5. The answer is 5.")["input_ids"], EOS)
+ANSWER = (*TOKENIZER.encode(" We add 2 and 3. 2 + 3 = 5. The answer is 5.").ids, EOS)
 AR: tuple[tuple[int, int], ...] = ()  # the passes of a server without speculation
 VERSION = "1.2.3"
 
@@ -124,7 +127,7 @@ def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[s
     for number, ids in enumerate(parts):
         is_last = number == len(parts) - 1
         choice: dict[str, Any] = {
-            "index": 0, "text": TOKENIZER.decode(ids, skip_special_tokens=True),
+            "index": 0, "text": TOKENIZER.decode(ids),
             "finish_reason": "stop" if is_last else None,
         }  # fmt: skip
         if with_ids.get(script.engine):
@@ -194,7 +197,8 @@ def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dic
         times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": 0.001}
         if drafted:
             times |= {"draft_n": drafted, "draft_n_accepted": accepted}
-        yield {"content": TOKENIZER.decode([token]), "tokens": [token], "stop": False, "timings": times, **known,
+        content = TOKENIZER.decode([token], skip_special_tokens=False)
+        yield {"content": content, "tokens": [token], "stop": False, "timings": times, **known,
                "tokens_predicted": number + 1}  # fmt: skip
     yield {"content": "", "tokens": [], "stop": True, "stop_type": "eos", **known,
            "tokens_predicted": len(script.answer) + script.extra_usage}  # fmt: skip
@@ -264,7 +268,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.page(json.dumps({"error": f"wrong key: {self.headers.get('Authorization')}"}), 401)
         if self.path == "/tokenize":
             text = request.get("content") or request.get("prompt")
-            ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+            ids = TOKENIZER.encode(text, add_special_tokens=False).ids
             return self.page(json.dumps({"tokens": [id + 1 for id in ids] if script.wrong_tokenizer else ids}))
         makers = {"/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events}
         script.requests.append(request)

@@ -1,7 +1,7 @@
 """The bridges between toy vocabularies follow the target's exact joint distribution; altered ones do not.
 
-As in test_losslessness.py: chi-square of the first three tokens of 1,000 sequences at p > 1e-3, seeds fixed. The tables
-of the controls are those in which a defect shows most: with 1,000 sequences every control fails at p < 1e-11.
+As in test_losslessness.py: chi-square of the first three tokens of 500 sequences at p > 1e-3, seeds fixed. The tables
+of the controls are those in which a defect shows most: with 500 sequences every control fails at p < 1e-6.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from tests.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
 from tests.test_string_bridge import joint as shaped_joint
 from tests.toys import TextModel, joint
 
-NUM_DRAWS = 1_000
+NUM_DRAWS = 500
 PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
     "each side has its own": (("a", "b", "ab", "d"), ("b", "c", "a", "ba")),
     "prefixes of one another": (("a", "b", "ab", "abb"), ("a", "b", "bb", "abb", "abba")),
@@ -139,7 +139,7 @@ def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.Monk
     target, draft = read_late("the drafter ends texts", 2)
     monkeypatch.setattr(TokenBridge, "_carried_unread", judged)
     counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
-    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_control_drafts_judged_at_another_temperature_are_caught(monkeypatch: py
     counts = draws(target, drafter_of("union", target, draft, SHAPED, HOT), rejection, 2, 2, SHAPED)
     expected = {tokens: mass for tokens, mass in shaped_joint(target, 3, SHAPED).items() if mass > 0}
     assert set(counts) <= set(expected)
-    assert chi_square_p(counts, expected) < 1e-11
+    assert chi_square_p(counts, expected) < 1e-6
 
 
 def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pyt
     target, draft = models("each side has its own", 1)
     monkeypatch.setattr(TranslatedProbs, "_carry", lambda self, rows: 0.5 * original(self, rows))
     counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
-    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 original = TranslatedProbs._carry
@@ -192,7 +192,7 @@ def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.Monk
     target, draft = models("each side has its own", 1)
     monkeypatch.setattr(TranslatedProbs, "_carry", renormalised)
     counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
-    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_control_a_foreign_token_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_control_a_foreign_token_that_is_not_judged_is_caught(monkeypatch: pytes
         TokenBridge, "_carried", lambda self, ids: [t for t in carried(self, ids) if t != OUT_OF_VOCABULARY]
     )
     counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
-    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_control_exact_match_that_accepts_what_it_likes_is_caught() -> None:
@@ -216,7 +216,7 @@ def test_control_exact_match_that_accepts_what_it_likes_is_caught() -> None:
 
     target, draft = models("each side has its own", 1)
     counts = draws(target, drafter_of("slem", target, draft, PLAIN), lenient, 2, 1)
-    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-11
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,6 +12,7 @@ from lingua import Language
 from specbench import __version__
 from specbench.core.extras import DISTRIBUTION, EXTRAS
 from specbench.specs.languages import LINGUA
+from tests.processes import SHORT_WARM_UPS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -32,6 +33,7 @@ SUITE = {"name": "one", "tasks": [{"task": "mgsm", "subsets": ["en"]}], "methods
 PROGRAM = f"""
 import sys
 sys.modules.update(dict.fromkeys({[*EXTRAS]}))
+{SHORT_WARM_UPS}
 from specbench.cli import main
 for words in {[MEASURED, *NEEDS.values()]}:
     sys.argv = ["specbench", *words]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from specbench.results.leaderboard import load, write
+from tests.processes import SHORT_WARM_UPS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"
@@ -76,6 +77,7 @@ RUN = ["run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "e
        "--set", "generation.max_new_tokens=4"]  # fmt: skip
 PLAIN_RUN = f"""
 import sys
+{SHORT_WARM_UPS}
 from specbench.cli import main
 sys.argv = ["specbench", *{RUN}]
 try:

@@ -37,6 +37,15 @@ FLOAT = 4  # bytes
 # Of tiny.network("llama"): 4 layers, width 32, 4 heads of 8 and 2 of keys and values, MLP of 48, 257 tokens.
 LAYER = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
 HEAD, NORMS = 257 * 32, 9 * 32
+
+
+@pytest.fixture
+def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is timed as shortly as it can be, for tests that do not judge how long it takes."""
+    for name in ("limit_rounds.TURN_SECONDS", "limit_rounds.SINGLE_SECONDS", "limit_work.ENOUGH_SECONDS"):
+        monkeypatch.setattr(f"specbench.analysis.{name}", 1e-4)
+
+
 ASKED = LimitOptions(target="t", drafter="d", context=16, repeats=1)
 
 
@@ -296,6 +305,7 @@ def test_ratios_are_of_the_same_round() -> None:
     assert (found.low, found.value, found.high) == pytest.approx((1.2, 1.2, 1.2))
 
 
+@pytest.mark.usefixtures("_short_turns")
 def test_everything_is_measured_in_every_round() -> None:
     models = [tiny.causal_lm(seed=seed) for seed in range(2)]
     points = Points(16, (8, 32), (1, 2, 6))
@@ -343,6 +353,7 @@ def benchmarks() -> list[RateBenchmark]:
     return [RateBenchmark(torch.device("cpu"), torch.float32, 1)] * 2
 
 
+@pytest.mark.usefixtures("_short_turns")
 def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -363,6 +374,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
 
 
+@pytest.mark.usefixtures("_short_turns")
 def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
     monkeypatch.setattr("specbench.analysis.limit.num_compilations", lambda: next(numbers))
@@ -421,6 +433,7 @@ def test_wrong_words_end_in_one_line(
     assert code == 2 and out == "" and err.splitlines()[-1].startswith(said) and err.count("error: ") == 1
 
 
+@pytest.mark.usefixtures("_short_turns")
 def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, str], tmp_path: Path) -> None:
     pair = ["limit", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--repeats", "1", "--context", "16"]
     code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.png", "--seed", "3")

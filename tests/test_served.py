@@ -14,6 +14,7 @@ from rich.console import Console
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
+from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.compare import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
@@ -371,7 +372,7 @@ def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None
 
 
 def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
-    vocabulary, found = Vocabulary(TOKENIZER), 0
+    vocabulary, found = Vocabulary(load_tokenizer("embedded:target")), 0
     for character in "กขคงจฉชซญดตถทธนบปผพภมยรลวศสหอ":
         ids = vocabulary.encode(character)
         if len(ids) > 1:

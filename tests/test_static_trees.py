@@ -196,7 +196,7 @@ def test_methods_with_trees_write_the_tokens_of_the_eager_engine(
     num_made = len(made)
     for length in (3, 20):
         prompt = [(7 * place) % 13 for place in range(length)]
-        expected, other = (each.generate(prompt, StopRules(30), seed=5) for each in found)
+        expected, other = (each.generate(prompt, StopRules(20), seed=5) for each in found)
         assert other.token_ids == expected.token_ids and other.steps == expected.steps
         assert [n for n, _ in other.target_passes] == [n for n, _ in expected.target_passes]
         assert [n for n, _ in other.draft_passes] == [n for n, _ in expected.draft_passes]

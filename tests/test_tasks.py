@@ -13,10 +13,11 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import READERS
-from specbench.models.loading import hub_problem
+from specbench.models import loading
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
+from specbench.tasks import hub as dataset_hub
 from specbench.tasks.examples import load_examples
 from specbench.tasks.scoring.numbers import answered_number
 from specbench.tasks.sources import subsets_with_files
@@ -556,7 +557,13 @@ def test_a_hub_that_does_not_answer_costs_seconds(monkeypatch):
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}")
         gsm8k = load_task("gsm8k")  # it has no mirrors
-        for look_up in (lambda: hub_problem("some/model", None), lambda: message(gsm8k, "default", data="hub")):
+        look_ups = {
+            loading: lambda: loading.hub_problem("some/model", None),
+            dataset_hub: lambda: message(gsm8k, "default", data="hub"),
+        }
+        for module, look_up in look_ups.items():
+            assert module.TIMEOUT_SECONDS == 4
+            monkeypatch.setattr(module, "TIMEOUT_SECONDS", 1)
             begin = time.monotonic()
             assert "Timeout" in look_up()
-            assert 1 < time.monotonic() - begin <= 5
+            assert 0.9 < time.monotonic() - begin <= 3

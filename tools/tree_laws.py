@@ -86,14 +86,13 @@ def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[flo
 
 def all_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Yields (probability, tokens) of all draws of `width` siblings, with or without replacement."""
-    for tokens in itertools.product(range(len(q)), repeat=width):
-        mass, left = 1.0, q
-        for token in tokens:
-            mass *= float(left[token])
-            if draws == "without_replacement":
-                left = normalized(left.index_fill(0, torch.tensor(token), 0.0))
+    if not width:
+        yield 1.0, ()
+        return
+    for token, mass in enumerate(q.tolist()):
         if mass > 0:
-            yield mass, tokens
+            left = normalized(q.index_fill(0, torch.tensor(token), 0.0)) if draws == "without_replacement" else q
+            yield from ((mass * rest, (token, *others)) for rest, others in all_draws(left, width - 1, draws))
 
 
 def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, TreeProposal]]:

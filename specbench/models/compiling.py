@@ -9,7 +9,6 @@ from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
-from torch._inductor.compile_fx import compile_fx
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
@@ -34,6 +33,8 @@ def compiled(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
     results: list[Sequence[Any]] = []
 
     def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
+        from torch._inductor.compile_fx import compile_fx  # imported when something is compiled: it takes a second
+
         function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
 
         def run(*inputs: Any) -> Any:

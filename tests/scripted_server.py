@@ -40,8 +40,10 @@ class Script:
     `tells`: whether requests tell acceptance. `counts`: whether the page of metrics does. `cut_after`, `fail_after`:
     the number of events after which the connection or the answer ends. `extra_usage`: added to the number of new tokens
     of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only. `unstable`: no
-    answer is the one before it. `model`: the probabilities of the next token after a sequence, from which answers are
-    drawn with the temperature and the seed of a request; `tells_log_probs`: whether it tells them too.
+    answer is the one before it. `skips`: steps without a draft are in no count, as vLLM's n-grams. `is_known`: whether
+    the server tells how it cuts texts and how many requests run. `told_time`: the share of its time that llama.cpp
+    tells. `pages`: further pages by path. `model`: the probabilities of the next token after a sequence, from which
+    answers are drawn with the temperature and the seed of a request; `tells_log_probs`: whether it tells them too.
     """
 
     engine: str
@@ -60,6 +62,10 @@ class Script:
     num_cached: int | None = 0
     falls: bool = False
     unstable: bool = False
+    skips: bool = False
+    is_known: bool = True
+    told_time: float = 0.0
+    pages: dict[str, Any] = field(default_factory=dict)
     wrong_tokenizer: bool = False
     overstated: int = 0  # added to the sums, and to no part
     num_running: int = 0
@@ -106,6 +112,11 @@ class Script:
         return {"choices": [{"logprobs": {"top_logprobs": rows}}]}
 
     @property
+    def counted(self) -> tuple[tuple[int, int], ...]:
+        """The passes that the server counts."""
+        return tuple(each for each in self.passes if each[0] or not self.skips)
+
+    @property
     def sums(self) -> tuple[int, int]:
         """The drafted and the accepted tokens of an answer."""
         return sum(d for d, _ in self.passes) + self.overstated, sum(a for _, a in self.passes)
@@ -114,7 +125,7 @@ class Script:
     def histogram(self) -> list[int]:
         """Element a: the passes that accepted a draft tokens."""
         most = max((d for d, _ in self.passes), default=0)
-        return [sum(a == number for _, a in self.passes) for number in range(most + 1)]
+        return [sum(a == number for _, a in self.counted) for number in range(most + 1)]
 
 
 def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -150,10 +161,11 @@ def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[s
 
 def vllm_metrics(script: Script) -> dict[str, Any]:
     drafted, accepted = script.sums
-    steps = {"per_step_drafted": [d for d, _ in script.passes], "per_step_accepted": [a for _, a in script.passes]}
+    passes = script.counted
+    steps = {"per_step_drafted": [d for d, _ in passes], "per_step_accepted": [a for _, a in passes]}
     return {
-        "mean_acceptance_length": 1 + accepted / len(script.passes), "draft_acceptance_rate": accepted / drafted,
-        "acceptance_histogram": script.histogram, "num_spec_steps": len(script.passes),
+        "mean_acceptance_length": 1 + accepted / len(passes), "draft_acceptance_rate": accepted / drafted,
+        "acceptance_histogram": script.histogram, "num_spec_steps": len(passes),
         "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted, "num_spec_tokens": 3,
         **({} if script.summary else steps),
     }  # fmt: skip
@@ -184,14 +196,15 @@ def generate_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict
 
 def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields one event per token, with the sums so far, and a last one without a token."""
-    prompt = request["prompt"]
+    prompt, start = request["prompt"], time.perf_counter()
     known = {"tokens_evaluated": len(prompt) + script.read_prompt}
     sums = [(0, 0)]
     for drafted, accepted in script.passes or ((0, 0),) * (len(script.answer) - 1):
         before = sums[-1]
         sums += [(before[0] + drafted, before[1] + accepted)] * (accepted + 1)
     for number, (token, (drafted, accepted)) in enumerate(zip(script.answer, sums, strict=False)):
-        times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": 0.001}
+        milliseconds = 1000 * script.told_time * (time.perf_counter() + script.delay_seconds - start)
+        times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": milliseconds}
         if drafted:
             times |= {"draft_n": drafted, "draft_n_accepted": accepted}
         yield {"content": TOKENIZER.decode([token]), "tokens": [token], "stop": False, "timings": times, **known,
@@ -203,7 +216,8 @@ def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dic
 PREFIXES = {"vllm": "vllm:spec_decode_num", "lmdeploy": "lmdeploy:spec_decode_num",
             "llama.cpp": "llamacpp:spec_decode_num", "tensorrt-llm": "trtllm_spec_decode_num"}  # fmt: skip
 RUNNING = {"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs",
-           "lmdeploy": "lmdeploy:num_requests_running", "llama.cpp": "llamacpp:requests_processing"}  # fmt: skip
+           "lmdeploy": "lmdeploy:num_requests_running", "llama.cpp": "llamacpp:requests_processing",
+           "tensorrt-llm": "trtllm_num_requests_running"}  # fmt: skip
 
 
 def metrics_page(script: Script) -> str:
@@ -211,11 +225,11 @@ def metrics_page(script: Script) -> str:
     times = 100 - script.num_answers if script.falls else script.num_answers
     drafted, accepted = (total * times for total in script.sums)
     prefix, lines = PREFIXES.get(script.engine), ["# HELP text", "# TYPE text counter"]
-    if script.engine in RUNNING:
+    if script.engine in RUNNING and script.is_known:
         lines.append(f'{RUNNING[script.engine]}{{model="m"}} {script.num_running}.0')
     if prefix is not None and script.passes:
         lines += [
-            f'{prefix}_drafts_total{{engine="0"}} {len(script.passes) * times}.0',
+            f'{prefix}_drafts_total{{engine="0"}} {len(script.counted) * times}.0',
             f'{prefix}_drafts_created{{engine="0"}} 1.7e9',
             f'{prefix}_draft_tokens_total{{engine="0"}} {drafted}.0',
             f'{prefix}_accepted_tokens_total{{engine="0"}} {accepted}.0',
@@ -241,7 +255,7 @@ def pages(script: Script) -> dict[str, Any]:
         found["/server_info"] = {**told, **algorithm, **script.settings}
     if script.engine == "llama.cpp":
         found["/props"] = {"build_info": "b1-x", "model_path": "/m/t.gguf", "total_slots": 1, **script.settings}
-    return found
+    return found | script.pages
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -253,7 +267,7 @@ class Handler(BaseHTTPRequestHandler):
         if not self.may_ask():
             return self.page("{}", 401)
         if self.path in ("/metrics", "/prometheus/metrics") and script.counts and script.engine != "openai":
-            return self.page(metrics_page(script))
+            return self.page(metrics_page(script) + script.pages.get("/metrics", ""))
         found = pages(script).get(self.path)
         return self.page(json.dumps(found)) if found is not None else self.page("{}", 404)
 
@@ -262,6 +276,8 @@ class Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.may_ask():
             return self.page(json.dumps({"error": f"wrong key: {self.headers.get('Authorization')}"}), 401)
+        if self.path == "/tokenize" and not script.is_known:
+            return self.page("{}", 404)
         if self.path == "/tokenize":
             text = request.get("content") or request.get("prompt")
             ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]

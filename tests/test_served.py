@@ -183,7 +183,7 @@ def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, engine, is_kno
 
 def test_a_busy_tensorrt_llm_is_not_measured(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
-    with pytest.raises(ConfigError, match="server 'ar' .* is busy with 2 requests that are not of this run"):
+    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 2 requests that are not of this run"):
         run(tmp_path, {**pair("tensorrt-llm"), "ar": Script("tensorrt-llm", num_running=2)})
 
 

@@ -13,6 +13,7 @@ ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, of
     "tree_acceptance_expected", "tree_acceptance_optimal", "verification_cost", "speedup_of_costs", "rank_chance@k",
     "e2e_seconds", "accepted_per_drafted", "ar_changed",
     "ttft_p99_seconds", "tpot_p99_seconds", "tokens_per_second_user", "speedup_user", "pass_ratio",
+    "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
 }  # fmt: skip
 
 

@@ -443,7 +443,7 @@ def test_intervals_of_times_resample_the_parts_of_servers_by_turns():
         for each in (records, [{**each, "part": None} for each in records])
     )
     widths = [math.log(found["speedup"].high / found["speedup"].low) for found in (with_parts, without)]
-    assert widths[0] > 1.5 * widths[1] and with_parts["speedup"].value == without["speedup"].value
+    assert widths[0] > 1.5 * widths[1] and with_parts["speedup"].value == pytest.approx(without["speedup"].value)
     assert with_parts["num_prompts_timed"].value == 40
     assert with_parts["accuracy"] == without["accuracy"]  # an answer does not depend on the start of its server
     few = summarize(of_parts(4, lambda example: example // 10), "m", num_draft_tokens=3, verification=REJECTION)

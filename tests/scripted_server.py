@@ -20,6 +20,7 @@ EOS = 0
 ANSWER = (*TOKENIZER(" We add 2 and 3. 2 + 3 = 5. The answer is 5.")["input_ids"], EOS)
 AR: tuple[tuple[int, int], ...] = ()  # the passes of a server without speculation
 VERSION = "1.2.3"
+LATE = 15
 
 
 def passes_for(num_tokens: int, accepted: Sequence[int], num_draft_tokens: int) -> tuple[tuple[int, int], ...]:
@@ -42,8 +43,10 @@ class Script:
     of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only. `unstable`: no
     answer is the one before it. `skips`: steps without a draft are in no count, as vLLM's n-grams. `is_known`: whether
     the server tells how it cuts texts and how many requests run. `told_time`: the share of its time that llama.cpp
-    tells. `pages`: further pages by path. `model`: the probabilities of the next token after a sequence, from which
-    answers are drawn with the temperature and the seed of a request; `tells_log_probs`: whether it tells them too.
+    tells. `finish`: the reason with which an OpenAI-compatible server ends an answer. `pages`: further pages by path.
+    `model`: the probabilities of the next token after a sequence, from which answers are drawn with the temperature and
+    the seed of a request, `late_model`: the same from the 17th token of an answer on; `tells_log_probs`: whether it
+    tells them too.
     """
 
     engine: str
@@ -65,6 +68,7 @@ class Script:
     skips: bool = False
     is_known: bool = True
     told_time: float = 0.0
+    finish: str = "stop"
     pages: dict[str, Any] = field(default_factory=dict)
     wrong_tokenizer: bool = False
     overstated: int = 0  # added to the sums, and to no part
@@ -72,6 +76,7 @@ class Script:
     form: Any = None  # the second event, whatever it is; a text is sent as it is
     settings: dict[str, Any] = field(default_factory=dict)
     model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
+    late_model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     tells_log_probs: bool = True
     key: str | None = None  # that requests must send
     num_answers: int = 0
@@ -91,8 +96,9 @@ class Script:
         if self.model is None:
             return self
         generator, ids = random.Random(request["seed"]), list(request["prompt"])
-        for _ in range(request["max_tokens"]):
-            probs, temperature = self.model(ids), request["temperature"]
+        for number in range(request["max_tokens"]):
+            model = self.late_model if self.late_model is not None and number > LATE else self.model
+            probs, temperature = model(ids), request["temperature"]
             weights = [p ** (1 / temperature) for p in probs.values()] if temperature else [1.0]
             ids.append(generator.choices(list(probs), weights)[0] if temperature else max(probs, key=probs.__getitem__))
             if ids[-1] == EOS:
@@ -136,7 +142,7 @@ def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[s
         is_last = number == len(parts) - 1
         choice: dict[str, Any] = {
             "index": 0, "text": TOKENIZER.decode(ids, skip_special_tokens=True),
-            "finish_reason": "stop" if is_last else None,
+            "finish_reason": script.finish if is_last else None,
         }  # fmt: skip
         if with_ids.get(script.engine):
             choice["token_ids"] = list(ids)

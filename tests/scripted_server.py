@@ -23,6 +23,7 @@ EOS = 0
 ANSWER = (*TOKENIZER.encode(" We add 2 and 3. 2 + 3 = 5. The answer is 5.").ids, EOS)
 AR: tuple[tuple[int, int], ...] = ()  # the passes of a server without speculation
 VERSION = "1.2.3"
+LATE = 15
 
 
 def passes_for(num_tokens: int, accepted: Sequence[int], num_draft_tokens: int) -> tuple[tuple[int, int], ...]:
@@ -43,8 +44,12 @@ class Script:
     `tells`: whether requests tell acceptance. `counts`: whether the page of metrics does. `cut_after`, `fail_after`:
     the number of events after which the connection or the answer ends. `extra_usage`: added to the number of new tokens
     of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only. `unstable`: no
-    answer is the one before it. `model`: the probabilities of the next token after a sequence, from which answers are
-    drawn with the temperature and the seed of a request; `tells_log_probs`: whether it tells them too.
+    answer is the one before it. `skips`: steps without a draft are in no count, as vLLM's n-grams. `is_known`: whether
+    the server tells how it cuts texts and how many requests run. `told_time`: the share of its time that llama.cpp
+    tells. `finish`: the reason with which an OpenAI-compatible server ends an answer. `pages`: further pages by path.
+    `model`: the probabilities of the next token after a sequence, from which answers are drawn with the temperature and
+    the seed of a request, `late_model`: the same from the 17th token of an answer on; `tells_log_probs`: whether it
+    tells them too.
     """
 
     engine: str
@@ -63,12 +68,18 @@ class Script:
     num_cached: int | None = 0
     falls: bool = False
     unstable: bool = False
+    skips: bool = False
+    is_known: bool = True
+    told_time: float = 0.0
+    finish: str = "stop"
+    pages: dict[str, Any] = field(default_factory=dict)
     wrong_tokenizer: bool = False
     overstated: int = 0  # added to the sums, and to no part
     num_running: int = 0
     form: Any = None  # the second event, whatever it is; a text is sent as it is
     settings: dict[str, Any] = field(default_factory=dict)
     model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
+    late_model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     tells_log_probs: bool = True
     key: str | None = None  # that requests must send
     num_answers: int = 0
@@ -88,8 +99,9 @@ class Script:
         if self.model is None:
             return self
         generator, ids = random.Random(request["seed"]), list(request["prompt"])
-        for _ in range(request["max_tokens"]):
-            probs, temperature = self.model(ids), request["temperature"]
+        for number in range(request["max_tokens"]):
+            model = self.late_model if self.late_model is not None and number > LATE else self.model
+            probs, temperature = model(ids), request["temperature"]
             weights = [p ** (1 / temperature) for p in probs.values()] if temperature else [1.0]
             ids.append(generator.choices(list(probs), weights)[0] if temperature else max(probs, key=probs.__getitem__))
             if ids[-1] == EOS:
@@ -109,6 +121,11 @@ class Script:
         return {"choices": [{"logprobs": {"top_logprobs": rows}}]}
 
     @property
+    def counted(self) -> tuple[tuple[int, int], ...]:
+        """The passes that the server counts."""
+        return tuple(each for each in self.passes if each[0] or not self.skips)
+
+    @property
     def sums(self) -> tuple[int, int]:
         """The drafted and the accepted tokens of an answer."""
         return sum(d for d, _ in self.passes) + self.overstated, sum(a for _, a in self.passes)
@@ -117,7 +134,7 @@ class Script:
     def histogram(self) -> list[int]:
         """Element a: the passes that accepted a draft tokens."""
         most = max((d for d, _ in self.passes), default=0)
-        return [sum(a == number for _, a in self.passes) for number in range(most + 1)]
+        return [sum(a == number for _, a in self.counted) for number in range(most + 1)]
 
 
 def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -128,7 +145,7 @@ def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[s
         is_last = number == len(parts) - 1
         choice: dict[str, Any] = {
             "index": 0, "text": TOKENIZER.decode(ids),
-            "finish_reason": "stop" if is_last else None,
+            "finish_reason": script.finish if is_last else None,
         }  # fmt: skip
         if with_ids.get(script.engine):
             choice["token_ids"] = list(ids)
@@ -153,10 +170,11 @@ def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[s
 
 def vllm_metrics(script: Script) -> dict[str, Any]:
     drafted, accepted = script.sums
-    steps = {"per_step_drafted": [d for d, _ in script.passes], "per_step_accepted": [a for _, a in script.passes]}
+    passes = script.counted
+    steps = {"per_step_drafted": [d for d, _ in passes], "per_step_accepted": [a for _, a in passes]}
     return {
-        "mean_acceptance_length": 1 + accepted / len(script.passes), "draft_acceptance_rate": accepted / drafted,
-        "acceptance_histogram": script.histogram, "num_spec_steps": len(script.passes),
+        "mean_acceptance_length": 1 + accepted / len(passes), "draft_acceptance_rate": accepted / drafted,
+        "acceptance_histogram": script.histogram, "num_spec_steps": len(passes),
         "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted, "num_spec_tokens": 3,
         **({} if script.summary else steps),
     }  # fmt: skip
@@ -187,14 +205,15 @@ def generate_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict
 
 def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields one event per token, with the sums so far, and a last one without a token."""
-    prompt = request["prompt"]
+    prompt, start = request["prompt"], time.perf_counter()
     known = {"tokens_evaluated": len(prompt) + script.read_prompt}
     sums = [(0, 0)]
     for drafted, accepted in script.passes or ((0, 0),) * (len(script.answer) - 1):
         before = sums[-1]
         sums += [(before[0] + drafted, before[1] + accepted)] * (accepted + 1)
     for number, (token, (drafted, accepted)) in enumerate(zip(script.answer, sums, strict=False)):
-        times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": 0.001}
+        milliseconds = 1000 * script.told_time * (time.perf_counter() + script.delay_seconds - start)
+        times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": milliseconds}
         if drafted:
             times |= {"draft_n": drafted, "draft_n_accepted": accepted}
         content = TOKENIZER.decode([token], skip_special_tokens=False)
@@ -207,7 +226,8 @@ def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dic
 PREFIXES = {"vllm": "vllm:spec_decode_num", "lmdeploy": "lmdeploy:spec_decode_num",
             "llama.cpp": "llamacpp:spec_decode_num", "tensorrt-llm": "trtllm_spec_decode_num"}  # fmt: skip
 RUNNING = {"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs",
-           "lmdeploy": "lmdeploy:num_requests_running", "llama.cpp": "llamacpp:requests_processing"}  # fmt: skip
+           "lmdeploy": "lmdeploy:num_requests_running", "llama.cpp": "llamacpp:requests_processing",
+           "tensorrt-llm": "trtllm_num_requests_running"}  # fmt: skip
 
 
 def metrics_page(script: Script) -> str:
@@ -215,11 +235,11 @@ def metrics_page(script: Script) -> str:
     times = 100 - script.num_answers if script.falls else script.num_answers
     drafted, accepted = (total * times for total in script.sums)
     prefix, lines = PREFIXES.get(script.engine), ["# HELP text", "# TYPE text counter"]
-    if script.engine in RUNNING:
+    if script.engine in RUNNING and script.is_known:
         lines.append(f'{RUNNING[script.engine]}{{model="m"}} {script.num_running}.0')
     if prefix is not None and script.passes:
         lines += [
-            f'{prefix}_drafts_total{{engine="0"}} {len(script.passes) * times}.0',
+            f'{prefix}_drafts_total{{engine="0"}} {len(script.counted) * times}.0',
             f'{prefix}_drafts_created{{engine="0"}} 1.7e9',
             f'{prefix}_draft_tokens_total{{engine="0"}} {drafted}.0',
             f'{prefix}_accepted_tokens_total{{engine="0"}} {accepted}.0',
@@ -245,7 +265,7 @@ def pages(script: Script) -> dict[str, Any]:
         found["/server_info"] = {**told, **algorithm, **script.settings}
     if script.engine == "llama.cpp":
         found["/props"] = {"build_info": "b1-x", "model_path": "/m/t.gguf", "total_slots": 1, **script.settings}
-    return found
+    return found | script.pages
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -257,7 +277,7 @@ class Handler(BaseHTTPRequestHandler):
         if not self.may_ask():
             return self.page("{}", 401)
         if self.path in ("/metrics", "/prometheus/metrics") and script.counts and script.engine != "openai":
-            return self.page(metrics_page(script))
+            return self.page(metrics_page(script) + script.pages.get("/metrics", ""))
         found = pages(script).get(self.path)
         return self.page(json.dumps(found)) if found is not None else self.page("{}", 404)
 
@@ -266,6 +286,8 @@ class Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.may_ask():
             return self.page(json.dumps({"error": f"wrong key: {self.headers.get('Authorization')}"}), 401)
+        if self.path == "/tokenize" and not script.is_known:
+            return self.page("{}", 404)
         if self.path == "/tokenize":
             text = request.get("content") or request.get("prompt")
             ids = TOKENIZER.encode(text, add_special_tokens=False).ids

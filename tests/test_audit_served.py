@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,13 @@ def scripts(other: Any = model, target: Any = model, **ar: Any) -> dict[str, Scr
 
 
 def audited(
-    folder: Path, servers: Mapping[str, Script], num_draws: int = 300, target: str | None = None
+    folder: Path, servers: Mapping[str, Script], num_draws: int = 300, target: str | None = None,
+    overrides: tuple[str, ...] = SHORT, temperature: float = 1.0,
 ) -> AuditReport:  # fmt: skip
     with servers_file(folder, servers) as file:
-        options = RunOptions(subsets=("en",), limit=3, overrides=SHORT, target=target)
+        options = RunOptions(subsets=("en",), limit=3, overrides=overrides, target=target)
         request = Request(["mgsm"], [], options, "", servers=file)
-        return run_audit(request, num_draws, 1.0, lambda _: None, QUIET, load_served)
+        return run_audit(request, num_draws, temperature, lambda _: None, QUIET, load_served)
 
 
 def verdict(report: AuditReport, method: str) -> MethodVerdict:
@@ -80,6 +83,41 @@ def test_a_server_that_draws_as_the_target_is_lossless_and_a_biased_one_is_not(t
     caption = "\n".join(audit_table(report).caption)
     assert "tested against as many other draws of the server 'ar'" in caption and "was caught" in caption
     assert AuditReport.model_validate_json(report.model_dump_json()) == report
+
+
+def flat(ids: Sequence[int]) -> dict[int, float]:
+    """A server that keeps the best token, and draws nearly any."""
+    return dict(zip(model(ids), (0.31, 0.23, 0.23, 0.23), strict=True))
+
+
+def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tmp_path) -> None:
+    servers = scripts()
+    servers["draft"].late_model = flat
+    long = ("generation.max_new_tokens=64",)
+    report = audited(tmp_path, servers, num_draws=30, overrides=long)
+    plain, wrong = (verdict(report, name) for name in ("ar", "draft"))
+    assert plain.answers is not None and not plain.answers.failed and plain.answers.num_tokens == 3 * 64
+    assert wrong.greedy is not None and wrong.greedy.num_equal == 3
+    assert wrong.distribution is not None and not wrong.distribution.failed  # the draws end before
+    assert wrong.answers is not None and wrong.answers.failed and wrong.verdict == "diverged"
+    assert wrong.answers.mean_log_p is not None and wrong.answers.expected_log_p is not None
+    assert wrong.answers.mean_log_p < wrong.answers.expected_log_p - 1
+    caption = "\n".join(audit_table(report).caption)
+    assert re.search(r"by the log-probabilities of the server 'ar': ar [-+]0\.\d+ ± 0\.\d+, draft -1\.\d+ ±", caption)
+    assert AuditReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_whole_answers_say_nothing_where_those_of_ar_fail_too(tmp_path) -> None:
+    servers = {name: replace(each, late_model=flat) for name, each in scripts().items()}
+    report = audited(tmp_path, servers, num_draws=30, overrides=("generation.max_new_tokens=64",))
+    plain, own = (verdict(report, name) for name in ("ar", "draft"))
+    assert plain.answers is not None and plain.answers.failed and own.answers is not None and own.answers.failed
+    assert "whole drawn answers" not in str(own.reason)
+
+
+def test_whole_answers_at_another_temperature_need_the_target(tmp_path) -> None:
+    report = audited(tmp_path, scripts(), num_draws=30, temperature=0.7)
+    assert [each.answers for each in report.verdicts] == [None, None]
 
 
 def test_too_few_draws_to_catch_the_control_are_no_proof(tmp_path) -> None:
@@ -122,6 +160,11 @@ def test_the_target_of_this_process_judges_the_server_ar_too(tmp_path) -> None:
     report = audited(tmp_path, scripts(tells_log_probs=False), num_draws=30, target="embedded:target")
     own = verdict(report, "ar")
     assert report.reference == "target" and own.distribution is not None and own.distribution.mean_log_p is not None
+    assert (
+        own.answers is not None
+        and own.answers.failed
+        and "by the log-probabilities of the target in this process" in ("\n".join(audit_table(report).caption))
+    )
     assert own.distribution.failed and own.verdict == "diverged"  # the scripted server serves another model
 
 

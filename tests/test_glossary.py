@@ -14,6 +14,7 @@ ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, of
     "verification_cost@k", "speedup_of_costs", "rank_chance@k",
     "e2e_seconds", "accepted_per_drafted", "ar_changed",
     "ttft_p99_seconds", "tpot_p99_seconds", "tokens_per_second_user", "speedup_user", "pass_ratio",
+    "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
 }  # fmt: skip
 
 

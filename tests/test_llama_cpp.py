@@ -249,6 +249,7 @@ def test_a_served_draft_model_is_lossless_and_a_forced_one_is_not(tmp_path, serv
     assert [each.verdict for each in report.verdicts] == ["lossless", "lossless", "diverged"]
     assert report.control is not None and report.control.caught
     assert report.reference == ("ar" if target is None else "target")
+    assert all(each.answers is not None and not each.answers.failed for each in report.verdicts[:2])
 
 
 def test_the_command_measures_servers(tmp_path, servers, specbench) -> None:

@@ -422,3 +422,40 @@ def test_accepted_tokens_per_step_count_the_target_passes_by_what_they_accepted(
     assert accepted_tokens_per_step([alone, *drafted], 3) == (0, 1, 1, 1)
     external = {"num_first_tokens": 1, "num_target_passes": 2}
     assert accepted_tokens_per_step([*drafted, {**autoregressive(1), "external": external}], 3) is None
+
+
+def of_parts(num_parts, part_of):
+    """Returns 40 records of servers by turns, whose starts are faster or slower, each as a whole."""
+    noise = random.Random(1)
+    starts = [noise.uniform(1.0, 3.0) for _ in range(num_parts)]
+    found = []
+    for example in range(40):
+        part = part_of(example)
+        method = generation([[3, 3, 2, 3]], decode=starts[part] * noise.uniform(0.99, 1.01), score=example % 2)
+        found.append({**record(example, autoregressive(7, decode=6.0, score=1.0), method), "part": part})
+    return found
+
+
+def test_intervals_of_times_resample_the_parts_of_servers_by_turns():
+    records = of_parts(8, lambda example: example // 5)
+    with_parts, without = (
+        summarize(each, "m", num_draft_tokens=3, verification=REJECTION)
+        for each in (records, [{**each, "part": None} for each in records])
+    )
+    widths = [math.log(found["speedup"].high / found["speedup"].low) for found in (with_parts, without)]
+    assert widths[0] > 1.5 * widths[1] and with_parts["speedup"].value == pytest.approx(without["speedup"].value)
+    assert with_parts["num_prompts_timed"].value == 40
+    assert with_parts["accuracy"] == without["accuracy"]  # an answer does not depend on the start of its server
+    few = summarize(of_parts(4, lambda example: example // 10), "m", num_draft_tokens=3, verification=REJECTION)
+    assert few["speedup"].low is None and few["accuracy"].low is not None
+
+
+def test_changes_of_times_resample_parts_too():
+    from specbench.results.paired import Pairs, RowWithRecords
+
+    records = of_parts(8, lambda example: example // 5)
+    plain = [{name: value for name, value in each.items() if name != "part"} for each in records]
+    side = RowWithRecords(None)
+    for pair in ((records, plain), (plain, records)):
+        assert len(set(Pairs(side, side, pair).times.cluster.tolist())) == 8
+    assert len(set(Pairs(side, side, (plain, plain)).times.cluster.tolist())) == 40

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from specbench.models.vocabulary import Vocabulary
 from specbench.results.compare import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
+from specbench.results.metrics import acceptance_rates
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.served import served_table
+from specbench.results.tables import comparison_table
 from specbench.running.request import Request
 from specbench.served.acceptance import from_histogram, from_passes, passes_between, steps_of
 from specbench.served.client import Client
@@ -94,6 +97,131 @@ def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(tmp_path) -> 
     assert row.value("speedup") and row.value("accuracy") is not None
     (warning,) = (w.text for w in row.warnings if w.code == "baseline_unchecked")
     assert "whether the server 'ar' drafts is not known" in warning
+
+
+def run_method(folder: Path, method: str, scripts: Mapping[str, Script]) -> Row:
+    """Runs servers the second of which is declared with a speculation method."""
+    with servers_file(folder, scripts) as file:
+        content = json.loads(file.read_text())
+        content["servers"]["draft"]["speculation"]["method"] = method
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=NUM_EXAMPLES)
+        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+        return row_of(execute(request, Console(file=io.StringIO()), load_served))
+
+
+SKIPPING = ((0, 0), (0, 0), (3, 3), (0, 0), (3, 1), (2, 0), (0, 0))
+SKIPPING += ((0, 0),) * (len(Script("vllm").answer) - 1 - sum(accepted + 1 for _, accepted in SKIPPING))
+WITHOUT = "steps without a draft are not told: steps = tokens − 1 − accepted"
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "alpha"),
+    [
+        ({}, f"steps ({WITHOUT})", 4 / (3 + 2 + 1)),
+        (
+            {"summary": True},
+            "histogram (α is not known, since its drafter may draft fewer tokens than declared; ",
+            None,
+        ),
+        ({"tells": False}, "counters (α is not known, since its drafter may draft fewer tokens than declared; ", None),
+    ],
+)
+def test_steps_without_a_draft_follow_from_the_number_of_tokens(tmp_path, options, source, alpha) -> None:
+    """vLLM counts no step in which an n-gram drafter found nothing."""
+    row = run_method(tmp_path, "ngram", pair("vllm", passes=SKIPPING, skips=True, **options))
+    assert row.served is not None and row.served.acceptance_source.startswith(source)
+    assert row.served.acceptance_source.endswith(f"{WITHOUT})")
+    assert row.value("mean_acceptance_length") == pytest.approx((len(Script("vllm").answer) - 1) / len(SKIPPING))
+    assert row.value("acceptance_rate_pooled") == (alpha if alpha is None else pytest.approx(alpha))
+    assert row.value("accepted_per_drafted") == pytest.approx(4 / 8)
+
+
+def test_counts_that_fall_short_contradict_each_other_where_each_step_drafts(tmp_path) -> None:
+    row = run_method(tmp_path, "draft_model", pair("vllm", passes=SKIPPING, skips=True))
+    assert row.served is not None and row.served.acceptance_source.startswith("none: its counts contradict each other")
+
+
+def test_a_draft_that_stopped_early_leaves_alpha_unknown_without_steps(tmp_path) -> None:
+    """Five passes with 1 to 3 drafted tokens each, whose sum is 2 for each."""
+    length = len(Script("vllm").answer) - 1
+    short = ((1, 1), (3, 3), (1, 0), (3, 1), (2, 2), *((2, 0),) * (length - 12))
+    row = row_of(run(tmp_path, pair("vllm", passes=short, summary=True)))
+    assert row.served is not None
+    assert row.served.acceptance_source == "histogram (α is not known, since not every step drafted 3 tokens)"
+    assert row.value("acceptance_rate") is None and row.value("acceptance_rate_pooled") is None
+    assert row.value("mean_acceptance_length") == pytest.approx(length / len(short))
+    (tmp_path / "told").mkdir()
+    assert row_of(run(tmp_path / "told", pair("vllm", passes=short))).value("acceptance_rate_pooled") is not None
+
+
+def test_alpha_is_of_all_answers_or_of_none() -> None:
+    known, unknown = ({"steps": [], "external": {"totals": totals}} for totals in ((6, 4, 3), (5, None, 3)))
+    assert acceptance_rates([known]) == [0.75] and acceptance_rates([known, unknown]) == [None, None]
+    nothing = {"steps": [], "external": {"totals": (0, None, 0)}}
+    assert acceptance_rates([known, nothing]) == [0.75, None]
+
+
+UNCHECKED = {"tokenizer_unchecked", "idle_unchecked"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "is_known", "missing"),
+    [
+        ("vllm", True, set()), ("vllm", False, UNCHECKED), ("llama.cpp", True, set()), ("sglang", True, set()),
+        ("sglang", False, UNCHECKED), ("tensorrt-llm", True, {"tokenizer_unchecked"}),
+        ("tensorrt-llm", False, UNCHECKED), ("lmdeploy", True, {"tokenizer_unchecked"}), ("openai", True, UNCHECKED),
+    ],
+)  # fmt: skip
+def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, engine, is_known, missing) -> None:
+    outcome = run(tmp_path, {name: replace(each, is_known=is_known) for name, each in pair(engine).items()})
+    row = row_of(outcome)
+    texts = {each.code: each.text for each in row.warnings}
+    assert set(texts) & UNCHECKED == missing
+    assert all("could not be checked" in texts[code] for code in missing)
+    shown = "\n".join(comparison_table(outcome.by_task()[0]).caption)
+    assert all(f"† draft: {texts[code]}" in shown for code in missing)
+
+
+def test_a_busy_tensorrt_llm_is_not_measured(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
+    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 2 requests that are not of this run"):
+        run(tmp_path, {**pair("tensorrt-llm"), "ar": Script("tensorrt-llm", num_running=2)})
+
+
+CACHE = 'vllm:cache_config_info{{block_size="16",cache_dtype="{}",engine="0",num_gpu_blocks="{}"}} 1.0\n'
+CONFIG = {"model_config": {"dtype": "bfloat16", "hf_config": {"a": 1}}, "speculative_config": None,
+          "scheduler_config": {"async_scheduling": True}, "parallel_config": {"data_parallel_rpc_port": 1}}  # fmt: skip
+
+
+def vllm_pages(dtype: str, blocks: int, **config: Any) -> dict[str, Any]:
+    info = {"vllm_config": {**CONFIG, **config}}
+    return {"/metrics": CACHE.format(dtype, blocks), "/server_info?config_format=json": info}
+
+
+def test_all_that_vllm_tells_of_its_settings_is_compared(tmp_path) -> None:
+    """Numbers that another start would change are not; nor is the speculation."""
+    own = vllm_pages(
+        "fp8", 90, scheduler_config={"async_scheduling": False}, speculative_config={"method": "ngram"},
+        parallel_config={"data_parallel_rpc_port": 2},
+    )  # fmt: skip
+    servers = pair("vllm", pages=own)
+    row = row_of(run(tmp_path, {**servers, "ar": replace(servers["ar"], pages=vllm_pages("auto", 100))}))
+    (text,) = (each.text for each in row.warnings if each.code == "settings_differ")
+    assert text.endswith("speculation: scheduler_config.async_scheduling True ≠ False, cache.cache_dtype auto ≠ fp8")
+
+
+@pytest.mark.parametrize(("told", "is_slow"), [(1.0, False), (0.5, True)])
+def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow) -> None:
+    servers = pair("llama.cpp", delay_seconds=0.02, told_time=told)
+    servers["ar"] = replace(servers["ar"], delay_seconds=0.02, told_time=told)
+    found = {each.code: each.text for each in row_of(run(tmp_path, servers)).warnings}
+    assert ("slow_client" in found) == is_slow
+    if is_slow:
+        assert re.fullmatch(
+            "(49|5[0-9])% of an answer's time is not the server's own: the client or the network is the bottleneck",
+            found["slow_client"],
+        )
 
 
 def test_the_flag_that_makes_acceptance_known_is_named(tmp_path) -> None:

@@ -18,7 +18,7 @@ from specbench.analysis.audit_methods import (
     without_evidence,
 )
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport
-from specbench.analysis.audit_served import ServedAudit
+from specbench.analysis.audit_served import PairedAudit, ServedAudit
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.core.resources import EMBEDDED
@@ -77,7 +77,7 @@ def run_audit(
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
     subjects, unfit = audited_methods(spec.methods, models, sampling, strict=not audits_all)
     identities = identities_of(subjects, spec.methods, models)
-    kind = Audit if load is None or own_target is not None else ServedAudit
+    kind = Audit if load is None else PairedAudit if own_target is None else ServedAudit
     findings = prepared_audit(
         spec, models, loaded, subjects, sampling, num_draws, progress, scoring, kind
     ).findings()  # fmt: skip

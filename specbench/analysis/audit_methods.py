@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar
 
 from specbench.analysis.audit_distribution import (
@@ -118,7 +119,8 @@ class Audit:
             most_tokens: ControlTest(name=self.control[0], distribution=judged[name])
             for most_tokens, name in CONTROLS.items() if name in judged
         }  # fmt: skip
-        verdicts = [decide(subject, greedy[subject.name], judged, controls) for subject in self.subjects]
+        whole = self._test_answers(noise) if self.num_draws else {}
+        verdicts = [decide(subject, greedy[subject.name], judged, controls, whole) for subject in self.subjects]
         return AuditFindings(
             reference=self.reference, noise=noise, prompts=[*map(self._name_of, cuts)], verdicts=verdicts,
             control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
@@ -150,8 +152,7 @@ class Audit:
             for model in self.models:
                 stack.enter_context(model.reading_prompts_once())
             draws = self._all_draws(prompt_ids)
-        allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the amplitude that was measured
-        judge, tests = self._judge(draws, prompt_ids, allowance), {}
+        judge, tests = self._judge(draws, prompt_ids, self._allowance(noise)), {}
         for name, each in draws.items():
             statistics, outlier = judge(each)
             example = None if outlier is None else self._deviation(outlier, cuts)
@@ -161,12 +162,21 @@ class Audit:
             )  # fmt: skip
         return tests
 
+    def _allowance(self, noise: Noise) -> float:
+        """Returns E_p[(Δ ln p)²] that is forgiven: twice the amplitude that was measured."""
+        return 4 * noise.mean_square_change / self.sampling.temperature**2
+
     def _judge(self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float) -> JudgeDraws:
         """Returns the test of the draws of one method: against one table of exact probabilities for all methods."""
         self.progress("exact probabilities")
         sequences = [each.sequences for each in draws.values()]
         rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
         return lambda each: judge_draws(each.sequences, rows, noise)
+
+    def _test_answers(self, noise: Noise) -> Mapping[str, DrawStatistics]:
+        """Returns the test of whole drawn answers by subject; none for methods of this process, whose greedy answers
+        show what begins late in a text."""
+        return {}
 
     def _all_draws(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
         """Returns the draws of every method that draws, and of the control. A method that drafts nothing in the short
@@ -210,10 +220,12 @@ class Audit:
 
 
 def decide(
-    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest], controls: Mapping[int, ControlTest]
-) -> MethodVerdict:
-    """Returns the verdict on a method from its evidence. `controls`: by the most tokens of a draw."""
-    draws, reasons = judged.get(subject.name), []
+    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest],
+    controls: Mapping[int, ControlTest], answers: Mapping[str, DrawStatistics] = MappingProxyType({}),
+) -> MethodVerdict:  # fmt: skip
+    """Returns the verdict on a method from its evidence. `controls`: by the most tokens of a draw. `answers`: of whole
+    drawn ones; where those of AR fail too, they say nothing of others."""
+    draws, reasons, whole = judged.get(subject.name), [], answers.get(subject.name)
     name: VerdictName = "lossless"
     if subject.declared_lossless is False:
         name = "lossy by design"
@@ -225,6 +237,9 @@ def decide(
     if name != "lossy by design" and draws is not None and draws.failed:
         name = "diverged"
         reasons.append("its draws do not follow the target's probabilities")
+    if whole is not None and whole.failed and not (AR in answers and answers[AR].failed):
+        name = "diverged"
+        reasons.append("its whole drawn answers are less, or more, probable than those of the target")
     control = None if draws is None else controls.get(draws.most_tokens)
     caveats = reasons_for_doubt(subject, greedy, control, judged)
     if name in ("lossless", "near-tie only") and caveats:
@@ -240,6 +255,7 @@ def decide(
     return MethodVerdict(
         method=subject.name, verdict=name, declared_lossless=subject.declared_lossless,
         reason="; ".join(filter(None, [*reasons, subject.note])) or None, greedy=greedy, distribution=draws,
+        answers=whole,
     )  # fmt: skip
 
 

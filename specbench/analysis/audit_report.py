@@ -79,7 +79,8 @@ class ControlTest(FilePart):
 
 
 class MethodVerdict(FilePart):
-    """The verdict on one method. `reason` explains every verdict but "lossless"."""
+    """The verdict on one method. `reason` explains every verdict but "lossless". `answers`: the test of whole drawn
+    answers of a server, by their log-probabilities."""
 
     method: str
     verdict: VerdictName
@@ -87,6 +88,7 @@ class MethodVerdict(FilePart):
     reason: str | None = None
     greedy: Greedy | None = None
     distribution: DrawTest | None = None
+    answers: DrawStatistics | None = None
 
 
 class AuditFindings(FilePart):
@@ -200,6 +202,7 @@ TESTED = {
     "ar": "much is undecided, and are tested against as many other draws of the server 'ar', which is in the table "
     "itself as a control that passes",
 }  # fmt: skip
+OF_ANSWERS = {"target": "the target in this process", "ar": "the server 'ar'"}
 
 
 def audit_table(audit: AuditReport) -> Table:
@@ -220,11 +223,15 @@ def cells(verdict: MethodVerdict) -> list[str]:
     if draws is None:
         return [*row, *[NULL] * 3]
     counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
-    log_p = NULL
-    if draws.mean_log_p is not None and draws.expected_log_p is not None:
-        log_p = f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}"
     shown = "/".join(NULL if count is None else str(count) for count in counts)
-    return [*row, p_value(draws.p_value), log_p, shown if draws.num_drafted else NULL]
+    return [*row, p_value(draws.p_value), log_p_of(draws), shown if draws.num_drafted else NULL]
+
+
+def log_p_of(draws: DrawStatistics) -> str:
+    """Returns log p − its expectation, with the standard error."""
+    if draws.mean_log_p is None or draws.expected_log_p is None:
+        return NULL
+    return f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}"
 
 
 def caption(audit: AuditReport) -> list[str]:
@@ -252,6 +259,11 @@ def caption(audit: AuditReport) -> list[str]:
         lines.append(
             f"{', '.join(names)} drafted nothing in these draws and drew anew, up to {NUM_LONG_TOKENS} tokens; the "
             f"control was {found_words(audit.long_control)} in draws of this length."
+        )
+    if whole := [f"{each.method} {log_p_of(each.answers)}" for each in audit.verdicts if each.answers is not None]:
+        lines.append(
+            "whole answers: a sample of each server to each of the first prompts; log p − expected, in nats per token, "
+            f"by the log-probabilities of {OF_ANSWERS[audit.reference]}: {', '.join(whole)}"
         )
     return [*lines, WORDS]
 

@@ -6,6 +6,7 @@ without speculation has two controls: its other draws, which pass, and its draws
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,19 +17,65 @@ from specbench.analysis.audit_distribution import (
     Outlier,
     TokenDistribution,
     Tokens,
+    exact_rows,
+    judge_draws,
     longest,
     next_tokens,
 )
 from specbench.analysis.audit_methods import Audit, JudgeDraws
 from specbench.analysis.audit_report import DrawStatistics, Reference
+from specbench.core.errors import ConfigError
+from specbench.decoding.decoder import stream_seed
+from specbench.results.verdict import Noise
+from specbench.served.engine import Engine
 
+NUM_ANSWERS = 4  # whole drawn ones of a server: a server of the target is asked once for each token
 REFERENCE = "ar again"  # no method has a name with a blank
 
 
 class ServedAudit(Audit):
-    """An audit whose draws are compared with other draws of the first method, which is AR."""
+    """An audit of servers against the target in this process."""
+
+    def _test_answers(self, noise: Noise) -> dict[str, DrawStatistics]:
+        """Returns the test of whole drawn answers to the first prompts, by their log-probabilities under the target; a
+        server that fails has none."""
+        found: dict[str, list[list[Tokens]]] = {}
+        prompts = self.prompts[:NUM_ANSWERS]
+        for subject in self.subjects if self._is_exact else ():
+            if subject.drawing is None:
+                continue
+            self.progress(f"{subject.name}: whole answers")
+            seed_of = partial(stream_seed, self.seed, "audit-answers", subject.name)
+            try:
+                found[subject.name] = [
+                    [tuple(subject.drawing.generate(prompt.ids, prompt.stop, seed_of(number)).token_ids)]
+                    for number, prompt in enumerate(prompts)
+                ]
+            except ConfigError as error:
+                subject.refuse("whole answers", error)
+        if not found:
+            return {}
+        rows = exact_rows(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
+        tests = {name: judge_draws(each, rows, self._allowance(noise))[0] for name, each in found.items()}
+        return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether the target's probabilities of samples are known."""
+        return True
+
+
+class PairedAudit(ServedAudit):
+    """An audit whose draws are compared with other draws of the first server, which is AR."""
 
     reference: ClassVar[Reference] = "ar"
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether the server's log-probabilities are those of its samples: of the tokens that it does not tell, only
+        the sum is known, which another temperature or top-p would need one by one."""
+        sampling = self.sampling
+        return sampling.temperature == 1 and sampling.top_p is None and (sampling.top_k or 0) <= Engine.num_top
 
     def _judge(self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float) -> JudgeDraws:
         baseline = self.subjects[0].drawing

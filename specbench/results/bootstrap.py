@@ -1,6 +1,7 @@
 """Ratios of sums over prompts with their 95 % intervals: the source of every metric that has an interval.
 
-Prompts are resampled, each with all its repeats, turns and columns: AR and the method stay paired.
+Prompts are resampled, each with all its repeats, turns and columns: AR and the method stay paired. For times of servers
+that were up by turns, the parts of the run are (`Prompts.of_times`).
 
 - ratios of sums (speed-ups, tokens/s, acceptance length): bootstrap-t of the log ratio (`log_ratios.studentized`);
   with 5 to 15 prompts its normal form (`log_ratios.normal`), with fewer none; of negative numbers, or where too few
@@ -89,16 +90,28 @@ INTERVALS = Intervals(
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompt of each record, and the seed of the intervals. `is_quick`: intervals of ratios without bounds are
-    `log_ratios.quick`, for a table that is shown while measuring."""
+    """The prompt or part of each record, and the seed of the intervals. `is_quick`: intervals of ratios without bounds
+    are `log_ratios.quick`, for a table that is shown while measuring."""
 
-    cluster: NDArray[np.int64]  # [num_records], the number of the record's prompt
+    cluster: NDArray[np.int64]  # [num_records], the number of the record's prompt or part
     seed: int
     is_quick: bool = False
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], seed: int, *, is_quick: bool = False) -> Self:
-        keys = [(record["task"], record["subset"], record["example"]) for record in records]
+        return cls._of_keys(
+            [(record["task"], record["subset"], record["example"]) for record in records], seed, is_quick
+        )
+
+    @classmethod
+    def of_times(cls, records: Sequence[Mapping[str, Any]], seed: int) -> Self:
+        """Returns what intervals of times resample: the parts of a run whose servers were up by turns, since the
+        records of a part share the start of their servers; else prompts."""
+        parts = [record.get("part") for record in records]
+        return cls._of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
+
+    @classmethod
+    def _of_keys(cls, keys: Sequence[Any], seed: int, is_quick: bool = False) -> Self:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
 

@@ -172,7 +172,7 @@ class ByRecords:
         compared.cells |= change_cells(before, now) | {OUTPUTS: f"{num_equal} of {num_records}"}
         if compared.method == BASELINE and not self.in_turns:
             records = joined_pairs([part.records for part in parts])
-            self.control.add(compared.task, ratio_of_speeds(records.prompts, records.speed_columns(with_own=False)))
+            self.control.add(compared.task, ratio_of_speeds(records.times, records.speed_columns(with_own=False)))
             return []
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
         groups = {ALL: parts} if is_whole else {part.rows.subset: [part] for part in parts}

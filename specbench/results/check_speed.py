@@ -103,13 +103,13 @@ def speedups(pairs: Pairs) -> dict[str, MeasuredRatio]:
     Records with a generation of one token on any side have no speed.
     """
     columns = pairs.speed_columns()
-    return ratios_of_speedups(pairs.prompts, columns) if any(map(any, columns)) else {}
+    return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
 
 
 def speeds(pairs: Pairs) -> dict[str, MeasuredRatio]:
     """Returns the ratio of the speeds, as `speedups` does of speed-ups."""
     columns = pairs.speed_columns(with_ar=False) if pairs.records[0] else []
-    return ratios_of_speedups(pairs.prompts, columns) if any(map(any, columns)) else {}
+    return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
 
 
 def ratios_of_speedups(prompts: Prompts, kept: Columns) -> dict[str, MeasuredRatio]:

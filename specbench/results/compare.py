@@ -253,7 +253,8 @@ def configuration(first: Row, second: Row) -> list[FieldDifference]:
 
 LABELS = {
     "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
-    "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3),
+    "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3), "tpot_ratio": ("TPOT ratio", 3),
+    "e2e_ratio": ("E2E ratio", 3),
 }  # fmt: skip
 IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
 HINDERED = "conditions differ, so changes below may come from them"

@@ -174,7 +174,7 @@ def metrics_of(
     plain = _sums(baseline, lambda answer: answer["passes"])
     found = {
         "tokens_per_second": prompts.ratio(*throughput[:2]), "tokens_per_second_ar": prompts.ratio(*throughput[2:]),
-        **({} if num_in_flight is None else {"speedup": prompts.ratio(*throughput)}),
+        "speedup": Metric() if num_in_flight is None else prompts.ratio(*throughput),
         "tokens_per_second_user": prompts.ratio(*user[:2]), "speedup_user": prompts.ratio(*user), **_latencies(own),
         "tpot_ratio": _median_ratio(prompts, own, baseline, _tpot),
         "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer["reads"][-1][0]),
@@ -302,9 +302,10 @@ def by_method(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _cells(row: Row) -> list[str]:
     is_baseline = row.method_name == BASELINE
+    ratios = [with_interval(row.metric(name)) for name in RATIOS[load_of(row).kind]]
     return [
         f"{load_of(row).level:g}", row.method_name, speed(row.metric("tokens_per_second")),
-        *(NULL if is_baseline else marked(with_interval(row.metric(name)), row) for name in RATIOS[load_of(row).kind]),
+        *([NULL] * len(ratios) if is_baseline else [marked(ratios[0], row), *ratios[1:]]),
         speed(row.metric("tokens_per_second_user")),
         *(NULL if is_baseline else number(row.metric(name), 2) for name in ("mean_acceptance_length", "pass_ratio")),
         *(number(row.metric(f"ttft_{kind}"), 0, 1000) for kind in ("seconds", "p99_seconds")),

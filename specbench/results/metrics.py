@@ -212,9 +212,12 @@ PER_PASS = (
 
 
 def speeds(
-    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool
-) -> dict[str, Metric]:
-    """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts."""
+    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool,
+    resampled: Prompts | None = None,
+) -> dict[str, Metric]:  # fmt: skip
+    """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts. `resampled`: what the
+    intervals rest on, if not on prompts."""
+    resampled = resampled or prompts
     # speedup is the ratio of the two speeds that are shown with it, of the same answers
     columns = speed_columns([own, baseline])
     end_to_end = [
@@ -225,10 +228,10 @@ def speeds(
     return {
         "num_prompts_timed": Metric(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
         "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
-        "tokens_per_second": prompts.ratio(*columns[:2]),
-        "tokens_per_second_ar": prompts.ratio(*columns[2:]),
-        "speedup": same if is_baseline else prompts.ratio(*columns),
-        "speedup_e2e": same if is_baseline else prompts.ratio(*end_to_end),
+        "tokens_per_second": resampled.ratio(*columns[:2]),
+        "tokens_per_second_ar": resampled.ratio(*columns[2:]),
+        "speedup": same if is_baseline else resampled.ratio(*columns),
+        "speedup_e2e": same if is_baseline else resampled.ratio(*end_to_end),
     }
 
 
@@ -284,7 +287,7 @@ def ar_drift(records: Sequence[Record]) -> Metric:
         np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
         np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
         np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
-        Prompts.of(timed, seed=0).cluster,
+        Prompts.of_times(timed, seed=0).cluster,
     )
 
 
@@ -372,7 +375,7 @@ def summarize(
         same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
         scores |= dict.fromkeys(same, Metric(value=0.0))
     metrics = {
-        **speeds(prompts, own, baseline, is_baseline=method == "ar"),
+        **speeds(prompts, own, baseline, is_baseline=method == "ar", resampled=Prompts.of_times(records, seed)),
         **times(prompts, own, baseline),
         "ar_drift": ar_drift(records),
         **consumption(prompts, own, baseline),

@@ -73,7 +73,7 @@ def widened_ratio(ratio: Metric, by: float) -> Metric:
 Kind = Literal["ratio", "difference"]
 KINDS: dict[str, Kind] = {
     "speedup": "ratio", "tokens_per_second": "ratio", "tokens_per_second_ar": "ratio",
-    "mean_acceptance_length": "ratio", "acceptance_rate": "difference",
+    "mean_acceptance_length": "ratio", "acceptance_rate": "difference", "tpot_ratio": "ratio", "e2e_ratio": "ratio",
 }  # fmt: skip
 NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
 OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
@@ -160,10 +160,10 @@ class Pairs:
 
     def _unpaired(self, metric: str) -> str | None:
         """Returns why a metric cannot be compared prompt by prompt; None where it can."""
-        if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
-            return NO_FORM
         if self.first.row.level or self.second.row.level:
             return OF_LOAD
+        if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
+            return NO_FORM
         if not (self.first.records and self.second.records):
             return NO_RECORDS
         return None if self.records[0] else OTHER_PROMPTS
@@ -182,6 +182,12 @@ class Pairs:
     def prompts(self) -> Prompts:
         """The prompt of each pair of records, for intervals."""
         return Prompts.of(self.records[0], seed=0)
+
+    @property
+    def times(self) -> Prompts:
+        """The prompt or part of each pair of records, for intervals of times."""
+        side = next((each for each in self.records if each and "part" in each[0]), self.records[0])
+        return Prompts.of_times(side, seed=0)
 
     def of_keys(self, keys: Collection[Key]) -> "Pairs":
         """Returns the pairs of records with these keys."""
@@ -234,9 +240,9 @@ def _score(pairs: Pairs, name: str) -> Metric:
 
 
 _PAIRED: dict[str, Callable[[Pairs], Metric]] = {
-    "speedup": lambda pairs: pairs.prompts.ratio(*pairs.speed_columns()),
-    "tokens_per_second": lambda pairs: pairs.prompts.ratio(*pairs.speed_columns(with_ar=False)),
-    "tokens_per_second_ar": lambda pairs: pairs.prompts.ratio(*pairs.speed_columns(with_own=False)),
+    "speedup": lambda pairs: pairs.times.ratio(*pairs.speed_columns()),
+    "tokens_per_second": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_ar=False)),
+    "tokens_per_second_ar": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_own=False)),
     "mean_acceptance_length": lambda pairs: pairs.prompts.ratio(*length_columns(pairs.generations())),
     "acceptance_rate": _acceptance,
 }

@@ -101,7 +101,11 @@ def served_table(rows: Sequence[Row]) -> Table:
     )
     first, changed = conditions[0], rows[0].metric("ar_changed")
     share = with_interval(changed, 1, 100)
-    by_turns = f"; one server at a time, by turns ({first.turns} parts)" if first.turns else ""
+    by_turns = (
+        f"; one server at a time, by turns ({first.turns} parts, which intervals of speeds resample)"
+        if first.turns
+        else ""
+    )
     return Table(
         f"{short(rows[0].task)} · {rows[0].subset} · answers of servers",
         columns,

@@ -123,7 +123,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "speedup": (
         "ratio",
         "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary; "
-        "rows of a load by rate have none",
+        "null under a load by rate",
     ),
     "ar_drift": (
         "ratio",

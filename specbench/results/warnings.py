@@ -95,15 +95,17 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
 
 def wide_interval(row: Row) -> RowWarning | None:
     """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
-    of the number of prompts, so that (width ÷ wanted width)² times as many are needed."""
+    of the number of prompts, or of the parts of servers by turns, so that (width ÷ wanted width)² times as many are
+    needed."""
     speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
-    ratio, prompts = speedup.high / speedup.low, num_timed(row)
-    needed = math.ceil(prompts * ((math.log(speedup.high) - math.log(speedup.low)) / math.log(WIDE)) ** 2)
+    ratio, turns = speedup.high / speedup.low, row.served.turns if row.served is not None else None
+    resampled, number = ("turns", turns) if turns else ("prompts", num_timed(row))
+    needed = math.ceil(number * ((math.log(speedup.high) - math.log(speedup.low)) / math.log(WIDE)) ** 2)
     text = (
         f"the speed-up's interval is wide, {speedup.low:.2f} to {speedup.high:.2f} (× {ratio:.2f}): for × {WIDE} "
-        f"measure about {needed} prompts instead of {prompts}, or on a quieter machine"
+        f"measure about {needed} {resampled} instead of {number}, or on a quieter machine"
     )
     return RowWarning(code="wide_interval", text=text)
 

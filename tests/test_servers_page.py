@@ -1,0 +1,136 @@
+"""The page of servers: each message that it lists is one that a server which fails, or lies, really gets."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.results.row import Row, RowWarning
+from tests.scripted_server import AR, SD, Script
+from tests.test_served import SKIPPING, pair, row_of, run, run_method
+
+PAGE = Path(__file__).parents[1] / "docs/guide/servers.md"
+OTHER_ANSWER = (*Script("vllm").answer[:-2], 5, 0)
+
+
+def listed() -> dict[str, dict[str, str]]:
+    """Returns the messages of each table of the section by their first cell; tables by the heading of their second."""
+    (section,) = re.findall(r"^## What is checked\n(.*?)^## ", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found: dict[str, dict[str, str]] = {}
+    for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
+        heading, _, *lines = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines())
+        found[heading[1]] = {case: message.strip("`") for case, message in lines}
+    return found
+
+
+def is_of(message: str, text: str) -> bool:
+    """Returns whether a text has the message of a table, in which … stands for anything."""
+    return re.search(".+".join(map(re.escape, message.rstrip("…").split("…"))), text) is not None
+
+
+def lie(server: str = "draft", engine: str = "vllm", **keys: Any) -> dict[str, Script]:
+    """Returns two servers, one of which differs from an honest one."""
+    honest = pair(engine)
+    return {**honest, server: replace(honest[server], **keys)}
+
+
+FAILURES: dict[str, dict[str, Script]] = {
+    "it does not answer in time": lie(delay_seconds=0.2),
+    "it closes the connection in mid-answer": lie(cut_after=2),
+    "it refuses a request": lie(status=500),
+    "it reports an error in mid-answer": lie(fail_after=2),
+    "it gives a request up": lie(finish="abort"),
+    "it ends an answer at a limit of its own": lie(finish="length", answer=OTHER_ANSWER[:-1]),
+    "its events have another form": lie(form={"choices": "text"}),
+    "`ar` drafts": lie("ar", passes=SD),
+    "`ar` says that it speculates": lie("ar", "sglang", passes=SD),
+    "the server of a method says that it does not": lie(engine="sglang", passes=AR),
+    "it cuts a text into other tokens than the tokenizer": lie(wrong_tokenizer=True),
+    "it sends tokens that the target does not have": lie(answer=(5000, 0), passes=((3, 0),)),
+    "it reads fewer tokens than the prompt has": lie(read_prompt=-3),
+    "it had tokens of the prompt in its cache": lie(num_cached=16),
+    "its usage counts other numbers of tokens than it sent": lie(extra_usage=7),
+    "somebody else uses it": lie(num_running=3),
+    "it is of another engine than `ar`": {**pair("vllm"), "draft": Script("sglang", passes=SD)},
+    "it has other settings than when the run began": lie(settings={"max_model_len": 4096}),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_listed_failure_ends_in_the_listed_line(tmp_path, monkeypatch, case) -> None:
+    monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
+    engine = FAILURES[case]["ar"].engine
+    run(tmp_path, pair(engine), num_examples=1)
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path, FAILURES[case], timeout_seconds=1.0)
+    assert is_of(listed()["message"][case], str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len((tmp_path / "run/records.jsonl").read_text().splitlines()) == 1
+
+
+SHORT = ((1, 1), (3, 3), *((2, 0),) * (len(Script("vllm").answer) - 1 - 6))
+COUNTS: dict[str, tuple[dict[str, Script], str]] = {
+    "they contradict each other, or the declared draft length": (
+        lie(passes=tuple((5, accepted) for _, accepted in SD)), "draft_model",
+    ),
+    "the server was started again meanwhile": (lie(engine="lmdeploy", falls=True), "eagle3"),
+    "the server does not tell them": (pair("vllm", tells=False, counts=False), "draft_model"),
+    "a histogram, and not every step drafted the declared number": (
+        pair("vllm", passes=SHORT, summary=True), "draft_model",
+    ),
+    "steps of vLLM's n-grams, of which only those with a draft are told": (
+        pair("vllm", passes=SKIPPING, skips=True), "ngram",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_listed_counts_have_the_listed_source(tmp_path, case) -> None:
+    row = run_method(tmp_path, COUNTS[case][1], COUNTS[case][0])
+    assert row.served is not None and is_of(listed()["acceptance from"][case], row.served.acceptance_source)
+
+
+def marked(folder: Path, code: str) -> Row:
+    """Returns a row of servers of which a condition does not hold."""
+    if code == "learns":
+        return run_method(folder, "suffix", pair("vllm"))
+    keys = {"memory": None} if code == "memory_not_stated" else {}
+    servers = {
+        "baseline_unchecked": pair("openai"), "tokenizer_unchecked": pair("openai"), "idle_unchecked": pair("openai"),
+        "caches_unknown": lie(num_cached=None), "drafts_nothing": lie(engine="llama.cpp", passes=AR),
+        "settings_differ": lie(settings={"max_model_len": 4096}), "memory_not_stated": pair("vllm"),
+        "slow_client": pair("llama.cpp", delay_seconds=0.002), "answers_differ": lie(answer=OTHER_ANSWER),
+    }  # fmt: skip
+    return row_of(run(folder, servers[code], **keys))
+
+
+CODES = {
+    "it is not known whether `ar` drafts": "baseline_unchecked",
+    "it is not known whether prompts were cached": "caches_unknown",
+    "the engine has no page that cuts a text, as TensorRT-LLM, LMDeploy and others": "tokenizer_unchecked",
+    "the engine does not tell how many requests run": "idle_unchecked",
+    "the method's server drafted nothing": "drafts_nothing",
+    "the servers differ in more than their speculation": "settings_differ",
+    "the file does not state the rule of their memory": "memory_not_stated",
+    "the drafter learns, such as vLLM's `suffix` and llama.cpp's `ngram-mod`": "learns",
+    "more than 5 % of an answer's time is not the server's own": "slow_client",
+    "greedy answers are not those of `ar`, and not all are near-ties": "answers_differ",
+}
+
+
+@pytest.mark.parametrize("case", CODES)
+def test_a_listed_condition_is_marked_with_the_listed_line(tmp_path, case) -> None:
+    texts = {each.code: each.text for each in marked(tmp_path, CODES[case]).warnings}
+    assert is_of(listed()["line"][case], texts.get(CODES[case], "")), texts
+
+
+def test_the_page_lists_these_cases_and_no_others() -> None:
+    found = listed()
+    assert set(found["message"]) == set(FAILURES)
+    assert set(found["acceptance from"]) == set(COUNTS) and set(found["line"]) == set(CODES)
+    codes = list(get_args(RowWarning.model_fields["code"].annotation))
+    of_servers = set(codes[codes.index("baseline_unchecked") :]) - {"few_turns"}  # of the section on turns
+    assert set(CODES.values()) == of_servers

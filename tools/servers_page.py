@@ -1,4 +1,4 @@
-"""Parts of the pages with measured servers: runs that are continued, and tables as Markdown."""
+"""Parts of the pages with measured servers: runs that are continued, tables as Markdown, the picture of the loads."""
 
 import shlex
 import subprocess
@@ -9,6 +9,8 @@ from pathlib import Path
 from specbench.core.table import Table, markdown_table
 from specbench.results.captions import verdict_word
 from specbench.results.environment import environment
+from specbench.results.load import load_groups, load_tables
+from specbench.results.plots import draw
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, finished_run
 from specbench.results.tables import speedup_cell
@@ -44,7 +46,14 @@ def single_table(served: Sequence[Row], local: Sequence[Row]) -> str:
     return markdown_table(headings, lines)
 
 
-def load_part(table: Table) -> str:
+def loads_part(rows: Sequence[Row], picture: Path) -> str:
+    """Draws the picture of the loads, and returns their tables: of each task, the last subset, which has all."""
+    groups = {group[0].task_name: group for group in load_groups(rows)}.values()
+    draw([], picture, list(groups))
+    return "\n\n".join(map(_load_part, load_tables([row for group in groups for row in group])))
+
+
+def _load_part(table: Table) -> str:
     """Returns the table of one task under load, with its caption."""
     headings = [" ".join(column.heading.split()) for column in table.columns]
     lines = [row for row in table.rows if len(row) == len(headings)]

@@ -22,9 +22,8 @@ from typing import Any
 import specbench
 from specbench.models.loading import model_source
 from specbench.results.compare import agreement_lines
-from specbench.results.load import load_tables
 from specbench.results.runs import RecordedRun
-from tools.servers_page import device_name, load_part, measured, single_table
+from tools.servers_page import device_name, loads_part, measured, single_table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "vllm.md"
 
@@ -45,7 +44,8 @@ servers](../guide/servers.md) explains the columns.
 ## One request at a time
 
 The same pair is measured in this process, too (`sd`), with its own AR. Compare τ and the verdict; the speeds are those
-of two engines.
+of two engines. A † marks a speed-up that should not be trusted yet: its interval is wide, or speeds changed
+during the run.
 
 {single}
 
@@ -101,10 +101,10 @@ def servers(output: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def runs(output: Path, picture: Path) -> dict[str, list[str]]:
+def runs(output: Path) -> dict[str, list[str]]:
     """Returns the words of the runs of the servers and of this process, by the name of their folder."""
     return {
-        "served": [*RUN, "--servers", str(output / "servers.yaml"), "--plot", str(picture)],
+        "served": [*RUN, "--servers", str(output / "servers.yaml"), "--plot", str(output / "load.png")],
         "in-process": [*RUN, "--method", "sd", "--set", f"num_draft_tokens={NUM_DRAFT_TOKENS}", "--threads", "1"],
     }
 
@@ -124,7 +124,7 @@ def page(output: Path, served: RecordedRun, local: RecordedRun, picture: Path) -
     return TEXT.format(
         release=RELEASE, device=device_name(), picture=picture.name,
         single=single_table(served.rows, local.rows), agreement="\n".join(agreement),
-        loads="\n\n".join(map(load_part, load_tables(served.rows))),
+        loads=loads_part(served.rows, picture),
     )  # fmt: skip
 
 
@@ -138,12 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the commands and the file of the servers")
     given = parser.parse_args(arguments)
     output = given.output.resolve()
-    file, picture = output / "servers.yaml", PAGE.with_suffix(".png") if given.write else output / "load.png"
+    file = output / "servers.yaml"
     is_installed = any(output.glob("venv/lib/python*/site-packages/vllm/__init__.py"))
     text = json.dumps(servers(output), indent=1)  # which is YAML too
     if given.dry_run:
         print(f"{file}:\n{text}")
-        named = [["specbench", *words, "--output", str(output / name)] for name, words in runs(output, picture).items()]
+        named = [["specbench", *words, "--output", str(output / name)] for name, words in runs(output).items()]
         compare = ["specbench", "compare", *sides(output)]
         for command in [*([] if is_installed else installation(output)), *named, compare]:
             print(shlex.join(command))
@@ -154,12 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for command in [] if is_installed else installation(output):
             print(shlex.join(command), flush=True)
             subprocess.run(command, check=True)
-        served, local = (measured(words, output / name) for name, words in runs(output, picture).items())
+        served, local = (measured(words, output / name) for name, words in runs(output).items())
         subprocess.run([sys.executable, "-m", "specbench", "compare", *sides(output)], check=True)
     except subprocess.CalledProcessError as error:  # it has said why
         sys.exit(error.returncode)
     if given.write:
-        PAGE.write_text(page(output, served, local, picture), encoding="utf-8")
+        PAGE.write_text(page(output, served, local, PAGE.with_suffix(".png")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from specbench.results.load import load_tables
 from tools.llama_cpp.server import llama_cpp_server
-from tools.servers_page import device_name, load_part, measured, single_table
+from tools.servers_page import device_name, loads_part, measured, single_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "servers.md"
 WORK = Path("runs") / "servers"
@@ -45,7 +44,8 @@ python -m tools.llama_cpp servers.yaml
 ## One request at a time
 
 The same pair is measured in this process, too (`sd`, `pld`), with its own AR. Compare τ and the verdict; the speeds are
-those of two engines.
+those of two engines. A † marks a speed-up that should not be trusted yet: its interval is wide, or speeds changed
+during the run.
 
 {single}
 
@@ -86,17 +86,14 @@ def page(work: Path, limit: int, load: Mapping[str, Any], picture: Path) -> str:
     file = work / "servers.yaml"
     with all_servers() as addresses:
         file.write_text(content(addresses, load=load), encoding="utf-8")
-        served = measured(run_words(limit, "--servers", str(file), "--plot", str(picture)), work / "served")
+        served = measured(run_words(limit, "--servers", str(file)), work / "served")
     local = measured(run_words(limit, "--method", "sd,pld", "--threads", "1"), work / "in-process")
-    overall = [
-        table for table in load_tables(served.rows) if " · all · " in table.title or " · default · " in table.title
-    ]
     return TEXT.format(
         device=device_name(),
         command=shlex.join(["specbench", *run_words(limit, "--servers", "servers.yaml")]),
         single=single_table(served.rows, local.rows),
         picture=picture.name,
-        loads="\n\n".join(map(load_part, overall)),
+        loads=loads_part(served.rows, picture),
     )
 
 

@@ -63,14 +63,16 @@ def test_a_command_that_fails_ends_the_script(tmp_path, monkeypatch) -> None:
 
 
 def test_the_page_has_the_servers_beside_this_process_and_says_how_far_they_agree(tmp_path) -> None:
-    with servers_file(tmp_path, {"ar": Script("vllm"), "draft": Script("vllm", passes=SD)}) as file:
+    scripts, load = {"ar": Script("vllm"), "draft": Script("vllm", passes=SD)}, {"concurrency": [1], "windows": 2}
+    with servers_file(tmp_path, scripts, load=load) as file:
         options = RunOptions(subsets=("en",), limit=2)
         for name, methods, servers in (("served", [], file), ("in-process", ["sd"], None)):
             request = Request(["mgsm"], methods, options, "specbench run", output=tmp_path / name, servers=servers)
             execute(request, Console(file=io.StringIO()), None if servers is None else load_served)
     runs = [finished_run(tmp_path / name) for name in ("served", "in-process")]
     text = page(tmp_path, *runs, tmp_path / "vllm.png")
-    assert "{" not in text and "](vllm.png)" in text
+    assert "{" not in text and "](vllm.png)" in text and (tmp_path / "vllm.png").stat().st_size > 0
+    assert "### mgsm · en · load by concurrency" in text
     assert "| mgsm | server | draft | 2 |" in text and "| mgsm | in process | sd | 2 |" in text
     assert "- mgsm · en: 0 of 2 answers have the same tokens; 0 of 2 have as many tokens in each step" in text
     assert "- mgsm · en: first difference (first ≠ second): en example 0, " in text

@@ -194,7 +194,7 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
     is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
     if limit is not None and not (is_number and (0 < limit < 1 or (limit >= 1 and isinstance(limit, int)))):
         raise ConfigError(
-            f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None for all"
+            f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None"
         )
     checked = build(Options, values)
     return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})

@@ -198,6 +198,28 @@ def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, house: str
     assert json.loads(out)[0]["request"]["trust_remote_code"] is True
 
 
+def test_a_check_is_not_lost_where_the_targets_code_may_not_run(
+    specbench: Specbench, house: str, tmp_path: Path
+) -> None:
+    """Outputs that differ then count as differences; with the code, the target tells near-ties apart."""
+    code, _, err = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--method", "pld", "--target",
+        house, "--set", "generation.max_new_tokens=6", "--trust-remote-code", "--output", "before",
+    )  # fmt: skip
+    assert code == 0, err
+    file = Path(shutil.copytree("before", "now")) / "records.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records[0]["methods"]["pld"]["token_ids"][3] += 1
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    words = ["check", "--baseline", "before", "--candidate", "now", "--max-regression", "90%"]
+    code, out, err = specbench(*words)
+    shown = " ".join(out.split())
+    assert code == 1 and "1 equal, 1 other" in shown and "unknown whether" not in shown, (out, err)
+    assert "near-ties cannot be told apart and count as differences: model" in shown and "--trust-remote-code" in shown
+    code, out, err = specbench(*words, "--trust-remote-code")
+    assert code == 1 and "token 3:" in " ".join(out.split()) and "told apart" not in out, (out, err)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

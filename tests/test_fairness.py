@@ -15,9 +15,9 @@ from specbench.analysis.fairness_groups import BoundViolation, check_fitness
 from specbench.analysis.fairness_runs import read_run, within
 from specbench.analysis.fairness_tables import (
     LEAST,
+    bounds_table,
     comparison_table,
     exclusion_notes,
-    bounds_table,
     forced_caption,
     forced_cells,
     forced_table,

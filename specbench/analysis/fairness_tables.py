@@ -23,7 +23,8 @@ COLUMNS = {
 }  # fmt: skip
 DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that count the tokens that a drafter excludes
 NAMES = {
-    "unfairness": "unfairness (𝒰)", "kl": "divergence (KL)", "forced_speedup": "expected speed-up (S_T)", "mean": "mean", "variance": "variance",
+    "unfairness": "unfairness (𝒰)", "kl": "divergence (KL)", "forced_speedup": "expected speed-up (S_T)",
+    "mean": "mean", "variance": "variance",
     "max_over_min": "max/min", **COLUMNS,
 }  # fmt: skip
 SPREAD_NAMES = {
@@ -154,8 +155,8 @@ def bounds_table(drafter: DrafterReport) -> Table:
         f"at least: from the acceptance rate, the divergence or the cross-entropy alone it follows that the expected "
         f"{what} cannot be lower",
         *_spread_lines(drafter, ("forced_speedup",)),
-        "checked in every group: these bounds, and that acceptance rate and drafter's fit differ by at most 1 − target's "
-        "fit (theorems 1 and 2 of arXiv:2510.02128)",
+        "checked in every group: these bounds, and that acceptance rate and drafter's fit differ by at most 1 − the "
+        "target's fit (theorems 1 and 2 of arXiv:2510.02128)",
     ]
     return Table(f"{drafter.label}: expected {what}", columns, rows, caption)
 
@@ -167,7 +168,7 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
     cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
     family = drafter.family
     lines = [
-        f"{num_positions} positions of {source}, probabilities without temperature or truncation; draft cost (c) {cost}",
+        f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
         "cross-entropy: the drafter's on the target's tokens; divergence: of drafter and target; both in nats; total "
         "variation: 1 − acceptance rate",
         "fit: probability that the model gives to the tokens of the texts",

@@ -21,8 +21,8 @@ NUM_SHOTS = "--set fewshot.num_shots="  # what --num_fewshot stands for
 ANSWERS = {
     "--batch-size": "one sequence is decoded at a time, as speculative decoding is measured at batch size 1: leave it "
     "out; a served engine measures concurrent requests",
-    "--gen-kwargs": "the task's file has the keys of generation: give --set generation.KEY=VALUE for each of them, such "
-    "as --set generation.temperature=0.8",
+    "--gen-kwargs": "the task's file has the keys of generation: give --set generation.KEY=VALUE for each, such as "
+    "--set generation.temperature=0.8",
     **{
         f"--{name.replace('_', '-')}": f"the task's file has it: give --set generation.{name}=VALUE"
         for name in ("temperature", "top_k", "top_p", "max_new_tokens")

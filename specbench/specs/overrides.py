@@ -29,8 +29,8 @@ def with_overrides(
     """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
 
     A pair also overrides the values of a task's subsets. `generation.stop` also holds in chat, unless a pair sets
-    `generation.chat_stop`. No examples (fewshot.num_shots=0) may be asked of tasks that have none. Raises ConfigError if no spec has
-    the key (with the nearest one) or if a value is invalid.
+    `generation.chat_stop`. No examples (fewshot.num_shots=0) may be asked of tasks that have none. Raises
+    ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
     """
     specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
     known = {key for spec in specs for key in _paths(spec)}

@@ -190,6 +190,12 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
     overrides = values.get("overrides")
     if isinstance(overrides, Mapping):
         values["overrides"] = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in overrides.items()]
+    limit = values.get("limit")
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if limit is not None and not (is_number and (0 < limit < 1 or (limit >= 1 and isinstance(limit, int)))):
+        raise ConfigError(
+            f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None"
+        )
     checked = build(Options, values)
     return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})
 

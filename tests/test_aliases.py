@@ -29,6 +29,7 @@ SMALL = "--method", "sd", "--subset", "en"
         (["--max_new_tokens", "3"], ["--max-new-tokens", "3"]),
         (["--include_path", "own"], ["--lm-eval-include", "own"]),
         (["--num_fewshot", "5"], ["--set", "fewshot.num_shots=5"]),
+        (["--batch_size", "1", "--batch-size=1", "--task", "x"], ["--task", "x"]),
         (["--apply_chat_template", "--task", "x"], ["--chat", "always", "--task", "x"]),
         (
             ["--model_args", "pretrained=a/b,dtype=bfloat16,revision=main,trust_remote_code=True"],
@@ -52,6 +53,11 @@ def test_a_command_without_models_has_no_model_options() -> None:
     ("words", "message"),
     [
         (["--batch_size", "8"], "--batch_size 8: one sequence is decoded at a time"),
+        (["--batch_size", "auto"], "--batch_size auto: one sequence is decoded at a time"),
+        (
+            ["--gen_kwargs", "top_k=5"],
+            "--gen_kwargs top_k=5: the task's file has the keys of generation: give --set gen",
+        ),
         (["--temperature", "1"], "--temperature 1: the task's file has it: give --set generation.temperature=VALUE"),
         (["--model", "hf"], "--model hf: models are loaded by transformers: give --target"),
         (["--model_args", "pretraned=x"], "--model_args pretraned=x: did you mean 'pretrained'?"),
@@ -81,6 +87,35 @@ def test_both_spellings_have_one_meaning(specbench: Specbench) -> None:
     rows, again = (json.loads(each[1]) for each in (own, other))
     assert [row["metrics"] for row in rows] == [row["metrics"] for row in again]  # resumed: nothing is measured again
     assert "target" not in rows[0]["request"] and again[0]["request"]["target"] == "embedded:target"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--task", "mgsm", "--num_fewshot", "2"],
+            "--num_fewshot 2: mgsm has no few-shot examples; the tasks that have some: csqa, mbpp, mmlu",
+        ),
+        (
+            ["--task", "mgsm", "--set", "fewshot.num_shots=2"],
+            "--set fewshot.num_shots=2: mgsm has no few-shot examples",
+        ),
+        (["--task", "mgsm,wmt", "--num-fewshot=2"], "--num-fewshot 2: mgsm, wmt have no few-shot examples"),
+        (["--task", "csqa", "--num_fewshot", "-1"], "--num_fewshot -1: "),
+    ],
+)
+def test_shots_of_tasks_without_any(specbench: Specbench, words: list[str], message: str) -> None:
+    code, _, err = specbench("run", *words, "--method", "pld", "--limit", "1")
+    assert code == 2 and err.startswith(f"error: {message}") and err.count("\n") == 1, err
+
+
+def test_shots_are_given_to_the_tasks_that_have_some(specbench: Specbench) -> None:
+    words = ["--method", "pld", "--limit", "1", "--set", "generation.max_new_tokens=2", "--json"]
+    code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--num_fewshot", "0", *words)
+    assert code == 0 and "few-shot" not in err, err
+    code, out, err = specbench("run", "--task", "csqa,mgsm", "--num_fewshot", "2", *words)
+    assert code == 0 and "few-shot examples: mgsm has none: it is measured without them" in err, err
+    assert {row["task"].partition("@")[0] for row in json.loads(out)} == {"csqa", "mgsm"}
 
 
 @pytest.mark.parametrize(("limit", "num"), [(None, 7), (2, 2), (9, 7), (0.1, 1), (0.5, 4), (0.99, 7)])
@@ -161,6 +196,28 @@ def test_remote_code_is_off_until_it_is_allowed(specbench: Specbench, house: str
     code, out, err = specbench(*words, "--trust_remote_code", "--json")
     assert code == 0 and "Python code of the checkpoints may run" in err
     assert json.loads(out)[0]["request"]["trust_remote_code"] is True
+
+
+def test_a_check_is_not_lost_where_the_targets_code_may_not_run(
+    specbench: Specbench, house: str, tmp_path: Path
+) -> None:
+    """Outputs that differ then count as differences; with the code, the target tells near-ties apart."""
+    code, _, err = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--method", "pld", "--target",
+        house, "--set", "generation.max_new_tokens=6", "--trust-remote-code", "--output", "before",
+    )  # fmt: skip
+    assert code == 0, err
+    file = Path(shutil.copytree("before", "now")) / "records.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records[0]["methods"]["pld"]["token_ids"][3] += 1
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    words = ["check", "--baseline", "before", "--candidate", "now", "--max-regression", "90%"]
+    code, out, err = specbench(*words)
+    shown = " ".join(out.split())
+    assert code == 1 and "1 equal, 1 other" in shown and "unknown whether" not in shown, (out, err)
+    assert "near-ties cannot be told apart and count as differences: model" in shown and "--trust-remote-code" in shown
+    code, out, err = specbench(*words, "--trust-remote-code")
+    assert code == 1 and "token 3:" in " ".join(out.split()) and "told apart" not in out, (out, err)
 
 
 @pytest.mark.slow

@@ -160,8 +160,10 @@ def test_a_run_is_loaded_compared_and_checked(measure: Measure) -> None:
 
 def test_bad_input_is_one_line(measure: Measure, tmp_path: Path) -> None:
     for options, message in (
+        ({"limit": 1.5}, "limit = 1.5: give a number of examples from 1, a share between 0 and 1"),
+        ({"limit": True}, "limit = True: give a number of examples from 1"),
         ({"limt": 3}, "limt: unknown key 'limt': did you mean 'limit'"),
-        ({"limit": "8"}, "limit = '8': input should be a valid integer"),
+        ({"limit": "8"}, "limit = '8': give a number of examples from 1, a share between 0 and 1"),
         ({"engine": "graph"}, "engine = 'graph': did you mean 'graphs'"),
         ({"method": "sdd"}, "unknown method 'sdd'"),
         ({"overrides": {"num_draft_token": 3}}, "--set num_draft_token=3"),

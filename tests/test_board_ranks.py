@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):
     ]
     write(tmp_path / "a.json", made)
     shown = show([tmp_path / "a.json"], "bleu", [], [])
-    assert [len(table.rows) for table in shown] == [1, 2] and "bleu: tok:zh" in text_of(shown)
+    assert [len(table.rows) for table in shown[:2]] == [1, 2] and "bleu: tok:zh" in text_of(shown)
 
 
 def test_it_is_said_why_rows_are_not_paired(folder):
@@ -186,6 +187,9 @@ def test_ranks_overlap_where_intervals_do():
     assert less_is_better("ttft_seconds") and not less_is_better("speedup")
 
 
+DEMO = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
+
+
 def text_of(shown):
     from rich.console import Console
 
@@ -201,9 +205,9 @@ def test_rows_of_other_conditions_have_tables_of_their_own(tmp_path):
     write(tmp_path / "a.json", [*rows_of((1.0, 1.2), (2.0, 2.2)), *others])
     write(tmp_path / "b.json", rows_of((1.0, 1.2))[:1])
     shown = show([tmp_path / "a.json", tmp_path / "b.json"], "speedup", [], [])
-    assert len(shown) == 5 and [len(table.rows) for table in shown[:3]] == [2, 1, 1]
+    assert len(shown) == 6 and [len(table.rows) for table in shown[:3]] == [2, 1, 1]
     text = " ".join(text_of(shown).split())
-    assert "not all are paired (records are not at hand)" in text and "1:1" in text and f"2: {tmp_path}" in text
+    assert "not all rows are paired (records are not at hand)" in text and "1:1" in text and f"2: {tmp_path}" in text
     assert len(show([tmp_path / "a.json"], "speedup", ["sampling.temperature=1.0"], [])) == 1
     assert len(show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].rows) == 1
 
@@ -220,7 +224,18 @@ def test_show_ranks_a_run_by_paired_intervals(specbench, folder, tmp_path):
     code, out, _ = specbench("leaderboard", "show", "board.json")
     assert code == 0 and "mgsm" in out and "not paired" not in out and max(map(len, out.splitlines())) <= 100
     code, out, _ = specbench("leaderboard", "show", "board.json", "--subset", "en,sw", "--sort", "ttft_seconds")
-    assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 2
+    assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 1
+
+
+def test_what_all_captions_have_in_common_is_printed_once():
+    found = show([DEMO], "speedup", [], [])
+    text = text_of(found)
+    *tables_, line = found
+    assert len(tables_) == 7 and line.startswith("all tables: data: sample; ranked by speedup (ratio); ranks like 2–3")
+    assert text.count("Bonferroni") == text.count("data: sample") == text.count("ranked by speedup") == 1
+    assert text.count("target embedded:target") == 7  # with the number of prompts, which differs
+    latex = show([DEMO], "speedup", [], [], "latex")
+    assert [each.count("Bonferroni") for each in latex] == [1] * 7
 
 
 def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):

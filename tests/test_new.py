@@ -84,8 +84,14 @@ def test_a_plugin_is_installed_and_runs_at_once(tmp_path: Path) -> None:
     assert "external decoder quick_one.engine:Engine" in out and out.count("verdict: greedy equal") == 2
 
 
+def test_the_drafter_of_the_plugin_is_short() -> None:
+    text = (SKELETONS / "plugin" / "my_plugin" / "drafter.py").read_text(encoding="utf-8")
+    assert len([line for line in text.splitlines() if line]) <= 15
+
+
 def test_the_guide_shows_the_files_of_the_plugin() -> None:
     guide = (CHECKOUT / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
+    assert all(guide.count(line) == 1 for line in guide.splitlines() if line.startswith("| entry point group"))
     for name in ("drafter.py", "rule.py", "scorer.py", "engine.py"):
         text = (SKELETONS / "plugin" / "my_plugin" / name).read_text(encoding="utf-8")
         assert f"```python\n{text}```\n" in guide, name

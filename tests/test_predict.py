@@ -302,7 +302,7 @@ def test_the_command_prints_a_table_and_json(specbench, tmp_path: Path) -> None:
     assert code == 0, err
     assert "float32 on Some CPU, 1 thread, eager" in " ".join(out.split()) and max(map(len, out.splitlines())) <= 100
     assert "fsd: no shorter draft lengths: with rule fuzzy" in " ".join(out.split())
-    code, out, _ = specbench("predict", f"{DEMO}:sd", "--limit-report", "limit.json", "--subset", "sw", "--json")
+    code, out, _ = specbench("predict", f"{DEMO}:sd", "--limit", "limit.json", "--subset", "sw", "--json")
     found = json.loads(out)["predictions"]
     assert code == 0 and [each["num_draft_tokens"] for each in found] == [1, 2, 3, 4, 5]
     assert {each["subset"] for each in found} == {"sw"}

@@ -18,16 +18,18 @@ from specbench.results.row import FairnessSummary, ForcedNumbers, GroupNumbers
 from specbench.results.units import NULL, number, with_interval
 
 COLUMNS = {
-    "cross_entropy": "D", "forced_acceptance_rate": "α_T", "acceptance_rate": "measured α", "speedup": "speed-up",
+    "cross_entropy": "cross-entropy (D)", "forced_acceptance_rate": "acceptance rate (α_T)",
+    "acceptance_rate": "measured rate (α)", "speedup": "speed-up",
 }  # fmt: skip
 DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that count the tokens that a drafter excludes
 NAMES = {
-    "unfairness": "𝒰", "kl": "KL", "forced_speedup": "S_T", "mean": "mean", "variance": "variance",
+    "unfairness": "unfairness (𝒰)", "kl": "divergence (KL)", "forced_speedup": "expected speed-up (S_T)",
+    "mean": "mean", "variance": "variance",
     "max_over_min": "max/min", **COLUMNS,
 }  # fmt: skip
 SPREAD_NAMES = {
-    "acceptance_rate": "measured α", "speedup": "measured speed-up", "forced_acceptance_rate": "α_T",
-    "forced_speedup": "S_T",
+    "acceptance_rate": "measured rate (α)", "speedup": "measured speed-up",
+    "forced_acceptance_rate": "acceptance rate (α_T)", "forced_speedup": "expected speed-up (S_T)",
 }  # fmt: skip
 FORCED = "ᵀ"  # marks an α_T in a column of measured α
 
@@ -38,7 +40,7 @@ def tables(report: FairnessReport) -> Iterator[Table]:
         if drafter.method is not None:
             yield measured_table(drafter)
         if drafter.problem is None:
-            yield forced_table(drafter, report)
+            yield from (forced_table(drafter, report), bounds_table(drafter))
     if len(report.drafters) > 1:
         yield overview(report)
     if report.comparison is not None:
@@ -97,7 +99,7 @@ def comparison_table(found: DrafterComparison) -> Table:
         *(change_line(name, change) for name, change in changes_of_all(found).items()),
         *exclusion_notes(sides),
     ]
-    columns = words("group") + numbers(*(f"Δ {name}" for name in COLUMNS.values()))
+    columns = words("group") + numbers(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
 
 
@@ -120,30 +122,43 @@ def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
 
 
 def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
-    """Returns the teacher-forced numbers with their bounds, a line per group."""
-    is_speedup = all(group.forced is None or group.forced.speedup for group in drafter.groups.values())
-    rows = [
-        [label, *forced_cells(group.forced, is_speedup)]
-        for label, group in drafter.groups.items()
-        if group.forced is not None
-    ]
+    """Returns the teacher-forced numbers, a line per group."""
+    rows = [[label, *forced_cells(group.forced)] for label, group in drafter.groups.items() if group.forced]
     columns = words("group") + numbers(
-        "cross-\nentropy D\nnats", "KL\nnats", "acceptance\nrate α_T",
-        f"expected\n{'speed-up' if is_speedup else 'tok/pass'}\nS_T",
-        "at least,\nby α_T", "at least,\nby KL", "at least,\nby D", "fit of\ndrafter\n1−r_q",
-        "fit of\ntarget\n1−r_p",
+        "cross-entropy\n(D)", "divergence\n(KL)", "acceptance\nrate (α_T)", "drafter's\nfit\n(1−r_q)",
+        "target's\nfit\n(1−r_p)",
     )  # fmt: skip
     return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
 
 
-def forced_cells(found: ForcedNumbers, is_speedup: bool) -> list[str]:
-    links = found.speedup if is_speedup and found.speedup else found.tokens_per_pass
+def forced_cells(found: ForcedNumbers) -> list[str]:
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
         marked(with_interval(found.cross_entropy, 2), found.excluded), marked(number(found.kl, 2), found.excluded),
-        with_interval(found.acceptance_rate, 2),
-        *(f"{value:.2f}" for value in (*links.model_dump().values(), *fitness)),
+        with_interval(found.acceptance_rate, 2), *(f"{value:.2f}" for value in fitness),
     ]  # fmt: skip
+
+
+def bounds_table(drafter: DrafterReport) -> Table:
+    """Returns the expected speed-up (without a draft cost the tokens per pass) with its bounds, a line per group."""
+    forced = {label: group.forced for label, group in drafter.groups.items() if group.forced}
+    what = "speed-up" if all(found.speedup for found in forced.values()) else "tokens per pass"
+    rows = []
+    for label, found in forced.items():
+        links = found.speedup if what == "speed-up" and found.speedup else found.tokens_per_pass
+        rows.append([label, *(f"{value:.2f}" for value in links.model_dump().values())])
+    columns = words("group") + numbers(
+        "expected\n(S_T)", "at least, by\nacceptance\nrate (α_T)", "at least, by\ndivergence\n(KL)",
+        "at least, by\ncross-entropy\n(D)",
+    )  # fmt: skip
+    caption = [
+        f"at least: from the acceptance rate, the divergence or the cross-entropy alone it follows that the expected "
+        f"{what} cannot be lower",
+        *_spread_lines(drafter, ("forced_speedup",)),
+        "checked in every group: these bounds, and that acceptance rate and drafter's fit differ by at most 1 − the "
+        "target's fit (theorems 1 and 2 of arXiv:2510.02128)",
+    ]
+    return Table(f"{drafter.label}: expected {what}", columns, rows, caption)
 
 
 def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
@@ -152,25 +167,25 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
     num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
     cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
     family = drafter.family
-    lines = [f"{num_positions} positions of {source}, raw distributions; draft cost c {cost}; total variation 1 − α_T"]
-    lines.append(
-        "D: the drafter's cross-entropy on the target's tokens; fit: probability that the model gives to the tokens of "
-        "the texts"
-    )
+    lines = [
+        f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
+        "cross-entropy: the drafter's on the target's tokens; divergence: of drafter and target; both in nats; total "
+        "variation: 1 − acceptance rate",
+        "fit: probability that the model gives to the tokens of the texts",
+    ]
     if family.unfairness is not None and len(drafter.groups) > 1:
         unfairness = marked(with_interval(family.unfairness, 4), *family.excluded.values())
-        lines.append(f"unfairness 𝒰 = {unfairness} nats², lowest D: {family.lowest}")
-    lines += _spread_lines(drafter, ("forced_acceptance_rate", "forced_speedup"))
+        lines.append(
+            f"unfairness (𝒰): {unfairness}, the mean squared distance of the groups' cross-entropies from the lowest, "
+            f"which {family.lowest} has"
+        )
+    lines += _spread_lines(drafter, ("forced_acceptance_rate",))
     found = family.correlations
     for name, metric in (("representation share", found.representation_and_acceptance),
-                         ("fitness 1 − r_q", found.fitness_and_acceptance)):  # fmt: skip
+                         ("drafter's fit", found.fitness_and_acceptance)):  # fmt: skip
         if metric is not None:
-            lines.append(f"Spearman's ρ of {name} and α_T over groups: {with_interval(metric, 2)}")
-    return [
-        *lines,
-        *exclusion_notes({drafter.label: family.excluded}),
-        "theorems 1 and 2 of the paper hold in every group",
-    ]
+            lines.append(f"rank correlation (ρ) of {name} and acceptance rate over groups: {with_interval(metric, 2)}")
+    return [*lines, *exclusion_notes({drafter.label: family.excluded})]
 
 
 def measured_table(drafter: DrafterReport) -> Table:
@@ -201,7 +216,7 @@ def measured_caption(drafter: DrafterReport) -> list[str]:
     lines += _spread_lines(drafter, ("acceptance_rate", "speedup"))
     found = drafter.family.correlations.representation_and_measured
     if found is not None:
-        lines.append(f"Spearman's ρ of representation share and α: {with_interval(found, 2)}")
+        lines.append(f"rank correlation (ρ) of representation share and acceptance rate: {with_interval(found, 2)}")
     if drafter.num_texts_represented:
         texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, identified by lingua"
         lines.append(f"rank of the language in {texts}; 1: the drafter writes it most often")
@@ -217,7 +232,7 @@ def overview(report: FairnessReport) -> Table:
         [label, *(overview_cell(drafter.groups[label]) for drafter in report.drafters)] for label in groups
     ]
     if len(groups) > 1:
-        rows += [RULE, ["𝒰", *(unfairness_cell(drafter.family) for drafter in report.drafters)]]
+        rows += [RULE, ["unfairness (𝒰)", *(unfairness_cell(drafter.family) for drafter in report.drafters)]]
     headings = (f"{each.label}\n{'α_T' if each.method is None else 'α'} · D · ×" for each in report.drafters)
     columns = words("group") + numbers(*headings)
     return Table("all drafters", columns, rows, overview_caption(report))
@@ -225,7 +240,7 @@ def overview(report: FairnessReport) -> Table:
 
 def overview_caption(report: FairnessReport) -> list[str]:
     """Returns the lines below the table of all drafters."""
-    lines = ["α · D · speed-up: α and speed-up as a run measured them; D teacher-forced"]
+    lines = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
     if any(drafter.method is None for drafter in report.drafters):
         lines.append(
             f"{FORCED}: no run measured this drafter: the cell shows its teacher-forced α_T, which is comparable with "

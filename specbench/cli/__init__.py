@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
+from specbench.cli.aliases import with_given_names
 from specbench.cli.arguments import bound_numbers, check_words
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import ConfigError
@@ -85,7 +86,7 @@ def call_app() -> int:
         app = make_app([first] if first in COMMANDS else COMMANDS)
         code = int(app(standalone_mode=False) or 0)
     except ConfigError as error:
-        return fail(error)
+        return fail(ConfigError(with_given_names(str(error), sys.argv[1:])))
     except typer.Abort:
         code = INTERRUPTED
     except UsageError as error:

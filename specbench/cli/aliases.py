@@ -6,7 +6,10 @@ from typing import Any
 
 from specbench.core.errors import ConfigError, nearest
 
-SAME_VALUE = {"--tasks": "--task", "--output-path": "--output", "--include-path": "--lm-eval-include"}
+SAME_VALUE = {
+    "--tasks": "--task", "--output-path": "--output", "--include-path": "--lm-eval-include",
+    "--limit": "--limit-report",
+}  # fmt: skip
 # Keys of --model_args, with the options that take their values.
 MODEL_ARGS = {
     "pretrained": "--target", "revision": "--target-revision", "dtype": "--dtype", "device": "--device",
@@ -14,9 +17,12 @@ MODEL_ARGS = {
     "quantize": "--quantize", "device_map": "--device-map",
     "chat_template_args": "--chat-template-args",
 }  # fmt: skip
+NUM_SHOTS = "--set fewshot.num_shots="  # what --num_fewshot stands for
 ANSWERS = {
     "--batch-size": "one sequence is decoded at a time, as speculative decoding is measured at batch size 1: leave it "
     "out; a served engine measures concurrent requests",
+    "--gen-kwargs": "the task's file has the keys of generation: give --set generation.KEY=VALUE for each, such as "
+    "--set generation.temperature=0.8",
     **{
         f"--{name.replace('_', '-')}": f"the task's file has it: give --set generation.{name}=VALUE"
         for name in ("temperature", "top_k", "top_p", "max_new_tokens")
@@ -41,11 +47,12 @@ def with_own_names(words: Sequence[str], known: Collection[str]) -> list[str]:
             found.append(f"{SAME_VALUE.get(dashed, dashed) if dashed not in known else dashed}{equals}{value}")
         elif dashed in ANSWERS and "--target" in known:
             given = value if equals else next(rest, "")
-            raise ConfigError(f"{name} {given}".rstrip() + f": {ANSWERS[dashed]}")
+            if (dashed, given) != ("--batch-size", "1"):
+                raise ConfigError(f"{name} {given}".rstrip() + f": {ANSWERS[dashed]}")
         elif dashed == "--model-args" and "--target" in known:
             found += model_words(name, value if equals else next(rest, ""), known)
         elif dashed == "--num-fewshot" and "--set" in known:
-            found += ["--set", f"fewshot.num_shots={value if equals else next(rest, '')}"]
+            found += f"{NUM_SHOTS}{value if equals else next(rest, '')}".split(" ", 1)
         elif dashed == "--apply-chat-template" and "--chat" in known:
             found += ["--chat", "always"]
             if equals:
@@ -53,6 +60,16 @@ def with_own_names(words: Sequence[str], known: Collection[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def with_given_names(message: str, words: Sequence[str]) -> str:
+    """Returns a message about --set fewshot.num_shots with --num_fewshot in its place, where the words have that."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == "--num-fewshot":
+            given = value if equals else following
+            message = message.replace(f"{NUM_SHOTS}{given}", f"{name} {given}")
+    return message
 
 
 def model_words(option: str, text: str, known: Collection[str]) -> Iterator[str]:

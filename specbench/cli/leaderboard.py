@@ -261,7 +261,7 @@ def check(
 
     --against PYTHON measures --task and --method with two versions in turns and compares each method's speed, AR's too.
 
-    The options of a run, from --subset on, belong to --against.
+    The options of a run, from --subset on, belong to --against; --trust-remote-code also tells near-ties apart.
 
     Same outputs: any increase of passes per token and any decrease of τ or α is a regression.
 
@@ -289,7 +289,8 @@ def check(
     sides, amounts = {"--baseline": baseline, "--candidate": candidate}, {"--task": task, "--method": method}
     if against is None:
         given = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
-        report = check_runs(sides, [*given, *options.words()], allowed, ignored)
+        of_turns = [*given, *replace(options, trust_remote_code=False).words()]
+        report = check_runs(sides, of_turns, allowed, ignored, options.trust_remote_code)
     else:
         if given := [name for name, value in sides.items() if value is not None]:
             raise ConfigError(f"{given[0]}: has no effect with --against, which measures both sides: leave it out")
@@ -307,8 +308,9 @@ def check(
 
 
 def check_runs(
-    sides: Mapping[str, str | None], given: Sequence[str], allowed: float, ignored: Sequence[str]
-) -> "CheckReport":
+    sides: Mapping[str, str | None], given: Sequence[str], allowed: float, ignored: Sequence[str],
+    trust_remote_code: bool,
+) -> "CheckReport":  # fmt: skip
     """Returns the report on two runs. `given`: options that need --against. Raises ConfigError where there are any."""
     from specbench.results.check import check as compare
 
@@ -319,7 +321,7 @@ def check_runs(
             raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")
     baseline, candidate = map(str, sides.values())
     with stderr.status("reading the runs") as status:
-        return compare(baseline, candidate, allowed, ignored, status.update)
+        return compare(baseline, candidate, allowed, ignored, status.update, trust_remote_code=trust_remote_code)
 
 
 def check_versions(request: "Request", against: str, allowed: float, ignored: Sequence[str]) -> "CheckReport":
@@ -330,7 +332,10 @@ def check_versions(request: "Request", against: str, allowed: float, ignored: Se
     with status_line("starting both versions") as say:
         runs = measure_in_turns(request, against, say)
         baseline, candidate = str(runs.baseline), str(runs.candidate)
-        report = compare(baseline, candidate, allowed, {*ignored, "versions"}, say, in_turns=True)
+        report = compare(
+            baseline, candidate, allowed, {*ignored, "versions"}, say, in_turns=True,
+            trust_remote_code=request.options.trust_remote_code,
+        )  # fmt: skip
     return replace(report, notes=(*runs.notes, *report.notes))
 
 

@@ -13,6 +13,10 @@ class ConfigError(Exception):
         self.others = tuple(others)
 
 
+class NeedsCode(ConfigError):
+    """A checkpoint has Python code of its own, which is not allowed to run."""
+
+
 def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     """Returns the part of an error that lists the valid choices, a similar one first: "did you mean 'fsd'? (choices:
     …)". `listed`: a sentence in place of a list that would be too long."""

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, NeedsCode
 from specbench.core.extras import missing, require
 from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.causal_lm import CausalLM
@@ -103,9 +103,9 @@ def load_model(
 NEEDS_CODE = "trust_remote_code"  # in transformers' message
 
 
-def needs_code(name: str, part: str) -> ConfigError:
+def needs_code(name: str, part: str) -> NeedsCode:
     """Returns the error of a checkpoint with Python code that is not allowed to run."""
-    return ConfigError(
+    return NeedsCode(
         f"model '{name}': its {part} is Python code in the checkpoint: read that code, then let it run with "
         "--trust-remote-code"
     )

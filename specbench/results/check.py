@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from specbench.core.console import counted
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, NeedsCode
 from specbench.core.progress import Say, say_nothing
 from specbench.core.records import record_key
 from specbench.results.bootstrap import Metric
@@ -58,11 +58,12 @@ if TYPE_CHECKING:
 
 def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing,
-    in_turns: bool = False,
+    in_turns: bool = False, trust_remote_code: bool = False,
 ) -> CheckReport:  # fmt: skip
     """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
     that may differ (`conditions.IGNORABLE`). `say`: is called with the progress. `in_turns`: both sides were measured
     at the same time, block by block, so that speeds are compared in place of speed-ups, and AR's too.
+    `trust_remote_code`: runs the target's own Python code to tell near-ties apart.
 
     Raises ConfigError for bad input.
     """
@@ -74,7 +75,7 @@ def check(
     pairs, refused, new, missing = pair_rows(first.rows, second.rows, ignore, by_rows=first.run is None)
     control = SpeedControl(other_device="device" in ignore)
     compare = (
-        ByRecords(first.run, second.run, control, say, in_turns).compare
+        ByRecords(first.run, second.run, control, say, in_turns, trust_remote_code).compare
         if first.run and second.run
         else partial(compare_rows, control)
     )
@@ -145,20 +146,26 @@ def _names(rows: Iterable[Row], most: int = 3) -> str:
     return ", ".join(f"{name} ({', '.join(subsets[:most])}{more[name]})" for name, subsets in parts.items())
 
 
+# An output that differs, of which nothing else is known.
+UNSCORED = TokenDifference(prompt="", position=0, ar_token=None, method_token=None, gap=None, near_tie=False)
+
+
 class ByRecords:
     """Compares the records of two runs, prompt by prompt."""
 
     def __init__(
-        self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say, in_turns: bool = False
-    ) -> None:
+        self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say, in_turns: bool,
+        trust_remote_code: bool,
+    ) -> None:  # fmt: skip
         self.runs, self.control, self.say, self.in_turns = (baseline, candidate), control, say, in_turns
+        self.trust_remote_code = trust_remote_code
 
     @cached_property
     def target(self) -> "Target":
         """The baseline's target. It needs torch, so it is loaded only where outputs differ."""
         from specbench.results.recorded_prompts import Target
 
-        return Target(self.runs[0])
+        return Target(self.runs[0], self.trust_remote_code)
 
     def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
         """Puts findings into `compared`; returns the ratios that are not judged yet."""
@@ -211,6 +218,9 @@ class ByRecords:
         if part.is_exact:
             try:
                 found = self._differences(compared, part) if num_different else []
+            except NeedsCode as error:
+                compared.notes.append(f"{subset}: near-ties cannot be told apart and count as differences: {error}")
+                found = [UNSCORED] * num_different
             except ConfigError as error:
                 compared.problems.append(
                     f"{subset}: {num_different} of {part.num_records} outputs are not the baseline's, "

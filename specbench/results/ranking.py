@@ -4,7 +4,7 @@ them share ranks.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -238,7 +238,7 @@ def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
         f"data: {row.data_source}",
         *([own] if num_baselines > 1 else []),
         *(f"{name}: {text}" for name, text in computed(row, metric).items()),
-        _ranking_line([each for each in order if prescribed(each.row) is None], metric),
+        *_ranking_lines([each for each in order if prescribed(each.row) is None], metric),
         *unranked(rows),
         *stated_verdicts(rows),
         *([FEW] if few else []),
@@ -251,28 +251,37 @@ def unranked(rows: Sequence[Row]) -> list[str]:
     return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
 
 
-def _ranking_line(order: Sequence[Ranked], metric: str) -> str:
+def _ranking_lines(order: Sequence[Ranked], metric: str) -> list[str]:
     what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
     text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) < 2:
-        return text
+        return [text]
     num_valued = sum(each.best is not None for each in order)
     if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
-        return f"{text}; it has no intervals here, so no row can be told from another"
+        return [f"{text}; it has no intervals here, so no row can be told from another"]
+    lines = [text]
     if any(each.best != each.worst for each in order):
-        text += f"; rows with ranks like 2–3 cannot be told from their neighbours: the interval of the {what}"
-        text += ", or there is none" if any(each.unknown for each in order) else ""
-    text += "; the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)"
+        absent = ", or there is none" * any(each.unknown for each in order)
+        lines.append(
+            f"ranks like 2–3: such rows cannot be told from their neighbours: the interval of the {what}{absent}"
+        )
+    lines.append("the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)")
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        text += f"; not all are paired ({', '.join(reasons)}): such rows can be told apart less often"
-    return text
+        lines.append(f"not all rows are paired ({', '.join(reasons)}): such rows can be told apart less often")
+    return lines
+
+
+def shared_lines(tables: Sequence[Table]) -> list[str]:
+    """Returns the lines that stand in the captions of all tables, of which there are several."""
+    first, *others = tables
+    return [line for line in first.caption if others and all(line in each.caption for each in others)]
 
 
 def show(
     files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
 ) -> list[Table | str]:
-    """Returns the ranked tables of the chosen rows; of several files a line with the number of each; and why records
-    that exist could not be read.
+    """Returns the ranked tables of the chosen rows; a line with what all their captions have in common; of several
+    files a line with the number of each; and why records that exist could not be read.
 
     Raises ConfigError for unknown files, keys, values, subsets, metrics and formats, and where there are no rows.
     """
@@ -301,4 +310,8 @@ def show(
     }
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
-    return [*map(FORMATS[format_], tables(shown, metric)), *(f"{comment}{line}" for line in [*legend, *runs.unread()])]
+    made = tables(shown, metric)
+    shared = shared_lines(made) if format_ != "latex" else []  # a table of LaTeX stands alone
+    made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
+    below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.unread()]
+    return [*map(FORMATS[format_], made), *(f"{comment}{line}" for line in below)]

@@ -134,9 +134,9 @@ def _check(record: Record, example: Example | None, loaded: TaskData) -> None:
 class Target:
     """The target of a run, which scores outputs that differ."""
 
-    def __init__(self, run: RecordedRun) -> None:
+    def __init__(self, run: RecordedRun, trust_remote_code: bool) -> None:
         self.run = run
-        self.loader = ModelLoader("auto", *split_precision(run.rows[0].dtype))
+        self.loader = ModelLoader("auto", *split_precision(run.rows[0].dtype), trust_remote_code=trust_remote_code)
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int

@@ -19,7 +19,7 @@ from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, method_names, namesake
 from specbench.specs.components import build
-from specbench.specs.overrides import with_overrides
+from specbench.specs.overrides import NUM_SHOTS, has_shots, with_overrides
 from specbench.specs.run import RunSpec, own_drafter
 from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
 from specbench.specs.servers import ServersSpec, read_servers
@@ -194,8 +194,9 @@ def without_lingua(spec: RunSpec) -> list[str]:
 
 def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
     """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
-    that lacks requested subsets or whose bundled sample lacks some, for each task whose answers' language cannot be
-    identified, for each route that no subset uses, and for a draft model that no method uses."""
+    that lacks requested subsets or few-shot examples or whose bundled sample lacks some subsets, for each task whose
+    answers' language cannot be identified, for each route that no subset uses, and for a draft model that no method
+    uses."""
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)
@@ -203,6 +204,10 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
         say(console, f"{without(task, absent, 'bundled sample')}: give --data to measure them")
     for line in lacking_subsets(spec):
         say(console, line)
+    asked = dict(pair.split("=", 1) for pair in request.options.overrides)
+    if asked.get(NUM_SHOTS, "0") != "0":
+        for name in (task.name for task in spec.tasks if not has_shots(task)):
+            say(console, f"few-shot examples: {name} has none: it is measured without them")
     for name in without_lingua(spec):
         say(console, f"{name}: whether answers are in their language is not measured: {missing('lingua')}")
     drafter = request.options.drafter

@@ -8,6 +8,7 @@ from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import RULES
 from specbench.specs import yaml_files
+from specbench.specs.catalogue import builtin_task_names, load_task
 from specbench.specs.components import build
 from specbench.specs.composition import check_draws, proposes_trees
 from specbench.specs.method import MethodSpec
@@ -18,6 +19,7 @@ FIXED = (
     "drafter.head", "verification.rule", "scorer.type", "sweep", "decoder.type", "decoder.entry", "decoder.drafter",
     "decoder.claims_lossless",
 )  # fmt: skip
+NUM_SHOTS = "fewshot.num_shots"
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
 
@@ -27,7 +29,8 @@ def with_overrides(
     """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
 
     A pair also overrides the values of a task's subsets. `generation.stop` also holds in chat, unless a pair sets
-    `generation.chat_stop`. Raises ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
+    `generation.chat_stop`. No examples (fewshot.num_shots=0) may be asked of tasks that have none. Raises
+    ConfigError if no spec has the key (with the nearest one) or if a value is invalid.
     """
     specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
     known = {key for spec in specs for key in _paths(spec)}
@@ -36,6 +39,8 @@ def with_overrides(
         path, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not path:
             raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
+        if path not in known and tasks and (path, text) == (NUM_SHOTS, "0"):
+            continue
         if path not in known:
             raise ConfigError(f"--set {pair}: {_absent(path, tasks, methods, known)}")
         values[path] = text
@@ -47,6 +52,10 @@ def _absent(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec],
     if path in FIXED:
         swept = _swept_rules(tasks, methods) if path == "verification.rule" else ""
         return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{swept}"
+    if path == NUM_SHOTS and tasks:
+        able = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
+        names = ", ".join(task.name for task in tasks)
+        return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; the tasks that have some: {able}"
     part, _, option = path.partition(".")
     drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
     if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):
@@ -59,6 +68,11 @@ def _absent(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec],
         return f"no chosen task or method has the key '{path}': did you mean {' or '.join(map(repr, same))}?"
     alike = {key for key in known if key.startswith(f"{part}.")}
     return f"no chosen task or method has the key '{path}': {nearest(path, alike or known)}"
+
+
+def has_shots(task: TaskSpec) -> bool:
+    """Returns whether a task or one of its subsets has few-shot examples."""
+    return NUM_SHOTS in _paths(task)
 
 
 def _swept_rules(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> str:

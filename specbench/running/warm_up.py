@@ -168,11 +168,8 @@ def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[floa
     def is_now_steady() -> bool:
         return is_steady([per_token for per_token, _ in blocks[first:]])
 
-    if is_now_steady():
-        num_more = MIN_BLOCKS + 1
-    else:
-        num_more = TOP_UP_BLOCKS if num_before < 2 * max(most, MIN_BLOCKS) else 1
-    num_at_least = max(MIN_BLOCKS, num_before + num_more)
+    num_top_up = TOP_UP_BLOCKS if num_before < 2 * max(most, MIN_BLOCKS) else 1
+    num_at_least = max(MIN_BLOCKS, num_before + (MIN_BLOCKS + 1 if is_now_steady() else num_top_up))
     steady = False
     while not steady:
         start = time.perf_counter()

@@ -5,11 +5,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from specbench.core.resources import EMBEDDED
 from tools.bench_gpu import __main__ as bench
+from tools.bench_gpu import runs
 from tools.bench_gpu.runs import own_methods
 
 
@@ -60,3 +62,13 @@ def alive(pid: int) -> bool:
         return False
     stat = Path(f"/proc/{pid}/stat")
     return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def test_all_own_methods_are_asked_for_greedy_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    done = SimpleNamespace(returncode=0, stdout="", stderr="")
+    monkeypatch.setattr(runs, "specbench", lambda words: asked.append(words) or done)
+    monkeypatch.setattr(runs, "own_methods", lambda: ["sd", "fsd", "medusa"])
+    args = SimpleNamespace(engines=["eager"], prompts=1, device="cpu", methods=None)
+    runs.greedy_tokens(args)  # type: ignore[arg-type]
+    assert "sd,fsd,medusa" in asked[0]

@@ -20,7 +20,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as compilable
-from specbench.models import static_sequence
+from specbench.models import static_passes, static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, make_passes
 from specbench.models.scoring import Output
@@ -481,21 +481,33 @@ def test_a_target_that_cannot_be_compiled_makes_the_run_an_eager_one(
         assert code == 0 and "measured already" in said
 
 
+NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "maker"),
+    [("cpu", "compiled", "compiled"), pytest.param("cuda", "graphs", "recorded", marks=NEEDS_GPU)],
+)
 def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
-    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device: str, engine: str, maker: str, specbench: Callable[..., Outcome], tiny_pair: tuple[str, str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """What was measured before it is kept, and an error that speaks of memory is told as such."""
     monkeypatch.setattr(StaticPasses, "check", lambda self: None)
-    asked = (*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
+    asked = (*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", engine)
+    asked = tuple(device if word == "cpu" else word for word in asked)
+    make = getattr(static_passes, maker)
     words, num_left = "index out of bounds: 0 <= tmp10", 10**6
 
-    def failing(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
+    def failing(forward: Callable[[], Output], given: Any) -> Callable[[], Output]:
+        replay = make(forward, given) if maker == "recorded" else forward  # compiling takes seconds
+
         def run() -> Output:
             nonlocal num_left
             num_left -= 1
             if num_left < 0:
                 raise RuntimeError(f"kernel, assert {words}")
-            return forward()
+            return replay()
 
         return run
 
@@ -505,11 +517,11 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
         return measure(block, *given)
 
     measure = runner.measure
-    monkeypatch.setattr("specbench.models.static_passes.compiled", failing)
+    monkeypatch.setattr(static_passes, maker, failing)
     monkeypatch.setattr(runner, "measure", after_the_first)
     code, _, said = specbench(*asked)
     assert code == 2 and len((tmp_path / "here" / "records.jsonl").read_text().splitlines()) == 1
-    assert re.search(r"error: --engine compiled: a compiled pass of .* failed \(.*tmp10\): take --engine eager", said)
+    assert re.search(rf"error: --engine {engine}: a {maker} pass of .* failed \(.*tmp10\): take --engine eager", said)
     words, num_left = "can't allocate memory", 10**6
     code, _, said = specbench(*asked)
     assert code == 2 and re.search(

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from specbench.tasks.hub_check import check_locations
 from tests.hub_server import COMMIT, serving
 
 TASK = {
@@ -403,6 +404,36 @@ def test_a_check_of_a_hub_that_does_not_answer(client: Client) -> None:
     client.hub.refusal = 500, {}
     code, out, _ = client.fetch("--check", client.task(), "--subset", "en")
     assert code == 1 and ": unreadable: " in out
+
+
+def test_a_check_without_a_connection_ends_with_one_line(client: Client) -> None:
+    """The line names the hub, and no further location is tried."""
+    code, out, _ = client.offline.ask("fetch", "--check", client.task())
+    first, last = out.splitlines()
+    assert code == 1 and last == "1 unreadable" and client.hub.requests == []
+    assert first.startswith(f"sums/en: {client.hub.url}: unreadable: the hub cannot be reached: check the connection")
+
+
+@pytest.mark.parametrize(
+    ("answers", "num_lines"), [("tttttt", 3), ("ttattt", 6), ("ttatta", 6), ("attttt", 4), ("c", 1), ("ac", 2)]
+)
+def test_a_hub_that_hangs_is_given_up_after_three_times(
+    client: Client, monkeypatch: pytest.MonkeyPatch, answers: str, num_lines: int
+) -> None:
+    """Time-outs in a row end a check, and so does a connection that cannot be made; other answers do not."""
+    errors = {"t": TimeoutError("timed out"), "c": ConnectionRefusedError("refused"), "a": ValueError("bad answer")}
+    given = iter(answers)
+
+    def info(*_: Any, **named: Any) -> None:
+        raise errors[next(given)]
+
+    monkeypatch.setattr("huggingface_hub.dataset_info", info)
+    subsets: dict[str, Any] = {f"s{number}": {} for number in range(len(answers))}
+    found = [str(each) for each in check_locations([client.task(subsets=subsets)])]
+    assert len(found) == num_lines
+    is_given_up = answers[:num_lines].endswith(("ttt", "c"))
+    assert ("check the connection" in found[-1]) is is_given_up
+    assert not any("check the connection" in line for line in found[:-1])
 
 
 def test_a_check_of_a_task_that_is_not_on_the_hub(client: Client) -> None:

@@ -1,5 +1,7 @@
 """The load of the machine, which is told before a run measures where it matters."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,9 +9,6 @@ from specbench.core import threads
 from specbench.running import machine_load
 from specbench.running.machine_load import load_lines, num_gpu_processes
 
-PROCESSES = (
-    "GPU:0\nprocess         71 uses      500.000 MB GPU memory\nprocess         72 uses      1.000 MB GPU memory"
-)
 others_load = machine_load.others_load  # other tests replace it
 
 
@@ -48,26 +47,55 @@ def test_the_part_of_this_process_is_not_that_of_others(cpu: pytest.MonkeyPatch)
     assert others_load() is None
 
 
-def test_other_processes_on_the_gpu_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+class Nvml:
+    """Stands in for the library: the number of processes by GPU, as NVML gives it where the list has no room."""
+
+    def __init__(self, processes: dict[int, int], *, works: bool = True) -> None:
+        self.processes, self.works = processes, works
+
+    def nvmlInit_v2(self) -> int:
+        return 0 if self.works else 9
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:
+        handle._obj.value = index + 1
+        return 0 if index in self.processes else 2
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, number: Any, found: None) -> int:
+        number._obj.value = self.processes[handle.value - 1]
+        return 7 if number._obj.value else 0
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda index: asked.append(index) or PROCESSES)
-    assert [num_gpu_processes(name) for name in ("auto", "cuda:3", "cpu", "mps")] == [2, 2, 0, 0] and asked == [0, 3]
+    monkeypatch.setattr(torch.cuda, "_get_nvml_device_index", lambda index: index)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml({0: 2, 1: 0, 3: 1}))
+    return monkeypatch
+
+
+def test_other_processes_on_the_gpu_are_counted(gpus: pytest.MonkeyPatch) -> None:
+    names = ("auto", "cuda:3", "cuda:1", "cuda:2", "cpu", "mps")
+    assert [num_gpu_processes(name) for name in names] == [2, 1, 0, 0, 0, 0]
     assert [line for line in load_lines("cuda") if "the GPU is shared with 2 other processes" in line]
-    for text in ("GPU:0\nno processes are running", "pynvml module not found, please install nvidia-ml-py"):
-        monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda index, text=text: text)
+    gpus.setattr(torch.cuda, "_get_nvml_device_index", lambda index: 3 - index)  # by CUDA_VISIBLE_DEVICES
+    assert num_gpu_processes("cuda") == 1
+
+
+def test_a_gpu_that_cannot_be_read_ends_no_run(gpus: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    for library in (missing, lambda name: Nvml({0: 2}, works=False), lambda name: object()):
+        with gpus.context() as patch:
+            patch.setattr("ctypes.CDLL", library)
+            assert num_gpu_processes("cuda") == 0
+
+    def unknown(index: int) -> int:
+        raise RuntimeError("no such device")
+
+    with gpus.context() as patch:
+        patch.setattr(torch.cuda, "_get_nvml_device_index", unknown)
         assert num_gpu_processes("cuda") == 0
-
-
-def test_a_gpu_that_cannot_be_read_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(index: int) -> str:
-        raise RuntimeError("NVML")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "list_gpu_processes", failing)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    assert num_gpu_processes("cuda") == 0
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda index: PROCESSES)
+    gpus.setattr(torch.cuda, "is_initialized", lambda: True)
     assert num_gpu_processes("cuda") == 0

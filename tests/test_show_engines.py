@@ -1,5 +1,7 @@
 """The page of engines: every side is measured on every prompt, and what is measured is what the page says."""
 
+import re
+
 import pytest
 import torch
 
@@ -38,6 +40,7 @@ def test_the_page_says_what_was_measured(monkeypatch):
     monkeypatch.setattr(compiling, "starts", lambda: [95.4, 12.3])
     monkeypatch.setattr(script, "said", lambda module, *words: f"said by {module} {' '.join(words)}")
     page = "".join(script.page(lines))
+    assert re.search(r"The figures are of commit ([0-9a-f]{7}|unknown)\. ", page)
     assert "| ar | 10.0 | 40.0 | 10.0 | 4.00 [4.00, 4.00] | 4.00 [4.00, 4.00] | 12 of 12 | 2.0 % | 6.0 % |" in page
     assert "| fsd | 40.0 | 40.0 | – | 1.00 [1.00, 1.00] | – | 11 of 12 | 3.0 % | 7.0 % |" in page
     assert "| fsd | 4.00 [4.00, 4.00] | 1.00 [1.00, 1.00] | – |" in page

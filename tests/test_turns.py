@@ -6,15 +6,17 @@ The processes are scripts that speak the worker's protocol and write down whose 
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from specbench.cli.leaderboard import interpreter
 from specbench.core.errors import ConfigError
 from specbench.models.timing import HOST, HostClock
 from specbench.publish import turns
-from specbench.publish.turns import Version, as_message, interpreter, measure_in_turns, request_of, version_notes
+from specbench.publish.turns import Version, as_message, measure_in_turns, request_of, version_notes
 from specbench.results.environment import environment
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
@@ -173,6 +175,11 @@ def test_an_interpreter_that_is_not_there_is_named():
     assert interpreter(sys.executable) == os.path.abspath(sys.executable)
     with pytest.raises(ConfigError, match="--against nowhere/python: no such program"):
         interpreter("nowhere/python")
+    words = ["check", "--against", "nowhere/python", "--task", "mgsm", "--method", "sd"]
+    code = f"import sys; sys.argv = ['specbench', *{words}]\nfrom specbench.cli import main\ntry: main()\n"
+    code += "except SystemExit as end: assert end.code == 2 and 'torch' not in sys.modules, 'heavy imports'\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "--against nowhere/python: no such program" in done.stderr, done.stderr
 
 
 def test_a_request_arrives_as_it_was_sent_and_an_unknown_option_is_named(tmp_path):

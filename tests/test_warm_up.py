@@ -22,11 +22,13 @@ from specbench.running import warm_up as module
 from specbench.running.compose import compose
 from specbench.running.runner import planned_tokens
 from specbench.running.warm_up import (
+    FIRST_BLOCKS_CPU,
     MAX_BLOCKS,
     MAX_BLOCKS_CPU,
     MIN_BLOCKS,
     NUM_NEW_TOKENS,
     TEXT,
+    TOP_UP_BLOCKS,
     WarmUp,
     is_steady,
     warm_up,
@@ -36,7 +38,7 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.overrides import with_overrides
 from specbench.tasks.examples import Example
 from tests import tiny
-from tools.warmup import H100, blocks_until_steady, series, simulated
+from tools.warmup import H100, blocks_until_steady, series, simulated, simulated_run
 
 Run = Callable[..., list[tuple[str, str]]]
 LENGTHS = {"en": 1, "de": 30, "fr": 5}  # of the prompts: de needs a longer warm-up than en, fr a shorter one
@@ -176,8 +178,9 @@ def test_after_the_budget_what_was_steady_gets_as_many_blocks_as_the_rule_needs(
     scripted(even + [0.01 * 1.3**n for n in range(1, 200)])
     own = decoder()
     assert all(warm_up([own], 100, 1024).steady for _ in range(MAX_BLOCKS_CPU - MIN_BLOCKS + 1))
-    found = [warm_up([own], 100, 1024) for _ in range(2)]
-    assert [(each.blocks, each.steady) for each in found] == [(MIN_BLOCKS + 1, False), (1, False)]
+    found = [warm_up([own], 100, 1024) for _ in range(8)]
+    assert not any(each.steady for each in found)
+    assert [each.blocks for each in found] == [MIN_BLOCKS + 1, *[TOP_UP_BLOCKS] * 6, 1]
 
 
 def test_a_single_slow_block_costs_more_blocks_alone(scripted: Scripted) -> None:
@@ -188,20 +191,52 @@ def test_a_single_slow_block_costs_more_blocks_alone(scripted: Scripted) -> None
     assert again.steady and 1 < again.blocks <= MIN_BLOCKS + 1
 
 
-@pytest.mark.parametrize(("num_planned", "most"), [(2 * 40, 8), (2560, 8), (10 * 32 * 17 - 1, 16), (32_000, 32)])
+@pytest.mark.parametrize(("num_planned", "most"), [(2 * 40, 8), (2560, 8), (10 * 32 * 17 - 1, 16), (32_000, 16)])
 def test_the_blocks_are_a_tenth_of_what_is_measured(scripted: Scripted, num_planned: int, most: int) -> None:
     """In all subsets together, but never fewer than the rule needs."""
     scripted([1e-9 * 1.3**n for n in range(200)])
     own = decoder()
     found = [warm_up([own], 100, 1024, num_planned) for _ in range(2)]
-    assert [(each.blocks, each.steady) for each in found] == [(most, False), (1, False)]
+    second = TOP_UP_BLOCKS if num_planned < 32_000 else MAX_BLOCKS_CPU - most
+    assert [(each.blocks, each.steady) for each in found] == [(most, False), (second, False)]
+
+
+def test_a_stall_that_spends_the_budget_is_forgotten_by_the_next_subsets(scripted: Scripted) -> None:
+    """One subset decodes at a tenth of the speed, for as many seconds as the budget has."""
+    scripted([0.1, *[0.1 * 1.3**n for n in range(MIN_BLOCKS)], *[0.05] * 100])
+    own = decoder()
+    found = [warm_up([own], 100, 1024, 5632) for _ in range(11)]
+    assert found[0].seconds > module.MAX_SECONDS and not found[0].steady
+    assert [each.steady for each in found[1:]] == [False] + [True] * 9
+    assert [each.blocks for each in found[1:]] == [TOP_UP_BLOCKS, TOP_UP_BLOCKS, *[1] * 8]
+
+
+@pytest.mark.parametrize(("max_new_tokens", "num_new"), [(1, 4), (8, 8), (32, 32), (512, 32)])
+def test_a_block_is_no_longer_than_the_answers(
+    monkeypatch: pytest.MonkeyPatch, max_new_tokens: int, num_new: int
+) -> None:
+    """The text before it is longer then, so that the whole context is filled all the same."""
+    monkeypatch.setattr(module, "is_steady", lambda times: True)
+    monkeypatch.setattr(module, "NUM_NEW_TOKENS", NUM_NEW_TOKENS)
+    seen = []
+    generate = DraftingDecoder.generate
+
+    def spy(self: DraftingDecoder, ids: list[int], *given: Any, **named: Any) -> Any:
+        found = generate(self, ids, *given, **named)
+        seen.append((len(ids), len(found.token_ids)))
+        return found
+
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
+    warm_up([decoder()], 100, None, max_new_tokens=max_new_tokens)
+    assert seen == [(100 - num_new, num_new), (num_new, num_new)]
 
 
 def test_a_run_says_what_it_measures(decoded: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = []
 
-    def spy(decoders: Any, num_tokens: int, context_limit: int, num_planned: int) -> WarmUp:
+    def spy(decoders: Any, num_tokens: int, context_limit: int, num_planned: int, max_new_tokens: int) -> WarmUp:
         planned.append(num_planned)
+        assert max_new_tokens == 8
         return module.NOTHING
 
     monkeypatch.setattr(module, "warm_up", spy)
@@ -234,10 +269,12 @@ def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: p
     scripted([1e-5 * 1.3**n for n in range(200)])
     own = decoder()
     found = warm_up([own], 100, 1024)
-    assert (found.blocks, found.steady) == (MAX_BLOCKS_CPU, False) and found.seconds < module.MAX_SECONDS
-    assert warm_up([own], 100, 1024).blocks == 1, "each cell afterwards"
+    assert (found.blocks, found.steady) == (FIRST_BLOCKS_CPU, False) and found.seconds < module.MAX_SECONDS
+    assert warm_up([own], 100, 1024).blocks == MAX_BLOCKS_CPU - FIRST_BLOCKS_CPU, "the whole budget"
+    more = [warm_up([own], 100, 1024).blocks for _ in range(12)]
+    assert more == [TOP_UP_BLOCKS] * 8 + [1] * 4, "each cell afterwards: less and less"
     monkeypatch.setattr(module, "MAX_SECONDS", 1e9)
-    for device, most in (("cpu", MAX_BLOCKS_CPU), ("cuda", MAX_BLOCKS)):
+    for device, most in (("cpu", FIRST_BLOCKS_CPU), ("cuda", MAX_BLOCKS)):
         other = decoder()
         monkeypatch.setattr(other.model, "device", torch.device(device))
         scripted([1.1**n for n in range(200)])
@@ -271,6 +308,16 @@ def test_the_rule_in_simulations(noise: float) -> None:
         assert is_even or num > MIN_BLOCKS
     _, wrong, _ = simulated(series()["settles 4, 10"], noise, MAX_BLOCKS, 100)
     assert wrong <= 0.15
+
+
+def test_whole_runs_in_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An even speed costs the fewest blocks; a stall of one subset leaves hardly more than that one unsteady."""
+    monkeypatch.setattr(module, "is_steady", is_steady)
+    num_blocks, num_unsteady = simulated_run("even", 0.03, 50)
+    assert 18 <= num_blocks <= 20 and num_unsteady == 0
+    _, num_unsteady = simulated_run("stall", 0.03, 50)
+    assert 0.5 < num_unsteady <= 3
+    assert simulated_run("even", 0.3, 50)[0] < 50
 
 
 def test_an_external_decoder_is_warmed_by_the_same_rule() -> None:
@@ -323,6 +370,7 @@ def steady_until(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     monkeypatch.setattr(module, "is_steady", answer)
     monkeypatch.setattr(module, "MAX_BLOCKS_CPU", 1)
     monkeypatch.setattr(module, "MIN_BLOCKS", 1)
+    monkeypatch.setattr(module, "TOP_UP_BLOCKS", 1)
     return answers
 
 

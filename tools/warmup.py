@@ -5,13 +5,27 @@ until a step; and those of a process on an H100, with two or four blocks for eac
 Student's t with three degrees of freedom and the standard deviation said. Each cell: the median number of blocks / the
 share of runs, in %, that are said to be steady although the speed is still to change by more than 15 % within the next
 32 blocks / the share that is not steady within the budget.
+
+Then whole runs of eleven subsets on a CPU, of 512 new tokens each, through `until_steady` itself: the mean number of
+blocks / of subsets that are not said to be steady. `stall`: one of the first eight subsets is 3 to 10 times as slow.
 """
 
 import argparse
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 
-from specbench.running.warm_up import MAX_BLOCKS, MAX_BLOCKS_CPU, is_steady
+from specbench.running import warm_up
+from specbench.running.warm_up import (
+    MAX_BLOCKS,
+    MAX_BLOCKS_CPU,
+    NUM_NEW_TOKENS,
+    WarmUp,
+    is_steady,
+    max_blocks,
+    until_steady,
+)
 
 NOISES, LENGTH, AHEAD, CHANGE = (0.03, 0.05, 0.1, 0.3), 200, 32, 1.15
 # AR's decode seconds per answer, answers of like length, from the start of a process on an H100
@@ -49,6 +63,36 @@ def _changes(base: np.ndarray) -> bool:
     return bool(base.max() > CHANGE * base[0] or base.min() * CHANGE < base[0])
 
 
+RUNS = ("even", "settles 4, 2", "stall")
+NUM_SUBSETS, SUBSET_TOKENS, BLOCK_SECONDS = 11, 512, 1.5
+
+
+def simulated_run(kind: str, noise: float, num_runs: int) -> tuple[float, float]:
+    """Returns the mean numbers of blocks, and of subsets that are not steady, of runs of several subsets."""
+    rng = np.random.default_rng([len(kind), round(1000 * noise)])
+    found = [each for _ in range(num_runs) for each in _subsets(kind, noise, rng)]
+    num_unsteady = sum(not each.steady for each in found)
+    return sum(each.blocks for each in found) / num_runs, num_unsteady / num_runs
+
+
+def _subsets(kind: str, noise: float, rng: np.random.Generator) -> list[WarmUp]:
+    """Returns the warm-up of each subset of a run."""
+    base, stalled = series().get(kind, np.ones(LENGTH)), rng.integers(0, 8) if kind == "stall" else None
+    clock, blocks, found = [0.0], list[tuple[float, float]](), list[WarmUp]()
+
+    def decode() -> float:
+        slow = rng.uniform(3, 10) if len(found) == stalled else 1.0
+        per_token = float(base[len(blocks)] * slow * np.exp(rng.standard_t(3) * noise / np.sqrt(3)))
+        clock[0] += per_token * BLOCK_SECONDS
+        return per_token
+
+    with mock.patch.object(warm_up, "time", SimpleNamespace(perf_counter=lambda: clock[0])):
+        for _ in range(NUM_SUBSETS):
+            most = max_blocks(len(blocks), NUM_SUBSETS * SUBSET_TOKENS / NUM_NEW_TOKENS, on_cpu=True)
+            found.append(until_steady(decode, most, blocks))
+    return found
+
+
 def main() -> None:
     """Prints a table for each budget."""
     parser = argparse.ArgumentParser(prog="python -m tools.warmup", description=__doc__)
@@ -60,6 +104,10 @@ def main() -> None:
             found = [simulated(base, noise, most, num_runs) for noise in NOISES]
             cells = (f"{num:.0f} / {100 * wrong:.0f} / {100 * never:.0f}" for num, wrong, never in found)
             print(f"    {name:16s}" + "".join(f"{cell:>14s}" for cell in cells), flush=True)
+    print(f"    whole runs\n    {'':16s}" + "".join(f"{noise:>14g}" for noise in NOISES), flush=True)
+    for name in RUNS:
+        means = (simulated_run(name, noise, num_runs) for noise in NOISES)
+        print(f"    {name:16s}" + "".join(f"{f'{num:.0f} / {bad:.1f}':>14s}" for num, bad in means), flush=True)
 
 
 if __name__ == "__main__":

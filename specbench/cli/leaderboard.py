@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -275,6 +276,8 @@ def check(
 
     If the file has several rows of a method, the one with the most similar conditions and options is used.
     """
+    against = None if against is None else interpreter(against)
+
     from specbench.core.files import check_output, write_output
     from specbench.results import check_report
     from specbench.running.request import Request
@@ -337,6 +340,17 @@ def check_versions(request: "Request", against: str, allowed: float, ignored: Se
             trust_remote_code=request.options.trust_remote_code,
         )  # fmt: skip
     return replace(report, notes=(*runs.notes, *report.notes))
+
+
+def interpreter(text: str) -> str:
+    """Returns the path of an interpreter. Raises ConfigError where there is none."""
+    found = shutil.which(text)
+    if found is None:
+        raise ConfigError(
+            f"--against {text}: no such program: give the interpreter of an environment with another version of "
+            "specbench, such as base/.venv/bin/python"
+        )
+    return os.path.abspath(found)
 
 
 def share(option: str, text: str) -> float:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 RAPL = Path("/sys/class/powercap")
 PROCESS = Path("/proc/self")
 SECONDS = 10.0  # between two readings
+NVML_INSUFFICIENT_SIZE = 7  # an NVML error code
 MAX_WATTS = 1000.0  # of one package: above any real power
 
 EnergyCounter = tuple[int, int]  # microjoules so far, and the value at which the counter wraps around
@@ -80,23 +81,41 @@ def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
     return found or None
 
 
+def load_nvml() -> tuple[Any, Any]:
+    """Returns NVML and a handle that is still empty. Raises OSError without the library, or where it does not work."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    if problem := nvml.nvmlInit_v2():
+        raise OSError(f"NVML: error {problem}")
+    return nvml, ctypes.c_void_p()
+
+
 def gpu_joules(device: torch.device) -> float | None:
     """Returns the energy of a GPU since its driver was loaded; None if NVML does not report it."""
     if device.type != "cuda":
         return None
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        handle, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
-        properties = torch.cuda.get_device_properties(device)
-        uuid = f"GPU-{properties.uuid}".encode()
-        problem = (
-            nvml.nvmlInit_v2()
-            or nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle))
-            or nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
-        )
+        nvml, handle = load_nvml()
+        millijoules = ctypes.c_ulonglong()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+        problem = nvml.nvmlDeviceGetHandleByUUID(
+            uuid, ctypes.byref(handle)
+        ) or nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
     except (OSError, AttributeError, RuntimeError):
         return None
     return None if problem else millijoules.value / 1000
+
+
+def num_processes_on_gpu(index: int) -> int:
+    """Returns how many processes compute on a GPU of NVML's own numbering; 0 where NVML does not tell."""
+    try:
+        nvml, handle = load_nvml()
+        number = ctypes.c_uint(0)  # no room for the list: NVML then answers with its length alone
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+            return 0
+        problem = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(number), None)
+    except (OSError, AttributeError):
+        return 0
+    return number.value if problem in (0, NVML_INSUFFICIENT_SIZE) else 0
 
 
 class Consumption:

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import queue
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -207,24 +206,13 @@ class MeasuredInTurns:
     notes: tuple[str, ...]
 
 
-def interpreter(text: str) -> str:
-    """Returns the path of an interpreter. Raises ConfigError where there is none."""
-    found = shutil.which(text)
-    if found is None:
-        raise ConfigError(
-            f"--against {text}: no such program: give the interpreter of an environment with another version of "
-            "specbench, such as base/.venv/bin/python"
-        )
-    return os.path.abspath(found)
-
-
 def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTurns:
     """Measures a run with the version of the interpreter `against` and with this one. What the folder holds already is
     kept. `tell`: is called with the progress.
 
     Raises ConfigError for bad input, and where a process fails.
     """
-    with Side(BASELINE, interpreter(against)) as first, Side(CANDIDATE, None) as second:
+    with Side(BASELINE, against) as first, Side(CANDIDATE, None) as second:
         versions = {BASELINE: first.version(), CANDIDATE: second.version()}
         identity = {name: {"version": v.version, "commit": v.commit, "code": v.code} for name, v in versions.items()}
         asked = {**request.settings(), **identity}

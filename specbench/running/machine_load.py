@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from specbench.core.threads import num_sharing
+from specbench.models.consumption import num_processes_on_gpu
 
 MINUTE = 60.0  # seconds, of the system's load average
 SPARE = 0.5  # cores: load above this many cores too few is reported
@@ -50,6 +51,6 @@ def num_gpu_processes(device: str) -> int:
     if kind not in ("auto", "cuda") or not torch.cuda.is_available() or torch.cuda.is_initialized():
         return 0
     try:
-        return torch.cuda.list_gpu_processes(int(index or 0)).count(" uses ")
-    except Exception:  # NVML's own classes; a load that cannot be read ends no run
+        return num_processes_on_gpu(torch.cuda._get_nvml_device_index(int(index or 0)))
+    except (RuntimeError, ValueError):  # no such GPU, which loading a model says
         return 0

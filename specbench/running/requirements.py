@@ -23,7 +23,7 @@ from specbench.running.models import Models, bridged, parts
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, encode
 from specbench.running.records import Record
-from specbench.running.warm_up import longest_conversation, text_ids, unanswered
+from specbench.running.warm_up import block_tokens, longest_conversation, text_ids, unanswered
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
@@ -214,7 +214,7 @@ def longest(cell: Cell, need: CompileRequirements, chat: str) -> int:
     most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered(cell))
     if need.has_own_tokens:
         num_tokens = longest_conversation(cell, need.target, chat)
-        ids = text_ids(need.target, num_tokens)
+        ids = text_ids(need.target, num_tokens, block_tokens(num_new))
         most = max(most, need.room(ids, num_tokens - len(ids)))
     return most
 

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -19,11 +20,14 @@ from specbench.running.prompts import Texts, conversation, encode
 from specbench.specs.run import named
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
-NUM_NEW_TOKENS = 32  # of a block
+NUM_NEW_TOKENS = 32  # of a block, fewer where the answers are shorter
+MIN_NEW_TOKENS = 4  # below, a block is too short to time
 NUM_PARTS = 4
 MIN_BLOCKS = 8
 BAND = 1.1  # slowest ÷ fastest part of steady blocks
 MAX_BLOCKS, MAX_BLOCKS_CPU, MAX_SECONDS = 64, 32, 60.0  # of a decoder in a process
+FIRST_BLOCKS_CPU = 16  # before the first subset, when no answer tells yet how much there is to measure
+TOP_UP_BLOCKS = 4  # for another subset, after the budget was spent and the speed was not steady
 MAX_SHARE = 0.1  # tokens of its blocks ÷ new tokens that are to be measured
 _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
 _TIMES: dict[int, dict[str, list[tuple[float, float]]]] = {}  # of the blocks: by the id of a model and by method
@@ -70,7 +74,8 @@ def warm_up_cell(cell: Cell, chat: str, num_planned: int = sys.maxsize) -> dict[
     found = {}
     for decoder in cell.decoders:
         num_tokens = longest_conversation(cell, decoder.model, chat)
-        found[decoder.method.name] = warm_up([decoder], num_tokens, cell.context_limit, num_planned)
+        num_new = cell.task.generation.max_new_tokens
+        found[decoder.method.name] = warm_up([decoder], num_tokens, cell.context_limit, num_planned, num_new)
     _forget(cell.decoders)
     return found
 
@@ -94,23 +99,29 @@ def unanswered(cell: Cell) -> Iterator[Texts]:
         yield conversation(example, last, [""] * last)
 
 
+def block_tokens(max_new_tokens: int) -> int:
+    """Returns the number of new tokens of a block before answers of at most `max_new_tokens`."""
+    return min(NUM_NEW_TOKENS, max(MIN_NEW_TOKENS, max_new_tokens))
+
+
 def warm_up(
-    decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None, num_planned: int = sys.maxsize
-) -> WarmUp:
+    decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None, num_planned: int = sys.maxsize,
+    max_new_tokens: int = NUM_NEW_TOKENS,
+) -> WarmUp:  # fmt: skip
     """Warms up every decoder and its parts: first on `num_tokens` tokens in all, or as many as the context holds, then
     in short blocks until its speed is steady. No measured pass is then the first of its kind, and no cache grows during
     a measurement. The long text is left out for decoders that were already warmed up on as many tokens. `num_planned`:
-    as for `warm_up_cell`."""
+    as for `warm_up_cell`. `max_new_tokens`: of the answers that are to be measured."""
     if context_limit is not None:
         num_tokens = min(num_tokens, context_limit)
-    whole = NOTHING
+    whole, num_new = NOTHING, block_tokens(max_new_tokens)
     for decoder in (part for each in decoders for part in each.parts):
         if _WARM.get(id(decoder), 0) < num_tokens:
-            _decode_block(decoder, num_tokens, context_limit)
+            _decode_block(decoder, num_tokens, num_new, context_limit)
             if id(decoder) not in _WARM:
                 weakref.finalize(decoder, _WARM.pop, id(decoder), None)
             _WARM[id(decoder)] = num_tokens
-        whole += _until_steady(decoder, min(num_tokens, 2 * NUM_NEW_TOKENS), context_limit, num_planned)
+        whole += _until_steady(decoder, min(num_tokens, 2 * num_new), num_new, context_limit, num_planned)
     return whole
 
 
@@ -120,7 +131,9 @@ def forget_warm_up(decoder: Decoder) -> None:
     _TIMES.get(id(decoder.model), {}).pop(named(decoder.method), None)
 
 
-def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, num_planned: int) -> WarmUp:
+def _until_steady(
+    decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None, num_planned: int
+) -> WarmUp:
     """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last blocks that the same method
     decoded before with the same loaded model count: a method that was steady needs one more block. They are so few that
     this one block shows a speed that has changed since."""
@@ -128,14 +141,26 @@ def _until_steady(decoder: Decoder, num_tokens: int, context_limit: int | None, 
     if id(model) not in _TIMES:
         weakref.finalize(model, _TIMES.pop, id(model), None)
     blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])
-    most = MAX_BLOCKS if isinstance(model, CausalLM) and model.device.type != "cpu" else MAX_BLOCKS_CPU
-    most = min(most, int(MAX_SHARE * num_planned / NUM_NEW_TOKENS))
-    return until_steady(lambda: seconds_per_token(_decode_block(decoder, num_tokens, context_limit)), most, blocks)
+    on_cpu = not isinstance(model, CausalLM) or model.device.type == "cpu"
+    most = max_blocks(len(blocks), num_planned / num_new, on_cpu)
+    decode = partial(_decode_block, decoder, num_tokens, num_new, context_limit)
+    return until_steady(lambda: seconds_per_token(decode()), most, blocks)
+
+
+def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:
+    """Returns the budget of a decoder in a process, blocks. `num_before`: those that it has decoded; `num_planned`: as
+    many blocks have the new tokens that are to be measured with it."""
+    first = FIRST_BLOCKS_CPU if num_before == 0 else MAX_BLOCKS_CPU
+    return min(first if on_cpu else MAX_BLOCKS, int(MAX_SHARE * num_planned))
 
 
 def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[float, float]] | None = None) -> WarmUp:
     """Decodes blocks until the speed is steady, or the budget of `most` blocks is spent. `decode`: decodes a block, and
-    returns its seconds per token. `blocks`: those before, to which the new ones are added."""
+    returns its seconds per token. `blocks`: those before, to which the new ones are added.
+
+    After the budget is spent, a speed that was steady before gets as many blocks as a slow one needs to go out of the
+    rule; another one gets TOP_UP_BLOCKS, and one block after twice the budget.
+    """
     blocks = [] if blocks is None else blocks
     num_before = len(blocks)
     first = max(0, num_before - MIN_BLOCKS)
@@ -143,7 +168,8 @@ def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[floa
     def is_now_steady() -> bool:
         return is_steady([per_token for per_token, _ in blocks[first:]])
 
-    num_at_least = num_before + MIN_BLOCKS + 1 if is_now_steady() else MIN_BLOCKS  # a slow block goes out of the rule
+    num_top_up = TOP_UP_BLOCKS if num_before < 2 * max(most, MIN_BLOCKS) else 1
+    num_at_least = max(MIN_BLOCKS, num_before + (MIN_BLOCKS + 1 if is_now_steady() else num_top_up))
     steady = False
     while not steady:
         start = time.perf_counter()
@@ -156,11 +182,11 @@ def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[floa
     return WarmUp(len(blocks) - num_before, sum(seconds for _, seconds in blocks[num_before:]), steady)
 
 
-def _decode_block(decoder: Decoder, num_tokens: int, context_limit: int | None) -> Generation:
+def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None) -> Generation:
     """Decodes the text of a warm-up. A drafter that learns forgets first, so that every block is the same work."""
     _forget([decoder])
-    stop = StopRules(NUM_NEW_TOKENS, context_limit=context_limit)
-    return decoder.generate(text_ids(decoder.model, num_tokens), stop, seed=0)
+    stop = StopRules(num_new, context_limit=context_limit)
+    return decoder.generate(text_ids(decoder.model, num_tokens, num_new), stop, seed=0)
 
 
 def seconds_per_token(generation: Generation) -> float:
@@ -169,8 +195,8 @@ def seconds_per_token(generation: Generation) -> float:
     return generation.decode_seconds / max(1, len(generation.token_ids) - num_first)
 
 
-def text_ids(model: TextModel, num_tokens: int) -> list[int]:
-    """Returns the prompt of a warm-up on `num_tokens` tokens, which include the generated ones."""
-    length = max(1, num_tokens - NUM_NEW_TOKENS)
+def text_ids(model: TextModel, num_tokens: int, num_new: int) -> list[int]:
+    """Returns the prompt of a warm-up on `num_tokens` tokens, of which `num_new` are generated ones."""
+    length = max(1, num_tokens - num_new)
     ids = model.encode_prompt(TEXT, chat=False)
     return (ids * (length // len(ids) + 1))[:length]

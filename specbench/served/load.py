@@ -90,7 +90,7 @@ class Window:
         together is steady. `num_windows`: those that are measured next, of which the budget is a share."""
         length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
         stop = StopRules(length // 2, context_limit=self.cell.context_limit)
-        request = LoadRequest(-1, text_ids(decoder.model, length), stop, 0)
+        request = LoadRequest(-1, text_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
 
         def decode() -> float:
             start = perf_counter()

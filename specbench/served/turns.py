@@ -74,7 +74,8 @@ def _warm_up(blocks: Sequence[Block], name: str, spec: RunSpec, bring_up: BringU
         if is_new:
             forget_warm_up(decoder)
         length = longest_conversation(cell, decoder.model, spec.chat)
-        found[id(cell)] = warm_up([decoder], length, cell.context_limit, num_planned)
+        num_new = cell.task.generation.max_new_tokens
+        found[id(cell)] = warm_up([decoder], length, cell.context_limit, num_planned, num_new)
     return found
 
 

@@ -16,7 +16,9 @@ from specbench.tasks.sources import NoRows, hub_source
 
 State = Literal["there", "not on the hub", "gated", "moved", "not there", "script only", "other columns", "unreadable"]
 FINE: tuple[State, ...] = ("there", "not on the hub", "gated")
+Connection = Literal["made", "none", "timed out"]
 NUM_EXAMPLES = 2
+MAX_TIMEOUTS = 3  # in a row, until the check ends
 NUM_ROWS = 1000  # rows that are read until a reader takes one, since a file may begin with other languages
 
 
@@ -27,9 +29,10 @@ class HubFinding(NamedTuple):
     location: str
     state: State
     note: str = ""
+    connection: Connection = "made"
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.subset, self.location, self.state, self.note)))
+        return ": ".join(filter(None, self[:4]))
 
 
 def check_locations(
@@ -37,15 +40,43 @@ def check_locations(
 ) -> Iterator[HubFinding]:
     """Yields a finding for every location of the subsets of tasks. `names`: tasks, or the word all.
 
-    Raises ConfigError for an unknown task or subset.
+    A hub that cannot be reached, or that does not answer several times in a row, is the last finding. Raises
+    ConfigError for an unknown task or subset.
     """
     tasks = load_chosen(task_names() if "all" in names else names, subsets, overrides)
     if not tasks:
         raise ConfigError("--check is empty: name at least one task, or all")
+    num_timeouts = 0  # in a row
     for task in tasks:
         for subset in task.subset_names:
-            if subsets is None or subset in subsets:
-                yield from _subset_findings(task, subset)
+            for found in _subset_findings(task, subset) if subsets is None or subset in subsets else ():
+                num_timeouts = num_timeouts + 1 if found.connection == "timed out" else 0
+                if found.connection == "none" or num_timeouts == MAX_TIMEOUTS:
+                    yield _no_hub(found)
+                    return
+                yield found
+
+
+def _no_hub(found: HubFinding) -> HubFinding:
+    """Returns the finding in place of those of all further locations."""
+    from huggingface_hub import constants
+
+    problem = "cannot be reached" if found.connection == "none" else f"timed out {MAX_TIMEOUTS} times in a row"
+    note = f"the hub {problem}: check the connection, HF_ENDPOINT and HF_HUB_OFFLINE, then run the command again"
+    return HubFinding(found.subset, constants.ENDPOINT, "unreadable", note, found.connection)
+
+
+def connection_of(error: BaseException | None) -> Connection:
+    """Returns whether an error of the hub's clients, or one of its causes, is that there is no connection."""
+    found: Connection = "made"
+    while error is not None:
+        kind = type(error).__name__
+        if "Timeout" in kind or isinstance(error, TimeoutError):
+            return "timed out"
+        if isinstance(error, ConnectionError) or kind in ("OfflineModeIsEnabled", "ConnectError", "ProxyError"):
+            found = "none"
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def _subset_findings(task: TaskSpec, subset: str) -> Iterator[HubFinding]:
@@ -58,14 +89,14 @@ def _subset_findings(task: TaskSpec, subset: str) -> Iterator[HubFinding]:
         yield HubFinding(name, f"{hub.location(place)} ({place.revision})", *_state(task, subset, place))
 
 
-def _state(task: TaskSpec, subset: str, place: DatasetSpec) -> tuple[State, str]:
-    """Returns the state of a location and a note: the first rows are read and made into prompts."""
+def _state(task: TaskSpec, subset: str, place: DatasetSpec) -> tuple[State, str, Connection]:
+    """Returns the state of a location, a note and its connection: the first rows are read and made into prompts."""
     import huggingface_hub
 
     try:
         info = huggingface_hub.dataset_info(place.path, revision=place.revision, timeout=hub.TIMEOUT_SECONDS)
     except Exception as error:  # offline, no such dataset, gated: many classes of several libraries
-        return _failed(hub.failure(place, error, way_out="see its page"), error)
+        return *_failed(hub.failure(place, error, way_out="see its page"), error), connection_of(error)
     try:
         note = _read(task, subset, place)
     except ConfigError as error:
@@ -73,8 +104,8 @@ def _state(task: TaskSpec, subset: str, place: DatasetSpec) -> tuple[State, str]
     else:
         state = "there"
     if info.id != place.path:
-        return "moved", f"its name is now {info.id}: {note}"
-    return state, note
+        return "moved", f"its name is now {info.id}: {note}", "made"
+    return state, note, "made"
 
 
 def _read(task: TaskSpec, subset: str, place: DatasetSpec) -> str:

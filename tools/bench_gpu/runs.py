@@ -64,7 +64,7 @@ def greedy_tokens(args: argparse.Namespace) -> None:
     for engine in own_engines(args):
         said = specbench([
             "audit", "--task", "mgsm", "--subset", "en", "--limit", str(args.prompts), "--device", args.device,
-            "--dtype", "bfloat16", "--method", ",".join(args.methods or ["sd", "pld", "slem", "tli"]), "--draws", "0",
+            "--dtype", "bfloat16", "--method", ",".join(args.methods or own_methods()), "--draws", "0",
             "--engine", engine, "--set", "generation.max_new_tokens=64",
         ])  # fmt: skip
         say(f"{engine}: exit code {said.returncode}")

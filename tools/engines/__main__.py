@@ -27,6 +27,8 @@ HEAD = """# The engines on a CPU, and what the hardware allows
 {transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds
 of the hardware (wanted: AR at 0.75 of the memory bound, drafting at 0.5 of its own).
 
+The figures are of commit {commit}. [Compiled passes](../notes/compiling.md) describes later changes of the engines.
+
 ## Engines and methods
 
 Models are the embedded family, decoding is greedy, on {prompts} prompts in {languages} languages with at most 96 new
@@ -95,7 +97,8 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     known = environment("cpu", "float32", "sdpa")
     num_prompts = len(lines[0].eager)
     yield HEAD.format(
-        device=known["device"], torch=known["versions"]["torch"], transformers=known["versions"]["transformers"],
+        device=known["device"], commit=(known["commit"] or "unknown")[:7], torch=known["versions"]["torch"],
+        transformers=known["versions"]["transformers"],
         prompts=num_prompts, languages=num_prompts // methods.PER_LANGUAGE,
     )  # fmt: skip
     yield markdown_table(methods.HEAD, [line.cells() for line in lines]) + "\n"

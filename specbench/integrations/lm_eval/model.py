@@ -113,14 +113,14 @@ class LmEvalEngine:
     def warm_up(self, queries: Sequence[LmEvalRequest]) -> WarmUp:
         """Runs every decoder on an unmeasured text of the queries' maximum length, and until its speed is steady."""
         longest: dict[Any, int] = {}
-        num_planned = sum(query.generation.max_new_tokens for query in queries)
+        maxima = [query.generation.max_new_tokens for query in queries]
         for query in queries:
             num_tokens = len(self.prompt_ids(self.models.target, query)) + query.generation.max_new_tokens
             sampling = sampling_of(query.generation)
             longest[sampling] = max(num_tokens, longest.get(sampling, 0))
         whole = NOTHING
         for sampling, num_tokens in longest.items():
-            whole += warm_up(self._decoders[sampling], num_tokens, self.context_limit, num_planned)
+            whole += warm_up(self._decoders[sampling], num_tokens, self.context_limit, sum(maxima), max(maxima))
         return whole
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:

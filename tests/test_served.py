@@ -219,7 +219,8 @@ def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow
     assert ("slow_client" in found) == is_slow
     if is_slow:
         assert re.fullmatch(
-            "(49|5[0-9])% of an answer's time is not the server's own: the client or the network is the bottleneck",
+            "(49|5[0-9])% of the time of the answers of '(ar|draft)' is not the server's own: the client or the "
+            "network is the bottleneck",
             found["slow_client"],
         )
 

@@ -102,7 +102,8 @@ def marked(folder: Path, code: str) -> Row:
         "baseline_unchecked": pair("openai"), "tokenizer_unchecked": pair("openai"), "idle_unchecked": pair("openai"),
         "caches_unknown": lie(num_cached=None), "drafts_nothing": lie(engine="llama.cpp", passes=AR),
         "settings_differ": lie(settings={"max_model_len": 4096}), "memory_not_stated": pair("vllm"),
-        "slow_client": pair("llama.cpp", delay_seconds=0.002), "answers_differ": lie(answer=OTHER_ANSWER),
+        "slow_client": pair("llama.cpp", delay_seconds=0.002),
+        "read_late": pair("llama.cpp", delay_seconds=0.005, told_time=4.0), "answers_differ": lie(answer=OTHER_ANSWER),
     }  # fmt: skip
     return row_of(run(folder, servers[code], **keys))
 
@@ -116,7 +117,9 @@ CODES = {
     "the servers differ in more than their speculation": "settings_differ",
     "the file does not state the rule of their memory": "memory_not_stated",
     "the drafter learns, such as vLLM's `suffix` and llama.cpp's `ngram-mod`": "learns",
-    "more than 5 % of an answer's time is not the server's own": "slow_client",
+    "more than 5 % of the time of the method's answers, or of `ar`'s, is not the server's own": "slow_client",
+    "an answer of llama.cpp was read in less than half the time in which the server wrote it, since the client was "
+    "held up": "read_late",
     "greedy answers are not those of `ar`, and not all are near-ties": "answers_differ",
 }
 

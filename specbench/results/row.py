@@ -211,7 +211,7 @@ class RowWarning(FilePart):
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
-        "slow_client", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",
+        "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",
     ]  # fmt: skip
     text: str
 

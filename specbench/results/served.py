@@ -135,7 +135,8 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         f"{each.field} {each.first} ≠ {each.second}"
         for each in differences(settings, own_settings, absent=None) if each.field not in SAID
     ]  # fmt: skip
-    waiting = share_of_waiting(records, (method, "ar"))
+    waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
+    num_late = {name: sum(is_read_late(record["methods"][name]) for record in records) for name in ("ar", method)}
     found = {
         "baseline_unchecked": unknown
         and f"whether the server 'ar' drafts is not known ({unknown[0].removeprefix(NOT_TOLD)})",
@@ -158,7 +159,12 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         and f"the servers were up by turns, and had {counted(row.served.turns or 0, 'turn')} each, so that a drift of "
         f"the machine is part of the speed-up: set turns to {FEW_TURNS} or more",
         "slow_client": waiting > SLOW_CLIENT
-        and f"{waiting:.0%} of an answer's time is not the server's own: the client or the network is the bottleneck",
+        and f"{waiting:.0%} of the time of the answers of '{waiting_for}' is not the server's own: the client or the "
+        "network is the bottleneck",
+        "read_late": any(num_late.values())
+        and f"answers were read late and at once, in less than half the time in which the server wrote them "
+        f"({', '.join(f'{number} of {name!r}' for name, number in num_late.items() if number)}): their speed is the "
+        "client's; measure again with nothing else running",
         "answers_differ": num_different
         and row.verdict != "near-tie only"
         and f"{num_different} of {counted(len(records), 'answer')} are not those of the server 'ar', which changed "
@@ -168,9 +174,20 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 
 
-def share_of_waiting(records: Sequence[Record], methods: Sequence[str]) -> float:
-    """Returns the median share of an answer's time that is not the server's own; 0 where servers do not tell theirs."""
-    answers = [record["methods"][name] for record in records for name in methods]
+def share_of_waiting(records: Sequence[Record], method: str) -> float:
+    """Returns the share of the time of a server's answers that is not its own; 0 where it does not tell its own."""
+    answers = [record["methods"][method] for record in records]
     pairs = [(each["ttft_seconds"] + each["decode_seconds"], each["external"]["server_seconds"]) for each in answers]
-    shares = [(whole - told) / whole for whole, told in pairs if told is not None and whole > 0]
-    return float(median(shares)) if shares else 0.0
+    known = [(whole, told) for whole, told in pairs if told is not None]
+    whole = sum(whole for whole, _ in known)
+    return (whole - sum(told for _, told in known)) / whole if whole > 0 else 0.0
+
+
+def is_read_late(answer: Generation) -> bool:
+    """Returns whether the client read the tokens after its first read in less than half the time that the server says
+    it took to write them: they had waited for it."""
+    told, num_first = answer["external"]["server_decode_seconds"], answer["external"]["num_first_tokens"]
+    num_decoded = len(answer["token_ids"]) - 1  # the server's time begins with the first token
+    if told is None or num_decoded <= 0:
+        return False
+    return bool(answer["decode_seconds"] < 0.5 * told * (num_decoded + 1 - num_first) / num_decoded)

@@ -39,9 +39,10 @@ class ServedCounts(ExternalCounts):
 
     `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
     accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
-    request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`: the server's own time.
-    `same_again`: whether the baseline gave the same answer when it was asked again; None where it was not. `was_idle`:
-    whether every server told that no request ran when this one was sent; False where one does not tell.
+    request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`, `server_decode_seconds`: the server's
+    own time, with the prompt and without. `same_again`: whether the baseline gave the same answer when it was asked
+    again; None where it was not. `was_idle`: whether every server told that no request ran when this one was sent;
+    False where one does not tell.
     """
 
     acceptance_source: str
@@ -49,6 +50,7 @@ class ServedCounts(ExternalCounts):
     events: list[tuple[float, int]]
     cached_tokens: int | None
     server_seconds: float | None
+    server_decode_seconds: float | None
     same_again: bool | None
     was_idle: bool
 
@@ -121,6 +123,7 @@ class ServedDecoder(Decoder):
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
                 cached_tokens=answer.told.num_cached, server_seconds=answer.told.seconds,
+                server_decode_seconds=answer.told.decode_seconds,
                 same_again=same_again, was_idle=all(each.num_running == 0 for each in counters),
             ),
         )  # fmt: skip

@@ -22,8 +22,8 @@ class Piece:
 
     `token_ids`: the new ones; None for engines that send text only. `finish`: eos, stop or length. `num_prompt_tokens`,
     `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens that the server had in its cache.
-    `seconds`: the server's own time for the answer so far. `num_held`: new tokens before these whose ids the engine
-    does not send, since they are parts of a character.
+    `seconds`, `decode_seconds`: the server's own time for the answer so far, with the prompt and without. `num_held`:
+    new tokens before these whose ids the engine does not send, since they are parts of a character.
     """
 
     token_ids: tuple[int, ...] | None = None
@@ -33,6 +33,7 @@ class Piece:
     num_new_tokens: int | None = None
     num_cached: int | None = None
     seconds: float | None = None
+    decode_seconds: float | None = None
     num_held: int = 0
 
 

@@ -68,12 +68,13 @@ class LlamaCpp(Engine):
     def read(self, event: Event, num_before: int) -> Piece:
         times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
         has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
-        milliseconds = times.get("prompt_ms", 0.0) + times.get("predicted_ms", 0.0)
+        prompt, decode = times.get("prompt_ms", 0.0) / 1000, times.get("predicted_ms", 0.0) / 1000
         return Piece(
             token_ids=ids, text=event.get("content") or "",
             finish=FINISH.get(str(event.get("stop_type")), "stop") if has_ended else None,
             num_prompt_tokens=event.get("tokens_evaluated"), num_new_tokens=num_new if has_ended else None,
-            num_cached=times.get("cache_n"), seconds=milliseconds / 1000 if times else None,
+            num_cached=times.get("cache_n"), seconds=prompt + decode if times else None,
+            decode_seconds=decode if times else None,
             num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
         )  # fmt: skip
 

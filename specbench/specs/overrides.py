@@ -53,9 +53,9 @@ def _absent(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec],
         swept = _swept_rules(tasks, methods) if path == "verification.rule" else ""
         return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{swept}"
     if path == NUM_SHOTS and tasks:
-        able = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
+        having = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
         names = ", ".join(task.name for task in tasks)
-        return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; the tasks that have some: {able}"
+        return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; tasks that have some: {having}"
     part, _, option = path.partition(".")
     drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
     if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):

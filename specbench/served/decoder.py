@@ -39,8 +39,8 @@ class ServedCounts(ExternalCounts):
 
     `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
     accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
-    request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`, `server_decode_seconds`: the server's
-    own time, with the prompt and without. `same_again`: whether the baseline gave the same answer when it was asked
+    request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`, `server_decode_seconds`: the
+    server's own time, with the prompt and without. `same_again`: whether the baseline gave the same answer when asked
     again; None where it was not. `was_idle`: whether every server told that no request ran when this one was sent;
     False where one does not tell.
     """

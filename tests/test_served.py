@@ -464,6 +464,10 @@ def test_a_server_that_does_not_listen_is_named(tmp_path) -> None:
             {"servers": {n: {"url": "http://a:1", "speculation": "none"} for n in ("ar", "b")}},
             "servers.ar.url = 'http://a:1': is that of 'b' too",
         ),
+        (
+            {"servers": {"ar": {"url": "http://a:1", "speculation": {"method": "x", "num_draft_token": 3}}}},
+            r"servers.ar.speculation.num_draft_token: unknown key .*did you mean 'num_draft_tokens'\?",
+        ),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_line_with_key_and_value(tmp_path, keys, message) -> None:

@@ -226,11 +226,12 @@ def _short_drafter(row: Row) -> str:
 def _comparison_caption(rows: Sequence[Row]) -> list[str]:
     row = rows[0]
     audited = any(each.verdict != "not audited" for each in rows)
+    command = "specbench audit --servers" if row.served is not None else "specbench audit"
     return [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {computed_on(row)}",
-        "greedy equal: the greedy outputs equal AR's, token by token; `specbench audit` tests sampled outputs too"
+        f"greedy equal: the greedy outputs equal AR's, token by token; `{command}` tests sampled outputs too"
         if audited
-        else "not audited: `specbench audit` tests sampled outputs",
+        else f"not audited: `{command}` tests sampled outputs",
         *([FEW] if any(map(rests_on_few, rows)) else []),
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),

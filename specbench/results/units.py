@@ -128,7 +128,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ar_drift": (
         "ratio",
         "the baseline's tokens/s in the last third of the run ÷ in the first third, at equal context and answer "
-        "lengths (least squares); null where a third has fewer than 10 prompts",
+        "lengths (least squares); null where a third has fewer than 5 prompts, or 10 where a prompt has several "
+        "answers",
     ),
     "num_prompts_timed": (
         "prompts",

@@ -25,7 +25,7 @@ def load_lines(device: str) -> Iterator[str]:
     if load is not None and load + num_threads > num_cores + SPARE:
         yield (
             f"warning: this machine is busy: in the last minute, other programs had a load of {load:.1f} on its "
-            f"{num_cores} CPU cores, and this run computes on {num_threads} of them: speeds will be too low and their "
+            f"{num_cores} CPU cores, and this run needs {num_threads} of them: speeds will be too low and their "
             "intervals wide"
         )
     if number := num_gpu_processes(device):

@@ -609,6 +609,7 @@ def test_the_workflow_of_the_guide(specbench, base, tmp_path, monkeypatch):
         return runs
 
     monkeypatch.setattr("specbench.publish.turns.measure_in_turns", measure)
+    monkeypatch.setattr("specbench.cli.leaderboard.interpreter", lambda text: text)  # which the workflow installs
     code, out, err = specbench(*line.split()[1:])
     assert code == 0 and "baseline: specbench 0.0.9" in out, err
     assert asked == [(["mgsm"], ["sd", "fsd"], 10, "base/.venv/bin/python")]

@@ -2,8 +2,10 @@
 
 import io
 import json
+import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,12 +43,24 @@ def run(folder: Path, limit: int = 3, overrides: tuple[str, ...] = (), **keys: A
     return [row for row in outcome.rows if row.level]
 
 
+class Hurried(random.Random):
+    """Waits of a rate that is five times as high as it says."""
+
+    def expovariate(self, lambd: float = 1.0) -> float:
+        return super().expovariate(5 * lambd)
+
+
+@pytest.fixture
+def hurried(monkeypatch) -> None:
+    monkeypatch.setattr("specbench.served.load.random", SimpleNamespace(Random=Hurried))
+
+
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> dict[str, Any]:
     return {"example": example, "sent": sent, "token_ids": [1] * sum(n for _, n in reads), "passes": passes,
             "reads": [list(read) for read in reads]}  # fmt: skip
 
 
-def test_each_level_has_a_row_for_each_server(tmp_path) -> None:
+def test_each_level_has_a_row_for_each_server(tmp_path, hurried) -> None:
     rows = run(tmp_path, load={"concurrency": [3, 1], "rate": [20], "windows": 5, "requests": 2})
     assert [(load_of(row).kind, load_of(row).level, row.method_name) for row in rows] == [
         (kind, level, name)
@@ -67,7 +81,7 @@ def test_each_level_has_a_row_for_each_server(tmp_path) -> None:
     assert by_concurrency.title == "mgsm · en · load by concurrency" and by_rate.title == "mgsm · en · load by rate"
 
 
-def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(tmp_path) -> None:
+def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(tmp_path, hurried) -> None:
     slow = Script("vllm", AR, delay_seconds=0.004)
     rows = run(tmp_path, ar=slow, load={"concurrency": [1], "rate": [20], "windows": 5, "requests": 2})
     (_, alone), (_, own) = rows[:2], rows[2:]
@@ -319,7 +333,7 @@ def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
     assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
 
 
-def test_a_level_by_rate_is_ranked_by_no_speed_up(tmp_path, specbench) -> None:
+def test_a_level_by_rate_is_ranked_by_no_speed_up(tmp_path, specbench, hurried) -> None:
     run(tmp_path, load={"rate": [20], "windows": 5, "requests": 2})
     board = tmp_path / "run/leaderboard.json"
     of_rate = ("--filter", "served.load.kind=rate")

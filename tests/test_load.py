@@ -220,7 +220,7 @@ def load_row(level: float, speedup: float, method: str = "draft", throughput: fl
     load = RowLoad(kind="concurrency", level=level, windows=10, requests=4)
     serving = RowServing(acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0")
     values = {"speedup": speedup, "tokens_per_second": throughput, "tokens_per_second_user": throughput / level}
-    metrics = {name: Metric(value=value) for name, value in values.items()}
+    metrics = {name: Metric(value=value, low=0.95 * value, high=1.05 * value) for name, value in values.items()}
     return make_row(method=f"{method}@1:0", task="t@1:0", subset="s", served=serving, metrics=metrics)
 
 
@@ -229,7 +229,10 @@ def load_row(level: float, speedup: float, method: str = "draft", throughput: fl
     [
         ([(1, 2.0), (4, 1.5), (16, 0.5)], 8.0, "draft: as fast as ar at 8.0 (interpolated)"),
         ([(1, 2.0), (4, 1.5)], None, "draft: faster than ar at every measured level"),
-        ([(1, 0.9), (4, 0.5)], None, "draft: not faster than ar at every measured level"),
+        ([(1, 0.9), (4, 0.5)], None, "draft: slower than ar at every measured level"),
+        ([(1, 2.0), (2, 1.01), (4, 0.99), (16, 0.5)], 16 ** (2 / 3), "draft: as fast as ar at 6.3 (interpolated)"),
+        ([(1, 1.01), (4, 0.99)], None, "draft: not separable from ar at any measured level"),
+        ([(1, 1.2), (4, 0.99)], None, "draft: faster than ar at some levels, not separable from ar at others"),
     ],
 )
 def test_the_break_even_level_is_interpolated(points, level, line) -> None:

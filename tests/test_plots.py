@@ -37,3 +37,10 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be written"):
         draw([[row(subset="en", metrics=METRICS, n=5)]], tmp_path / "file" / "speed.png")
+
+
+def test_speed_ups_without_intervals_have_no_whiskers() -> None:
+    few = {**METRICS, "speedup": Metric(value=2.0)}
+    with_whiskers, without = picture_of([[row(subset="en", metrics=found, n=5)] for found in (METRICS, few)]).axes[:2]
+    assert with_whiskers.get_legend().get_texts()[0].get_text() == "speed-up, 95 %" and with_whiskers.collections
+    assert without.get_legend().get_texts()[0].get_text() == "speed-up, no interval" and not without.collections

@@ -239,13 +239,24 @@ def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Metric]:
 
 def break_even(rows: Sequence[Row]) -> float | None:
     """Returns the lowest level at which a method's throughput is no longer above AR's, by interpolation over the
-    logarithm of the level; None if it is on one side of 1 at every level."""
-    points = sorted((load_of(row).level, value) for row in rows if (value := row.value("speedup")) is not None)
+    logarithm of the level; None if it is on one side of 1 at every level whose interval does not contain 1."""
+    points = [
+        (load_of(row).level, row.value("speedup") or 0.0)
+        for row in sorted(rows, key=lambda row: load_of(row).level) if _is_faster(row) is not None
+    ]  # fmt: skip
     for (low, above), (high, below) in pairwise(points):
-        if above > 1 >= below:
+        if above > 1 > below:
             share = (above - 1) / (above - below)
             return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
     return None
+
+
+def _is_faster(row: Row) -> bool | None:
+    """Returns whether a method has more throughput than AR; None if the interval of its speed-up contains 1."""
+    found = row.metric("speedup")
+    if found.low is None or found.high is None or found.low <= 1 <= found.high:
+        return None
+    return found.low > 1
 
 
 def load_tables(rows: Sequence[Row]) -> list[Table]:
@@ -305,7 +316,7 @@ def _cells(row: Row) -> list[str]:
     ratios = [with_interval(row.metric(name)) for name in RATIOS[load_of(row).kind]]
     return [
         f"{load_of(row).level:g}", row.method_name, speed(row.metric("tokens_per_second")),
-        *([NULL] * len(ratios) if is_baseline else [marked(ratios[0], row), *ratios[1:]]),
+        *([NULL] * len(ratios) if is_baseline else [marked(ratio, row) for ratio in ratios]),
         speed(row.metric("tokens_per_second_user")),
         *(NULL if is_baseline else number(row.metric(name), 2) for name in ("mean_acceptance_length", "pass_ratio")),
         *(number(row.metric(f"ttft_{kind}"), 0, 1000) for kind in ("seconds", "p99_seconds")),
@@ -316,8 +327,11 @@ def _cells(row: Row) -> list[str]:
 def _break_even_line(rows: Sequence[Row]) -> str:
     if len(rows) < 2 or load_of(rows[0]).kind == "rate":
         return ""
-    level, values = break_even(rows), [row.value("speedup") or 0.0 for row in rows]
+    level, found = break_even(rows), {_is_faster(row) for row in rows}
     if level is not None:
         return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"
-    where = "faster than" if min(values) > 1 else "not faster than" if max(values) <= 1 else "not steadily above"
-    return f"{rows[0].method_name}: {where} ar at every measured level"
+    outcomes = {True: "faster than ar", False: "slower than ar", None: "not separable from ar"}
+    seen = [text for outcome, text in outcomes.items() if outcome in found]
+    if len(seen) == 1:
+        return f"{rows[0].method_name}: {seen[0]} at {'any' if None in found else 'every'} measured level"
+    return f"{rows[0].method_name}: {' at some levels, '.join(seen)} at others"

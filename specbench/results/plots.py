@@ -81,7 +81,9 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     places = range(len(rows))
     speedups = [row.metrics["speedup"] for row in rows]
     heights = [metric.value or 0.0 for metric in speedups]
-    handles = [panel.bar(places, heights, yerr=reach(speedups), capsize=3, color="#7aa6c2", label="speed-up, 95 %")]
+    has_intervals = any(metric.low is not None for metric in speedups)
+    bars = {"yerr": reach(speedups), "label": "speed-up, 95 %"} if has_intervals else {"label": "speed-up, no interval"}
+    handles = [panel.bar(places, heights, capsize=3, color="#7aa6c2", **bars)]
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     panel.set_xticks(places, [row.subset for row in rows])
     panel.set_ylabel("speed-up over AR")

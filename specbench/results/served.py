@@ -186,7 +186,7 @@ def share_of_waiting(records: Sequence[Record], method: str) -> float:
 def is_read_late(answer: Generation) -> bool:
     """Returns whether the client read the tokens after its first read in less than half the time that the server says
     it took to write them: they had waited for it."""
-    told, num_first = answer["external"]["server_decode_seconds"], answer["external"]["num_first_tokens"]
+    told, num_first = answer["external"].get("server_decode_seconds"), answer["external"]["num_first_tokens"]
     num_decoded = len(answer["token_ids"]) - 1  # the server's time begins with the first token
     if told is None or num_decoded <= 0:
         return False

@@ -4,6 +4,7 @@
 seconds: the whole of it in a process of its own, as a run begins.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -29,6 +30,11 @@ def starts() -> list[float]:
 
 
 def main() -> None:
+    """Compiles, and prints the seconds."""
+    argparse.ArgumentParser(
+        prog="python -m tools.engines.compiling", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()  # fmt: skip
     import torch
 
     from tools.engines.methods import load

@@ -4,6 +4,7 @@ Copies of specbench, with and without a slow-down, are checked against a copy of
 the same command continues with what is in runs/gate/in-turns.
 """
 
+import argparse
 import math
 import os
 import shutil
@@ -202,6 +203,9 @@ of 50 takes 1.5 to 3 times as long. Every process has a speed of its own, with a
 
 def main() -> None:
     """Measures, simulates and writes the page."""
+    argparse.ArgumentParser(
+        prog="python -m tools.gate.in_turns", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     found = []
     for line in lines(WORK):
         found.append(line)

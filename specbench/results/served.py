@@ -187,7 +187,8 @@ def is_read_late(answer: Generation) -> bool:
     """Returns whether the client read the tokens after its first read in less than half the time that the server says
     it took to write them: they had waited for it."""
     told, num_first = answer["external"].get("server_decode_seconds"), answer["external"]["num_first_tokens"]
-    num_decoded = len(answer["token_ids"]) - 1  # the server's time begins with the first token
-    if told is None or num_decoded <= 0:
+    num_new = len(answer["token_ids"])
+    if told is None or num_new < 2:
         return False
-    return bool(answer["decode_seconds"] < 0.5 * told * (num_decoded + 1 - num_first) / num_decoded)
+    written = told * (num_new - num_first) / (num_new - 1)  # the server's time begins with the first token
+    return bool(answer["decode_seconds"] < written / 2)

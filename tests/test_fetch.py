@@ -329,6 +329,8 @@ def test_the_problems_of_all_mirrors_are_one_line(client: Client) -> None:
     dataset = {**TASK["dataset"], "path": "closed/sums", "mirrors": [{"path": "gone/sums"}]}  # type: ignore[dict-item]
     problem = client.load(client.task(dataset=dataset), "de")
     assert "dataset 'closed/sums'" in problem and "; mirror: dataset 'gone/sums'" in problem and "\n" not in problem
+    problem = client.load(client.task(dataset=dataset), "de", offline=True)
+    assert "dataset 'closed/sums'" in problem and "mirror" not in problem, "there is no hub to try it on"
 
 
 def test_a_check_of_locations_that_are_there(client: Client) -> None:

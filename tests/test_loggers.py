@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.core.registry import LOGGERS
+from specbench.results.leaderboard import load
 
 Specbench = Callable[..., tuple[int, str, str]]
 RUN = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1")
@@ -91,6 +92,20 @@ def test_a_missing_package_is_one_line_before_anything_is_measured(
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), None)
     code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", name)
     assert code == 2 and f"pip install 'specbench-lm[{name}]'" in err and not (tmp_path / "run").exists()
+
+
+def test_the_event_files_of_tensorboard_hold_the_numbers(specbench: Specbench, tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", "tensorboard")
+    assert code == 0, err
+    written = events.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    written.Reload()
+    (row,) = (row for row in load(tmp_path / "run" / "leaderboard.json") if row.method.startswith("sd@"))
+    names = written.Tags()["scalars"]
+    scalars = {name: [(event.step, event.value) for event in written.Scalars(name)] for name in names}
+    assert [step for step, _ in scalars["mgsm/en/sd/tokens_per_second"]] == [1]
+    assert scalars["rows/mgsm/en/sd/speedup"] == [(2, pytest.approx(row.value("speedup"), rel=1e-6))]
+    assert "settings/text_summary" in written.Tags()["tensors"]
 
 
 def test_an_unknown_tracker_is_refused(specbench: Specbench, tmp_path: Path) -> None:

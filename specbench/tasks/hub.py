@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -18,6 +18,7 @@ from specbench.tasks.local_files import read_rows as read_file
 
 T = TypeVar("T")
 Place = TypeVar("Place", DatasetSpec, MirrorSpec)
+Connection = Literal["made", "none", "timed out"]
 
 
 class HubError(ConfigError):
@@ -132,17 +133,35 @@ def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
 def first_that_works(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
     """Returns what `read` makes of the data set, or else of the first of its mirrors that it can read.
 
-    Raises ConfigError with the problems of all locations.
+    Where the hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the
+    problems of all locations that were tried.
     """
     problems: list[ConfigError] = []
+    has_hub = True
     for place in dataset.locations():
+        if not has_hub and key(place) not in read_note(place)[1]:
+            continue
         try:
             return read(place)
         except ConfigError as error:
             problems.append(error)
+            has_hub = connection_of(error.__cause__) == "made"
     if len(problems) == 1:
         raise problems[0]
     raise ConfigError("; mirror: ".join(map(str, problems))) from problems[0]
+
+
+def connection_of(error: BaseException | None) -> Connection:
+    """Returns whether an error of the hub's clients, or one of its causes, is that there is no connection."""
+    found: Connection = "made"
+    while error is not None:
+        kind = type(error).__name__
+        if "Timeout" in kind or isinstance(error, TimeoutError):
+            return "timed out"
+        if isinstance(error, ConnectionError) or kind in ("OfflineModeIsEnabled", "ConnectError", "ProxyError"):
+            found = "none"
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def location(dataset: DatasetSpec) -> str:

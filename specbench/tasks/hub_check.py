@@ -16,7 +16,6 @@ from specbench.tasks.sources import NoRows, hub_source
 
 State = Literal["there", "not on the hub", "gated", "moved", "not there", "script only", "other columns", "unreadable"]
 FINE: tuple[State, ...] = ("there", "not on the hub", "gated")
-Connection = Literal["made", "none", "timed out"]
 NUM_EXAMPLES = 2
 MAX_TIMEOUTS = 3  # in a row, until the check ends
 NUM_ROWS = 1000  # rows that are read until a reader takes one, since a file may begin with other languages
@@ -29,7 +28,7 @@ class HubFinding(NamedTuple):
     location: str
     state: State
     note: str = ""
-    connection: Connection = "made"
+    connection: hub.Connection = "made"
 
     def __str__(self) -> str:
         return ": ".join(filter(None, self[:4]))
@@ -66,19 +65,6 @@ def _no_hub(found: HubFinding) -> HubFinding:
     return HubFinding(found.subset, constants.ENDPOINT, "unreadable", note, found.connection)
 
 
-def connection_of(error: BaseException | None) -> Connection:
-    """Returns whether an error of the hub's clients, or one of its causes, is that there is no connection."""
-    found: Connection = "made"
-    while error is not None:
-        kind = type(error).__name__
-        if "Timeout" in kind or isinstance(error, TimeoutError):
-            return "timed out"
-        if isinstance(error, ConnectionError) or kind in ("OfflineModeIsEnabled", "ConnectError", "ProxyError"):
-            found = "none"
-        error = error.__cause__ or error.__context__
-    return found
-
-
 def _subset_findings(task: TaskSpec, subset: str) -> Iterator[HubFinding]:
     name, dataset = f"{task.name}/{subset}", task.subset(subset).dataset
     if dataset is None:
@@ -89,14 +75,14 @@ def _subset_findings(task: TaskSpec, subset: str) -> Iterator[HubFinding]:
         yield HubFinding(name, f"{hub.location(place)} ({place.revision})", *_state(task, subset, place))
 
 
-def _state(task: TaskSpec, subset: str, place: DatasetSpec) -> tuple[State, str, Connection]:
+def _state(task: TaskSpec, subset: str, place: DatasetSpec) -> tuple[State, str, hub.Connection]:
     """Returns the state of a location, a note and its connection: the first rows are read and made into prompts."""
     import huggingface_hub
 
     try:
         info = huggingface_hub.dataset_info(place.path, revision=place.revision, timeout=hub.TIMEOUT_SECONDS)
     except Exception as error:  # offline, no such dataset, gated: many classes of several libraries
-        return *_failed(hub.failure(place, error, way_out="see its page"), error), connection_of(error)
+        return *_failed(hub.failure(place, error, way_out="see its page"), error), hub.connection_of(error)
     try:
         note = _read(task, subset, place)
     except ConfigError as error:

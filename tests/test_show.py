@@ -267,6 +267,7 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
         ("model_trees", "did you mean 'model_tree'?"),
         ("tests", "'tests': this is a folder: give the name of a method, task or component, or the path of its .yaml"),
         ("mgms", "did you mean 'mgsm'?"),
+        ("speedup", "'speedup' is a metric: `specbench list metrics` explains it"),
         ("quite different", "give one that `specbench list` shows, or the path of a .yaml file"),
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),
     ],

@@ -109,6 +109,8 @@ def call_app() -> int:
 def with_value(error: typer.BadParameter) -> str:
     """Returns the message of a usage error with the value of the option."""
     message = error.format_message()
+    if "unexpected extra argument" in message and error.ctx is not None:
+        return f"{message.rstrip('.')}: `{error.ctx.command_path} --help` lists what it takes"
     for name in getattr(getattr(error, "param", None), "opts", []):
         for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one wins
             given = following if word == name else word.removeprefix(f"{name}=")

@@ -23,5 +23,5 @@ def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     known = sorted(choices)
     close, every = get_close_matches(value, known, n=1, cutoff=0.5), ", ".join(known)
     if close:
-        return f"did you mean '{close[0]}'? ({listed or f'choices: {every}'})"
+        return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")

@@ -11,6 +11,7 @@ from specbench.cli.help.method import MethodHelp, method_help
 from specbench.cli.help.parameters import Parameter
 from specbench.cli.help.task import TaskHelp, task_help
 from specbench.cli.help.tree import TreeHelp, tree_lines
+from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
 
@@ -28,7 +29,11 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
     elif name in component_names():
         return [*component_help(name)]
     else:
+        from specbench.results.units import MEANINGS  # takes long to import
+
         known = [*methods, *tasks, *component_names()]
+        if name in MEANINGS:
+            raise ConfigError(f"'{name}' is a metric: `specbench list metrics` explains it")
         listed = "give one that `specbench list` shows"
         raise unknown_name("method, task or component", name, known, listed, without_kind(name))
     return [method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)]

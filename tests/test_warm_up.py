@@ -136,10 +136,10 @@ def test_what_was_steady_takes_one_block_and_a_longer_text_if_need_be(scripted: 
     del lengths[:]
     for num_tokens in (90, 100, 110):
         assert warm_up([own], num_tokens, 1024).blocks == 1
-    assert warm_up([own], 900, 60).blocks == 1
-    assert lengths == [32, 32, 78, 32, 28]
+    assert warm_up([own], 900, 30).blocks == 1
+    assert lengths == [20, 20, 90, 20, 10]
     assert warm_up([sampled], 100, 1024) == WarmUp(1, pytest.approx(0.31), True), "the same method and model"
-    assert lengths[5:] == [68, 32]
+    assert lengths[5:] == [80, 20]
     assert warm_up([decoder()], 100, 1024).blocks == MIN_BLOCKS, "another model"
 
 
@@ -191,7 +191,7 @@ def test_a_single_slow_block_costs_more_blocks_alone(scripted: Scripted) -> None
     assert again.steady and 1 < again.blocks <= MIN_BLOCKS + 1
 
 
-@pytest.mark.parametrize(("num_planned", "most"), [(2 * 40, 8), (2560, 8), (10 * 32 * 17 - 1, 16), (32_000, 16)])
+@pytest.mark.parametrize(("num_planned", "most"), [(2 * 40, 8), (1600, 8), (10 * 20 * 17 - 1, 16), (32_000, 16)])
 def test_the_blocks_are_a_tenth_of_what_is_measured(scripted: Scripted, num_planned: int, most: int) -> None:
     """In all subsets together, but never fewer than the rule needs."""
     scripted([1e-9 * 1.3**n for n in range(200)])
@@ -211,7 +211,7 @@ def test_a_stall_that_spends_the_budget_is_forgotten_by_the_next_subsets(scripte
     assert [each.blocks for each in found[1:]] == [TOP_UP_BLOCKS, TOP_UP_BLOCKS, *[1] * 8]
 
 
-@pytest.mark.parametrize(("max_new_tokens", "num_new"), [(1, 4), (8, 8), (32, 32), (512, 32)])
+@pytest.mark.parametrize(("max_new_tokens", "num_new"), [(1, 4), (8, 8), (32, 20), (512, 20)])
 def test_a_block_is_no_longer_than_the_answers(
     monkeypatch: pytest.MonkeyPatch, max_new_tokens: int, num_new: int
 ) -> None:
@@ -317,7 +317,7 @@ def test_whole_runs_in_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 18 <= num_blocks <= 20 and num_unsteady == 0
     _, num_unsteady = simulated_run("stall", 0.03, 50)
     assert 0.5 < num_unsteady <= 3
-    assert simulated_run("even", 0.3, 50)[0] < 50
+    assert simulated_run("even", 0.3, 50)[0] < 70
 
 
 def test_an_external_decoder_is_warmed_by_the_same_rule() -> None:

@@ -186,7 +186,7 @@ class RowShots(FilePart):
 class RowWarmUp(FilePart):
     """The warm-up of AR and of the method before they were measured, in every process and subset.
 
-    `blocks`: of an unmeasured text, at most 32 new tokens each; under a load, as many at once as requests. `steady`:
+    `blocks`: of an unmeasured text, at most 20 new tokens each; under a load, as many at once as requests. `steady`:
     whether the speed of both was steady each time, within the limits of the warm-up.
     """
 

@@ -20,7 +20,7 @@ from specbench.running.prompts import Texts, conversation, encode
 from specbench.specs.run import named
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
-NUM_NEW_TOKENS = 32  # of a block, fewer where the answers are shorter
+NUM_NEW_TOKENS = 20  # of a block, fewer where the answers are shorter
 MIN_NEW_TOKENS = 4  # below, a block is too short to time
 NUM_PARTS = 4
 MIN_BLOCKS = 8

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 gc.disable()  # until all tests are collected, which takes a fifth longer with it
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Returns one worker more than CPU cores, since some tests wait for servers and processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look at it again and again."""
     import torch

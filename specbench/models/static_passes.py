@@ -22,7 +22,7 @@ from specbench.models.compiling import (
 )
 from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, uploaded
 from specbench.models.drafting import RecordedDraft, Sampler
-from specbench.models.fused import attending_in_groups
+from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
 from specbench.models.hidden_states import HiddenStates
 from specbench.models.kv_cache import PreallocatedLayer, StaticLayer
 from specbench.models.recording import SharedStream, has_graphs, recorded
@@ -80,6 +80,8 @@ class StaticPasses:
         self._move: Callable[[], torch.Tensor] | None = None
         self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
         self._stream = SharedStream(self.device) if self.records else None
+        # torch.compile fuses norms itself.
+        self._norms = fusable_norms(model) if self.records and engine == "graphs" else []
         with self._noting_memory(f"in buffers of model '{name}' for {capacity} tokens"):
             self.forward(self.input(1))  # allocates the buffers before anything is compiled
         self._shared = shared_layers(model, self.cache) if engine == "compiled" else None
@@ -352,7 +354,7 @@ class StaticPasses:
             if self._hidden is None:
                 self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)
             self._hidden.start(hidden_layers)
-        with attending_in_groups(self.model.config) if self.records else nullcontext():
+        with attending_in_groups(self.model.config) if self.records else nullcontext(), fused_norms(self._norms):
             logits = self.model(input_ids=tokens, **given).logits[0]
         if self._hidden is None or not hidden_layers:
             return Output(logits)

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated
-from specbench.publish.pairs_table import fits, weights
-from specbench.publish.process import ModelCache, attempt, ready
+from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated_line
+from specbench.publish.pairs_table import fits_on_gpu, weights
+from specbench.publish.process import ModelCache, run_job, worker_ready
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
@@ -230,8 +230,8 @@ def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> 
     names = sorted(cell.row_names())
     own = [row("sd").model_copy(update={"task": task, "method": method, "request": cell.request.settings()})
            for task, method in names]  # fmt: skip
-    assert outdated(cell, own) is None and outdated(cell, []) is None
-    assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
+    assert outdated_line(cell, own) is None and outdated_line(cell, []) is None
+    assert "other versions" in str(outdated_line(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
     speed = Metric(value=2, low=1, high=3)
     found = pair_rows(cell.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
     assert any("fewer than 30 prompts in good" in line for line in pair_table(found).caption)
@@ -269,7 +269,7 @@ def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
 def test_the_weights_of_a_pair_are_read_from_the_names_of_its_models() -> None:
     def of(*names: str) -> tuple[str, str]:
         pair = PairSpec(target=names[0], drafter=names[1] if len(names) > 1 else None)
-        return weights(pair), fits(pair, 24.0)
+        return weights(pair), fits_on_gpu(pair, 24.0)
 
     assert of("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m") == ("14", "yes")
     assert of("mistralai/Mixtral-8x22B-Instruct-v0.1") == ("352", "no")
@@ -286,11 +286,11 @@ class InProcess:
         self.settings = settings
 
     def open(self) -> WorkerReady:
-        return ready(self.settings)
+        return worker_ready(self.settings)
 
     def events(self, job: RunJob) -> Iterator[Event]:
         sent: list[Event] = []
-        failure, is_sound = attempt(job, ModelCache(), sent.append)
+        failure, is_sound = run_job(job, ModelCache(), sent.append)
         yield from [*sent, JobFinished(failure, is_last=not is_sound)]
 
     def close(self) -> None: ...

@@ -356,7 +356,7 @@ def edited(folder, tmp_path, change):
 
 def test_a_drafter_that_changed_since_is_refused(folder, tmp_path):
     copy = edited(folder, tmp_path, lambda row: row.update(drafter_revision="local-000000000000"))
-    with pytest.raises(ConfigError, match="model 'embedded:drafter' is not what the run measured"):
+    with pytest.raises(ConfigError, match="model 'embedded:drafter' has changed since the run"):
         asked(copy)
 
 

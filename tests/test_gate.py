@@ -33,17 +33,17 @@ from specbench.results.check_speed import (
     SPEEDUP,
     TYPICAL,
     TYPICAL_SPEED,
-    Pending,
+    PendingRatio,
     hodges_lehmann,
-    joined,
-    lengths,
-    typical,
+    length_ratio,
+    log_scale_ratio,
+    typical_ratio,
 )
 from specbench.results.conditions import pair_rows
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
 from specbench.results.log_ratios import bonferroni
-from specbench.results.paired import unpaired_ratio, widened_ratio
+from specbench.results.paired import unpaired_ratio, widen_ratio
 from specbench.results.row import RowSampling
 from specbench.results.verdict import TokenDifference
 from specbench.running.request import Request
@@ -435,7 +435,7 @@ def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path
 def test_what_has_no_interval_never_passes(num_prompts, ratio, what, verdict):
     compared = MethodFindings("mgsm", "sd")
     values = (Metric(value=2.0), Metric(value=2.0))
-    Pending(compared, what, "all", joined(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
+    PendingRatio(compared, what, "all", log_scale_ratio(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
     assert compared.result == verdict
     assert len([*compared.findings, *compared.problems, *compared.not_compared]) == 1
 
@@ -534,10 +534,10 @@ def test_a_run_that_was_cut_short_is_refused(base, tmp_path):
 def test_intervals_are_widened_for_many_and_never_narrowed():
     ratio = Metric(value=0.9, low=0.8, high=0.96)
     one, ten = (bonferroni(number, FALSE_ALARMS) for number in (1, 10))
-    assert 1 < one < ten and widened_ratio(ratio, 1.0) == pytest.approx(ratio)
-    wide = widened_ratio(ratio, ten)
+    assert 1 < one < ten and widen_ratio(ratio, 1.0) == pytest.approx(ratio)
+    wide = widen_ratio(ratio, ten)
     assert wide.low < 0.8 and wide.high > 0.96 and wide.value == 0.9
-    assert widened_ratio(Metric(value=0.9), 2.0) == Metric(value=0.9)
+    assert widen_ratio(Metric(value=0.9), 2.0) == Metric(value=0.9)
 
 
 def test_ratios_of_rows_join_their_intervals():
@@ -572,9 +572,11 @@ def test_the_typical_ratio_is_that_of_wilcoxon_and_ignores_a_generation_that_was
     columns = np.ones((8, 30))
     columns[1] = np.exp(-logs)
     columns[1, 0] *= 50
-    assert typical(columns).value == pytest.approx(np.exp(middle), rel=0.02) and low < middle < high
+    assert typical_ratio(columns).value == pytest.approx(np.exp(middle), rel=0.02) and low < middle < high
     assert hodges_lehmann(logs, 2.0)[2] > high and hodges_lehmann(logs, 99.0) == (None, middle, None)
-    assert typical(columns, 99.0) == Metric(value=typical(columns).value), "no end, rather than one that is too near"
+    assert typical_ratio(columns, 99.0) == Metric(value=typical_ratio(columns).value), (
+        "no end, rather than one that is too near"
+    )
 
 
 def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_out_on_both():
@@ -586,12 +588,12 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
     prompts = Prompts.of(records, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = lengths(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
+    found = length_ratio(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Metric(value=1.0, low=1.0, high=1.0)
-    none = lengths(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
+    none = length_ratio(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
     compared = MethodFindings("mgsm", "sd")
-    Pending(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
+    PendingRatio(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.result == "cannot compare"
 
 

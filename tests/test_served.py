@@ -234,7 +234,7 @@ def test_the_flag_that_makes_acceptance_known_is_named(tmp_path) -> None:
 def test_rows_of_servers_are_recomputed_from_the_folder(tmp_path) -> None:
     outcome = run(tmp_path, pair("llama.cpp"))
     found = RecordedRun(outcome.records.parent)
-    assert [found.row_like(row) for row in outcome.rows] == list(outcome.rows)
+    assert [found.recompute_row(row) for row in outcome.rows] == list(outcome.rows)
 
 
 def test_rows_of_servers_share_no_file_with_others(tmp_path) -> None:

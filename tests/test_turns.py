@@ -16,7 +16,7 @@ from specbench.cli.leaderboard import interpreter
 from specbench.core.errors import ConfigError
 from specbench.models.timing import HOST, HostClock
 from specbench.publish import turns
-from specbench.publish.turns import Version, as_message, measure_in_turns, request_of, version_notes
+from specbench.publish.turns import Version, measure_in_turns, read_request, request_message, version_notes
 from specbench.results.environment import environment
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
@@ -183,12 +183,12 @@ def test_an_interpreter_that_is_not_there_is_named():
 
 
 def test_a_request_arrives_as_it_was_sent_and_an_unknown_option_is_named(tmp_path):
-    message = json.loads(json.dumps(as_message(REQUEST, tmp_path)))
-    assert request_of(message) == Request(**{**vars(REQUEST), "output": tmp_path})
+    message = json.loads(json.dumps(request_message(REQUEST, tmp_path)))
+    assert read_request(message) == Request(**{**vars(REQUEST), "output": tmp_path})
     assert set(message["options"]) == {"limit", "subsets", "overrides"}, "another version may not know the rest"
     message["options"]["of_the_future"] = 1
     with pytest.raises(ConfigError, match="--of-the-future: this version of specbench has no such option"):
-        request_of(message)
+        read_request(message)
 
 
 def test_versions_of_packages_that_differ_are_named():
@@ -211,7 +211,7 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
     request = Request(["mgsm"], ["sd"], options, "specbench check")
 
     def events_of(num_turns):
-        sent, lines = io.BytesIO(), [as_message(request, tmp_path / "run"), *[{}] * num_turns]
+        sent, lines = io.BytesIO(), [request_message(request, tmp_path / "run"), *[{}] * num_turns]
         received = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
         monkeypatch.setattr(turns, "taken_streams", lambda: (received, sent))
         turns.main()

@@ -198,13 +198,13 @@ def load_suite(name_or_path: str) -> SuiteSpec:
     and overrides."""
     path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):
-        with prefixed(f"{path}: tasks.{number}: "):
+        with prefix_errors(f"{path}: tasks.{number}: "):
             _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.label, ())])
-        with prefixed(f"{path}: methods: "):
+        with prefix_errors(f"{path}: methods: "):
             for method in () if suite.is_served else suite.methods_of(task):
                 load_method(method)
     for name, pair in {} if suite.is_served else suite.pairs.items():
-        with prefixed(f"{path}: pairs.{name}.methods: "):
+        with prefix_errors(f"{path}: pairs.{name}.methods: "):
             for method in filter(None, pair.methods.values()):
                 load_method(method)
             if pair.methods and not cells_of(suite, pair=name):
@@ -217,7 +217,7 @@ def load_suite(name_or_path: str) -> SuiteSpec:
         key = cell.task.label, cell.methods, cell.temperature, cell.pair.engine
         if key not in checked:
             checked.add(key)
-            with prefixed(f"{path}: {cell.name}: "):
+            with prefix_errors(f"{path}: {cell.name}: "):
                 if not suite.is_served:  # the file of the servers may not be there yet, and the published figures are
                     cell.row_names()
                     _check_engine(cell)
@@ -230,7 +230,7 @@ def is_suite(path: Path) -> bool:
 
 
 @contextmanager
-def prefixed(prefix: str) -> Iterator[None]:
+def prefix_errors(prefix: str) -> Iterator[None]:
     """Puts `prefix` before the text of a ConfigError."""
     try:
         yield

@@ -189,7 +189,7 @@ class Forecast:
         return TimeEstimate(shared(about), shared(most), len(left) - len(found))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns a time such as 45 s, 12 min, 3 h 20 min."""
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -197,7 +197,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def cells_in(forecast: Forecast) -> str:
+def count_cells(forecast: Forecast) -> str:
     """Returns a number such as 1 cell, 12 cells."""
     return counted(len(forecast.plan), "cell")
 
@@ -251,16 +251,18 @@ def cells_table(forecast: Forecast) -> Table:
     rows = []
     for planned in forecast.plan:
         cell, estimate = planned.cell, forecast.of(planned)
-        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        times = (
+            [format_duration(estimate.seconds), format_duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        )
         times = ["measured already", ""] if planned.is_measured else times
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
         methods = ", ".join(planned.methods[1:] or planned.methods)
         rows.append([cell.pair_name, cell.task.label, cell.setting, methods, done, *times])
     headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
-    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
+    return Table(f"{forecast.plan[0].cell.suite.name} · {count_cells(forecast)}", headings, rows)
 
 
-def problems(forecast: Forecast) -> list[str]:
+def problem_lines(forecast: Forecast) -> list[str]:
     """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
     names: dict[str, list[str]] = {}
     for planned in forecast.plan:
@@ -331,7 +333,7 @@ class SuiteProgress:
         """Says that a cell is measured, or has failed for good."""
         planned, self._num_ended = self._forecast.plan[cell], self._num_ended + 1
         planned.is_measured = True
-        state = f"measured in {duration(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"
+        state = f"measured in {format_duration(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"
         say(self._console, f"[{self._num_ended}/{len(self._cells)}] {planned.cell.name}: {state}{self._left()}")
 
     def _show_progress(self, name: str) -> None:
@@ -342,4 +344,4 @@ class SuiteProgress:
 
     def _left(self) -> str:
         seconds = self._forecast.total(self._num_workers).seconds
-        return f" · about {duration(seconds)} left" if seconds >= 1 else ""
+        return f" · about {format_duration(seconds)} left" if seconds >= 1 else ""

@@ -136,7 +136,7 @@ def measurement_key(settings: dict[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
+def outdated_line(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
     """Returns a line on rows that were measured with other options or versions than those of the cell now, or None."""
     now = cell.request.settings()
     own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
@@ -182,7 +182,7 @@ class FigureComparison:
         return " ".join(filter(None, (self.column.heading, self.column.label)))
 
 
-def compared(
+def compare_row(
     table: PublishedTable, group: FigureGroup, row: FigureRow, rows: PairRows
 ) -> list[FigureComparison | None]:
     """Returns the figures of a published row by column; None where the paper has none."""
@@ -196,7 +196,7 @@ def compared(
 
 def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
     """Returns every figure of a published table beside ours."""
-    return (found for group, row in table.rows() for found in compared(table, group, row, rows) if found is not None)
+    return (found for group, row in table.rows() for found in compare_row(table, group, row, rows) if found is not None)
 
 
 def as_records(rows: PairRows) -> Iterator[dict[str, object]]:

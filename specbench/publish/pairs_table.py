@@ -29,7 +29,7 @@ def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
     for each in found:
         pair = each.suite.pairs[each.pair_name]
         share = f"{len(each.measured)} of {len(each.cells)}"
-        lines.append([each.pair_name, "\n".join(needs(each)), weights(pair), fits(pair, memory), share])
+        lines.append([each.pair_name, "\n".join(needed_parts(each)), weights(pair), fits_on_gpu(pair, memory), share])
     columns: list[Column] = [
         *words("pair", "needs"),
         *numbers("weights\nGB"),
@@ -49,7 +49,7 @@ def gpu_gigabytes() -> float | None:
     return torch.cuda.get_device_properties(0).total_memory / 1e9 if torch.cuda.is_available() else None
 
 
-def needs(rows: PairRows) -> list[str]:
+def needed_parts(rows: PairRows) -> list[str]:
     """Returns target and drafter, then draft heads by name and other parts of the methods in words; gated models have
     an asterisk."""
     pair = rows.suite.pairs[rows.pair_name]
@@ -77,7 +77,7 @@ def weights(pair: PairSpec) -> str:
     return f"{least}{sum(known) * BYTES_PER_PARAMETER:.0f}" if known and not pair.is_embedded else NULL
 
 
-def fits(pair: PairSpec, gigabytes: float | None) -> str:
+def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
     """Returns whether the weights fit on a GPU."""
     if pair.is_embedded:
         return "yes"

@@ -155,7 +155,7 @@ Send = Callable[[Event], None]
 
 def main() -> None:
     """Does jobs until there are no more. The output of libraries goes to the standard error."""
-    messages, events = taken_streams()
+    messages, events = take_streams()
 
     def send(event: Event) -> None:
         pickle.dump(event, events)
@@ -164,11 +164,11 @@ def main() -> None:
     send_lines(send)
     settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
-    send(ready(settings))
+    send(worker_ready(settings))
     serve(jobs, send)
 
 
-def taken_streams() -> tuple[IO[bytes], IO[bytes]]:
+def take_streams() -> tuple[IO[bytes], IO[bytes]]:
     """Returns the streams of messages to this process and from it. What libraries print goes to the standard error."""
     messages, events = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -201,12 +201,12 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
     while is_sound:
         job = jobs.get()
         started = time.monotonic()
-        failure, is_sound = attempt(job, cache, send)
+        failure, is_sound = run_job(job, cache, send)
         send(JobFinished(failure, time.monotonic() - started, cache.load_seconds, is_last=not is_sound))
     sys.exit(0)
 
 
-def attempt(
+def run_job(
     job: RunJob, cache: Any, send: Send, make_reports: "type[SendingReports] | None" = None
 ) -> tuple[str | None, bool]:
     """Runs a job. `make_reports`: returns the object that is called with its blocks; by default SendingReports.
@@ -281,7 +281,7 @@ class LineWriter(io.TextIOBase):
         return len(text)
 
 
-def ready(settings: WorkerSettings) -> WorkerReady:
+def worker_ready(settings: WorkerSettings) -> WorkerReady:
     """Returns the machine and the versions that this process measures with."""
     from specbench.core.threads import set_threads
     from specbench.models.loading import choose_device

@@ -15,7 +15,7 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.loading import choose_device
 from specbench.publish.cells import SuiteCell, folder_of
-from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, cells_in, duration
+from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, count_cells, format_duration
 from specbench.publish.process import MeasuringProcess
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
@@ -28,7 +28,7 @@ from specbench.publish.workers import (
     failure_reason,
 )
 from specbench.results.conditions import check_together
-from specbench.results.environment import check_takes
+from specbench.results.environment import check_accepts_rows
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.leaderboard_merge import add_rows
 from specbench.results.row import Row
@@ -72,9 +72,9 @@ def run_suite(
     result = SuiteResult(leaderboard)
     for file in dict.fromkeys(forecast.plan[number].cell.request.servers for number in missing):
         if file is not None:
-            check_takes(leaderboard, read_servers(file).device)
+            check_accepts_rows(leaderboard, read_servers(file).device)
     check_takes_measured(leaderboard, [planned.cell for planned in forecast.plan if planned.is_measured])
-    say(console, f"{cells_in(forecast)}, {len(forecast.plan) - len(missing)} measured already")
+    say(console, f"{count_cells(forecast)}, {len(forecast.plan) - len(missing)} measured already")
     for planned in forecast.plan:
         if planned.is_measured:
             result.add(planned.cell)
@@ -105,7 +105,7 @@ def measure(
 ) -> None:  # fmt: skip
     """Measures one example of every task and pair of which nothing is known, whose records are the cells' own, then all
     that is missing."""
-    if first := unknown(forecast, missing):
+    if first := cells_to_try(forecast, missing):
         say(
             console, f"measuring one example of each task on each pair ({len(first)}), to estimate the time of the rest"
         )
@@ -121,11 +121,11 @@ def measure(
 
     progress.start(missing, False, MAX_LOSSES)
     pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
-    estimated = f"; the estimate was {duration(estimate.seconds)}, at most {duration(estimate.most)}"
-    say(console, f"it took {duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
+    estimated = f"; the estimate was {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)}"
+    say(console, f"it took {format_duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
 
 
-def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
+def cells_to_try(forecast: Forecast, missing: Sequence[int]) -> list[int]:
     """Returns for every pair and task of which nothing is known the cell with the most methods. The first pair
     comes last; its models then stay loaded. A pair and task with one example need none."""
     found: dict[Group, int] = {}
@@ -149,15 +149,16 @@ def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> Run
 
 
 def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
-    """Returns the estimate in words, with what it rests on. `has_tried`: whether examples were measured for it."""
+    """Returns the estimate in words, and the number of examples behind it. `has_tried`: whether examples were measured
+    for it."""
     if estimate.unknown == num_missing:
-        why = "nothing like these cells could be measured" if has_tried else "each task and pair has one example alone"
+        why = "no cell like these could be measured" if has_tried else "each task and pair has only one example"
         return f"estimated time: unknown, since {why}"
     num_records = sum(each.num_records for each in forecast.measured.values())
-    without = f"; it leaves out {estimate.unknown} cells, since nothing like them is measured"
+    without = f"; it leaves out {estimate.unknown} cells, since no cell like them is measured"
     return (
-        f"estimated time: about {duration(estimate.seconds)}, at most {duration(estimate.most)} if every answer has "
-        f"the greatest length; at the speeds of {counted(num_records, 'measured example')}"
+        f"estimated time: about {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)} if every "
+        f"answer has the greatest length; at the speeds of {counted(num_records, 'measured example')}"
         f"{without if estimate.unknown else ''}"
     )
 
@@ -210,7 +211,7 @@ def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
     for line in result.losses:
         console.print(f"lost: {line}", soft_wrap=True)
     if result.failures:
-        console.print(f"\n{len(result.failures)} of {cells_in(forecast)} FAILED:", soft_wrap=True)
+        console.print(f"\n{len(result.failures)} of {count_cells(forecast)} FAILED:", soft_wrap=True)
     for cell, failure in result.failures:
         console.print(f"{cell.name}: {failure}\n  {cell.request.command}", soft_wrap=True)
     if result.rows:

@@ -300,13 +300,13 @@ class SuiteSpec(Spec):
     def _check_repeated(self) -> None:
         axes = {**self.axes(), "method": tuple(map(file_name, self.methods))}
         for axis, values in axes.items():
-            if (value := repeated(values)) is not None:
+            if (value := first_repeated(values)) is not None:
                 remedy = "give one of them a `name`" if axis == "task" else "give it once"
                 raise ConfigError(f"{PLURALS[axis]}: '{value}' is given twice: {remedy}")
         for number, task in enumerate(self.tasks):
-            if (value := repeated(task.subsets or ())) is not None:
+            if (value := first_repeated(task.subsets or ())) is not None:
                 raise ConfigError(f"tasks.{number}.subsets: '{value}' is given twice: give it once")
-        if (value := repeated([table.number for table in self.published])) is not None:
+        if (value := first_repeated([table.number for table in self.published])) is not None:
             raise ConfigError(f"published: table '{value}' is given twice: delete or rename one")
 
     def _check_methods(self) -> None:
@@ -361,7 +361,7 @@ class SuiteSpec(Spec):
                     check_metric(where, figure.metric)
 
 
-def repeated(values: Iterable[Any]) -> Any:
+def first_repeated(values: Iterable[Any]) -> Any:
     """Returns the first value that is given twice; None where there is none."""
     known = list(values)
     return next((value for value in known if known.count(value) > 1), None)

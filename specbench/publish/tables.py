@@ -9,9 +9,9 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
-from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, comparisons, outdated
+from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
+from specbench.results.captions import FEW, dtype_and_device, has_few_prompts, verdict_word, why_unranked
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell, warning_lines
 from specbench.results.units import NULL, number, speed, unit_of
@@ -49,7 +49,7 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
     lines: list[Sequence[str]] = []
     for place, (_, rows) in enumerate(measured):
         first = [axes[name][place] for name in varying]
-        for line, row in enumerate(over_all(rows)):
+        for line, row in enumerate(rows_over_subsets(rows)):
             shown = [*first, str(row.n)] if line == 0 else [""] * (len(first) + 1)
             cells = [cell for metric in metrics for cell in _metric_cells(row, metric)]
             lines.append([*shown, row.method_name, verdict_word(row), *cells])
@@ -73,7 +73,7 @@ def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
     }
 
 
-def over_all(rows: Sequence[Row]) -> list[Row]:
+def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
     """Returns for every task, method and level of load the row over all its subsets, or the only one."""
     ordered = sorted(rows, key=lambda row: row.subset == ALL)
     return list({(row.task, row.method, row.level): row for row in ordered}.values())
@@ -93,7 +93,7 @@ def _measured_on(measured: Sequence[CellRows]) -> list[str]:
     """Returns the models, machines, data and days of the rows, a line each."""
     rows = [row for _, found in measured for row in found]
     values = {
-        "target": {row.target for row in rows}, "on": {computed_on(row) for row in rows},
+        "target": {row.target for row in rows}, "on": {dtype_and_device(row) for row in rows},
         "data": {str(row.data_source) for row in rows}, "measured": {row.created[:10] for row in rows},
     }  # fmt: skip
     return [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
@@ -101,11 +101,15 @@ def _measured_on(measured: Sequence[CellRows]) -> list[str]:
 
 def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
     """Returns lines on cells with few prompts, on the marks of speed-ups, and on rows that rank with none."""
-    few = [name for name, (_, rows) in zip(labels, measured, strict=True) if any(map(rests_on_few, over_all(rows)))]
+    few = [
+        name
+        for name, (_, rows) in zip(labels, measured, strict=True)
+        if any(map(has_few_prompts, rows_over_subsets(rows)))
+    ]
     where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
-    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in over_all(found)]
+    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in rows_over_subsets(found)]
     marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
-    alone = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := prescribed(row))}
+    alone = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := why_unranked(row))}
     return [*([f"{FEW} in {where}"] if few else []), *marks, *sorted(alone)]
 
 
@@ -114,7 +118,7 @@ def pair_table(rows: PairRows) -> Table:
     table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
     missing = sorted({cell.task.label for cell, found in rows.cells if not found})
     lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
-    lines += [line for cell, found in rows.cells if (line := outdated(cell, found)) is not None]
+    lines += [line for cell, found in rows.cells if (line := outdated_line(cell, found)) is not None]
     return replace(table, caption=[*table.caption, *lines])
 
 
@@ -134,7 +138,7 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
     for published in rows.suite.published:
         if measured_only and published in without:
             continue
-        for columns in _parts(published.columns):
+        for columns in _split_columns(published.columns):
             yield _published(published, columns, rows)
         yield Text("\n".join([*_notes(published, published.differs == printed), ""]))
         printed = published.differs
@@ -160,7 +164,7 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
         for row in group.rows:
-            found = compared(published, group, row, rows)
+            found = compare_row(published, group, row, rows)
             kept = [(each, digits[n]) for n, each in enumerate(found) if published.columns[n] in columns]
             if any(each is not None for each, _ in kept):
                 cells = _figure_cells(kept)
@@ -186,7 +190,7 @@ def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[
     return cells
 
 
-def _parts(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
+def _split_columns(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
     """Returns the columns in parts of about the same length; those under one heading stay together."""
     for _, found in groupby(columns, key=lambda column: column.heading):
         own = list(found)

@@ -24,7 +24,7 @@ from specbench.core.progress import Say
 from specbench.core.resources import PACKAGE, builtin_dir
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.timing import HOST
-from specbench.publish.process import ChildProcess, SendingReports, attempt, send_lines, taken_streams
+from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob
 from specbench.results.environment import environment
 from specbench.running.models import load_models
@@ -67,7 +67,7 @@ def this_version() -> Version:
 
 def main() -> None:
     """Measures one run in a process of its own, which waits for its turn before every generation."""
-    messages, events = taken_streams()
+    messages, events = take_streams()
 
     def write(message: Message) -> None:
         events.write(json.dumps(message).encode() + b"\n")
@@ -82,7 +82,7 @@ def main() -> None:
 
     def send(event: Event) -> None:
         if not isinstance(event, BlockRecorded):
-            write(message_of(event))
+            write(event_message(event))
 
     class TurnReports(SendingReports):
         def wait(self, number: int) -> None:
@@ -93,13 +93,13 @@ def main() -> None:
     HOST.leave_out_waits()
     write({"event": "ready", **asdict(this_version())})
     try:
-        failure, _ = attempt(RunJob(request_of(read())), load_models, send, TurnReports)
+        failure, _ = run_job(RunJob(read_request(read())), load_models, send, TurnReports)
     except ConfigError as error:
         failure = str(error)
     send(JobFinished(failure))
 
 
-def message_of(event: Event) -> Message:
+def event_message(event: Event) -> Message:
     """Returns an event as JSON."""
     match event:
         case LogLine(line):
@@ -111,15 +111,15 @@ def message_of(event: Event) -> Message:
     raise TypeError(event)
 
 
-def as_message(request: Request, output: Path) -> Message:
+def request_message(request: Request, output: Path) -> Message:
     """Returns a request as JSON, without the options that have their default: another version may not know them."""
     options = {name: value for name, value in asdict(request.options).items() if value != getattr(RunOptions, name)}
     return {"tasks": list(request.tasks), "methods": list(request.methods), "options": options,
             "command": request.command, "output": str(output)}  # fmt: skip
 
 
-def request_of(message: Message) -> Request:
-    """Returns the request of `as_message`. Raises ConfigError for an option that this version does not have."""
+def read_request(message: Message) -> Request:
+    """Returns the request of `request_message`. Raises ConfigError for an option that this version does not have."""
     for name in message["options"]:
         if name not in RunOptions.__dataclass_fields__:
             raise ConfigError(f"{flag_of(name)}: this version of specbench has no such option")
@@ -218,8 +218,8 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
         asked = {**request.settings(), **identity}
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         with ResumableFolder(folder).held(identity):
-            first.send(as_message(request, folder / BASELINE))
-            second.send(as_message(request, folder / CANDIDATE))
+            first.send(request_message(request, folder / BASELINE))
+            second.send(request_message(request, folder / CANDIDATE))
             try:
                 take_turns((first, second), tell)
             except ConfigError as error:

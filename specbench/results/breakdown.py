@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from specbench.core.table import Table, numbers, words
-from specbench.results.captions import bridges, prescribed
+from specbench.results.captions import bridges, why_unranked
 from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
 from specbench.results.tables import acceptance_heading
@@ -43,7 +43,7 @@ def per_token(row: Row) -> dict[str, float | None]:
     return {"all": whole, **{part: None if seconds is None else scale * seconds for part, seconds in parts.items()}}
 
 
-def why(rows: Sequence[Row]) -> str | None:
+def explanation_line(rows: Sequence[Row]) -> str | None:
     """Returns one line on a method that accepts more than another and is slower: the one with the highest rate, and the
     part that takes it the most additional time. Without such a method, the largest part of the slowest method that is
     slower than the baseline. None without either.
@@ -52,13 +52,13 @@ def why(rows: Sequence[Row]) -> str | None:
     neither is slower.
     """
     needed = ("acceptance_rate", "speedup", "draft_seconds")
-    known = [row for row in rows if all(row.value(name) is not None for name in needed) and prescribed(row) is None]
+    known = [row for row in rows if all(row.value(name) is not None for name in needed) and why_unranked(row) is None]
     beaten = [pair for pair in permutations(known, 2) if _accepts_more_and_is_slower(*pair)]
     if beaten:
         slow, fast = max(beaten, key=lambda pair: (_number(pair[0], "acceptance_rate"), _number(pair[1], "speedup")))
-        return _compared(slow, fast, token_pass(rows))
+        return _explain_slower(slow, fast, token_pass(rows))
     slower = [row for row in known if (row.metric("speedup").high or _number(row, "speedup")) < 1]
-    return _explained(min(slower, key=lambda row: _number(row, "speedup")), token_pass(rows)) if slower else None
+    return _explain_slowest(min(slower, key=lambda row: _number(row, "speedup")), token_pass(rows)) if slower else None
 
 
 def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
@@ -73,7 +73,7 @@ def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
     return _number(row, "speedup") < (1 - SAME) * _number(other, "speedup")
 
 
-def _compared(slow: Row, fast: Row, plain: float | None) -> str:
+def _explain_slower(slow: Row, fast: Row, plain: float | None) -> str:
     spent, spent_fast = per_token(slow), per_token(fast)
     more = {part: (spent[part] or 0.0) - (spent_fast[part] or 0.0) for part in PARTS}
     part = max(more, key=lambda name: more[name])
@@ -82,7 +82,7 @@ def _compared(slow: Row, fast: Row, plain: float | None) -> str:
     return f"{_summary(slow)}, {_summary(fast)}: {reason}"
 
 
-def _explained(row: Row, plain: float | None) -> str:
+def _explain_slowest(row: Row, plain: float | None) -> str:
     spent = per_token(row)
     part = max(PARTS, key=lambda name: spent[name] or 0.0)
     share = (spent[part] or 0.0) / (spent["all"] or 1.0)
@@ -132,7 +132,7 @@ def _caption(rows: Sequence[Row]) -> list[str]:
         "verification cost v: the mean verifying pass ÷ the mean pass of ar",
     ]
     plain = token_pass(rows)
-    warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]
+    warnings = [expensive_verification(rows), explanation_line(rows), *(skewed_cost(row, plain) for row in rows)]
     return [*parts, *filter(None, warnings)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.row import ALL, Evidence, Row
-from specbench.results.units import names_by_text, pair, unit_of
+from specbench.results.units import names_by_text, score_pair, unit_of
 from specbench.running.records import Record
 from specbench.tasks.judge import JUDGED
 
@@ -78,7 +78,7 @@ def model_name(name: str, revision: str | None) -> str:
     return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name
 
 
-def prescribed(row: Row) -> str | None:
+def why_unranked(row: Row) -> str | None:
     """Returns why a row is not ranked: its acceptance rate is an option of a drafter that knows the target's tokens.
     None for all other rows."""
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
@@ -97,7 +97,7 @@ SOURCES = {
 }
 
 
-def caption(rows: Sequence[Row]) -> list[str]:
+def caption_lines(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each condition, then for each reason to doubt the numbers."""
     row = rows[0]
     location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
@@ -110,8 +110,8 @@ def caption(rows: Sequence[Row]) -> list[str]:
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
-        *([f"not ranked: {reason}"] if (reason := prescribed(row)) else []),
-        f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
+        *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
+        f"{_by_subset(rows, sampling_of)}; {dtype_and_device(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({locations})",
     ]
@@ -130,13 +130,13 @@ def caption(rows: Sequence[Row]) -> list[str]:
     if reason is not None:
         sentences.append(f"no expected speed-up: {reason}")
     small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
-             for r in rows if rests_on_few(r)]  # fmt: skip
+             for r in rows if has_few_prompts(r)]  # fmt: skip
     if small:
         sentences.append(f"{FEW} in {', '.join(small)}")
     return sentences
 
 
-def rests_on_few(row: Row) -> bool:
+def has_few_prompts(row: Row) -> bool:
     """Returns whether the speed-up has fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
     absent. The speed-up of the baseline over itself is exact, and that of a load rests on windows."""
     has_speedup = row.value("speedup") is not None and not is_baseline(row)
@@ -235,7 +235,7 @@ def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
     return texts[0] if len(set(texts)) == 1 else _with_subsets(rows, texts)
 
 
-def computed_on(row: Row) -> str:
+def dtype_and_device(row: Row) -> str:
     """Returns dtype, device, and the engine where it is not eager."""
     return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
 
@@ -256,8 +256,8 @@ def sampling_of(row: Row) -> str:
 IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for any task
 
 
-def heading(rows: Sequence[Row]) -> str:
-    """Returns the name and unit of the score of these rows; of several scores "score", which `notes` explains."""
+def score_heading(rows: Sequence[Row]) -> str:
+    """Returns the name and unit of the score of these rows; of several scores "score", which `score_notes` explains."""
     names = {row.quality for row in rows if row.quality is not None}
     return unit_of(names.pop()).label if len(names) == 1 else "score"
 
@@ -269,7 +269,7 @@ COUNTS_OF_ANSWERS = {
 }
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def score_notes(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each note on the scores of one task and one method."""
     lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
@@ -279,7 +279,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         texts = [row.signatures.get(name) for row in parts]
         lines.append(f"{unit_of(name).label}: {_with_subsets(parts, texts) if len({*texts}) > 1 else texts[0]}")
     for name in (JUDGED, "language_share", "repetition_rate"):
-        shown = [pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
+        shown = [score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
         if any(shown):
             lines.append(f"{unit_of(name).label}, ar → method: {_with_subsets(rows, shown)}")
     unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]

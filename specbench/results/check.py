@@ -33,18 +33,18 @@ from specbench.results.check_speed import (
     LENGTH,
     SPEED,
     SPEEDUP,
-    Pending,
+    PendingRatio,
     SpeedControl,
-    joined,
     judge_all,
-    lengths,
+    length_ratio,
+    log_scale_ratio,
     ratio_of_speeds,
-    speeds,
-    speedups,
+    speed_ratios,
+    speedup_ratios,
 )
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
 from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
-from specbench.results.paired import RowWithRecords, joined_pairs, pair_up, unpaired_ratio
+from specbench.results.paired import RowWithRecords, join_pairs, pair_up, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import marked_warnings
@@ -167,18 +167,18 @@ class ByRecords:
 
         return Target(self.runs[0], self.trust_remote_code)
 
-    def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
+    def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:
         """Puts findings into `compared`; returns the ratios that are not judged yet."""
         parts = [part for pair in pairs if pair.subset != ALL for part in self._part(compared, pair)]
         for part in parts:
             self._compare_part(compared, part)
         if not parts:
             return []
-        now, before = map(counts_of, joined_pairs([part.equal_records() for part in parts]).generations())
+        now, before = map(counts_of, join_pairs([part.equal_records() for part in parts]).generations())
         num_equal, num_records = sum(len(part.equal) for part in parts), sum(part.num_records for part in parts)
         compared.cells |= change_cells(before, now) | {OUTPUTS: f"{num_equal} of {num_records}"}
         if compared.method == BASELINE and not self.in_turns:
-            records = joined_pairs([part.records for part in parts])
+            records = join_pairs([part.records for part in parts])
             self.control.add(compared.task, ratio_of_speeds(records.times, records.speed_columns(with_own=False)))
             return []
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
@@ -247,48 +247,48 @@ def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
     return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
 
 
-def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
     """Returns the ratios of the speeds. Outputs that differ took other work, so their times are left out."""
     num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
     if num_equal < num_records:
         others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
         compared.not_compared.append(f"times of {others}: the tokens are not the baseline's, so they are of other work")
-    measured = speeds(joined_pairs([part.equal_records() for part in parts]))
+    measured = speed_ratios(join_pairs([part.equal_records() for part in parts]))
     if not measured:
         compared.problems.append(f"{SPEED} of {subset}: no equal answers of more than one token on both sides")
-    return [Pending(compared, what, subset, each) for what, each in measured.items()]
+    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
 
 
-def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
     """Returns the ratios of the speed-ups."""
-    records = joined_pairs([part.records for part in parts])
+    records = join_pairs([part.records for part in parts])
     had = any(part.rows.baseline.value("speedup") is not None for part in parts)
     has = any(part.rows.candidate.value("speedup") is not None for part in parts)
     if not (had and has):
         where = compared.problems if had else compared.not_compared
         where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
         return []
-    measured = speedups(records)
+    measured = speedup_ratios(records)
     if not measured:
         compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
-    return [Pending(compared, what, subset, each) for what, each in measured.items()]
+    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
 
 
-def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
     """Returns the ratio of τ where outputs or their rounding may differ."""
     others = any(part.different for part in parts) and not parts[0].is_exact
     is_noisy = others or any(part.rows.rounding() for part in parts)
     if not is_noisy or parts[0].rows.candidate.num_draft_tokens == 0:
         return []
     compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, stands for them")
-    return [Pending(compared, LENGTH, subset, lengths(joined_pairs([part.records for part in parts])))]
+    return [PendingRatio(compared, LENGTH, subset, length_ratio(join_pairs([part.records for part in parts])))]
 
 
 NOT_HELD = "outputs, draft passes and paired prompts: a leaderboard file does not hold them"
 NOT_DRAWN_AGAIN = "outputs are sampled, so counts are compared by intervals"
 
 
-def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
+def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:
     """Compares rows with the rows of a leaderboard file, which has no records.
 
     Puts findings into `compared`; returns the ratios that are not judged yet.
@@ -318,7 +318,7 @@ def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequenc
     ]  # fmt: skip
 
 
-def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPair) -> list[Pending]:
+def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPair) -> list[PendingRatio]:
     """Returns the ratio of a metric of two rows, with the interval that their own intervals give (`Pairs.change`)."""
     change = pair_up(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate)).change(metric)
     if change.first.value is None or change.second.value is None:
@@ -326,4 +326,8 @@ def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPa
         where.append(f"{what} of {pair.subset}: {compared.method} has none")
         return []
     num_prompts = min(num_timed(row) if what == SPEEDUP else row.n for row in (pair.baseline, pair.candidate))
-    return [Pending(compared, what, pair.subset, joined((change.first, change.second), change.change, num_prompts))]
+    return [
+        PendingRatio(
+            compared, what, pair.subset, log_scale_ratio((change.first, change.second), change.change, num_prompts)
+        )
+    ]

@@ -55,24 +55,28 @@ def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
     every = [(each.name if several else each.method, each) for each in report.compared]
     found = {
         "regressed": [f"{name}, {finding}" for name, each in every for finding in each.regressions],
-        "cannot compare": [*report.problems, *grouped([(n, text) for n, each in every for text in each.problems])],
-        "not compared": grouped([(name, text) for name, each in every for text in each.not_compared]),
-        "notes": [*grouped([(n, text) for n, each in every for text in each.notes]), *report.notes, *decided(report)],
+        "cannot compare": [*report.problems, *group_texts([(n, text) for n, each in every for text in each.problems])],
+        "not compared": group_texts([(name, text) for name, each in every for text in each.not_compared]),
+        "notes": [
+            *group_texts([(n, text) for n, each in every for text in each.notes]),
+            *report.notes,
+            *decision_line(report),
+        ],
     }
-    return [(heading, shortened(lines)) for heading, lines in found.items() if lines]
+    return [(heading, shorten(lines)) for heading, lines in found.items() if lines]
 
 
-def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
+def group_texts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Returns each text once, with its methods."""
     return [f"{', '.join(names)}: {text}" for text, names in names_by_text(pairs).items()]
 
 
-def shortened(lines: Sequence[str]) -> list[str]:
+def shorten(lines: Sequence[str]) -> list[str]:
     rest = len(lines) - MOST
     return list(lines) if rest <= 1 else [*lines[:MOST], f"and {rest} more"]
 
 
-def decided(report: CheckReport) -> list[str]:
+def decision_line(report: CheckReport) -> list[str]:
     """Returns how ratios are judged."""
     if not report.num_tolerant:
         return []

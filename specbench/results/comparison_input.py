@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.conditions import BASELINE, leaves
+from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, finished_run, split_detail
@@ -16,7 +16,7 @@ from specbench.running.records import records_of
 VERSIONED = ("task", "method")  # also by their bare names
 
 
-def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
+def filter_rows(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
     """Returns the rows in which every KEY=VALUE holds. A key is a field of the file, dotted where it has parts.
 
     Raises ConfigError for an unknown key, and for a value that no row has.
@@ -26,12 +26,12 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--filter {text}: write it as KEY=VALUE, such as --filter method=sd")
-        known = dict.fromkeys(name for row in rows for name in leaves(row))
+        known = dict.fromkeys(name for row in rows for name in flat_fields(row))
         if key not in known:
             raise ConfigError(f"--filter {text}: no row has '{key}': {nearest(key, known)}")
         found = [row for row in kept if value in names_of(row, key)]
         if not found:
-            values = dict.fromkeys(str(leaves(row)[key]) for row in kept if key in leaves(row))
+            values = dict.fromkeys(str(flat_fields(row)[key]) for row in kept if key in flat_fields(row))
             raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
         kept = found
     return kept
@@ -39,11 +39,11 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
 
 def names_of(row: Row, key: str) -> tuple[str, ...]:
     """Returns the values of a field that a filter may name: of tasks and methods also the name, and name@version."""
-    value = str(leaves(row).get(key))
+    value = str(flat_fields(row).get(key))
     return (value, short(value), short(value).partition("@")[0]) if key in VERSIONED else (value,)
 
 
-def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
+def rows_of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
     """Returns the rows of these subsets; without subsets the rows over all, and those of a task's only subset."""
     if subsets:
         known = dict.fromkeys(row.subset for row in rows)
@@ -56,7 +56,7 @@ def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
 
 
 NUMBER = re.compile(r"(?:rows\.)?(\d+)")
-HOW = "give a run or a leaderboard file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
+INPUT_HINT = "give a run or a leaderboard file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,14 @@ def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
     """
     path, detail = split_detail(text)
     if not path.exists():
-        raise ConfigError(f"'{text}': no such folder or file: {HOW}")
+        raise ConfigError(f"'{text}': no such folder or file: {INPUT_HINT}")
     found = read_path(text, path)
     if detail is not None and detail not in found.methods and (number := NUMBER.fullmatch(detail)):
         return found.with_rows([_numbered(found, int(number[1]))])
     if detail is not None:
         found = found.of_methods(detail)
     if filters:
-        found = found.with_rows(filtered(found.rows, filters))
+        found = found.with_rows(filter_rows(found.rows, filters))
     if detail is None and set(found.methods) != {BASELINE}:
         found = found.with_rows([row for row in found.rows if row.method_name != BASELINE])
     _check_one_each(found)

@@ -43,7 +43,7 @@ def differences(
     return [each for each in found if not same(each.first, each.second)]
 
 
-def leaves(row: Row) -> dict[str, Any]:
+def flat_fields(row: Row) -> dict[str, Any]:
     """Returns every field but the metrics, dotted where it has parts; null and true as JSON writes them."""
     found = dotted.flat(row.model_dump(mode="json", exclude={"metrics", "format"}))
     return {
@@ -201,7 +201,7 @@ def conflicts(rows: Sequence[Sourced]) -> Iterator[str]:
     """Yields a line for each row that does not go together with one before it, with the two values."""
     seen: dict[tuple[str, str], tuple[str, Row, Any]] = {}
     for where, row in rows:
-        for field, of, value in facts(row):
+        for field, of, value in shared_values(row):
             first_where, first, known = seen.setdefault((field, of), (where, row, value))
             if known != value:
                 yield (
@@ -210,7 +210,7 @@ def conflicts(rows: Sequence[Sourced]) -> Iterator[str]:
                 )
 
 
-def facts(row: Row) -> Iterator[Fact]:
+def shared_values(row: Row) -> Iterator[Fact]:
     """Yields the values that all rows of a file share, or all its rows of one task, method or target."""
     yield "device", "", row.device
     yield "where methods run", "", "in servers" if row.served else "in this process"

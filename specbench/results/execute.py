@@ -15,8 +15,8 @@ from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
-from specbench.results.environment import check_takes, environment
-from specbench.results.greedy import ties_of_records
+from specbench.results.environment import check_accepts_rows, environment
+from specbench.results.greedy import count_ties
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live_table import LiveTable
 from specbench.results.load import load_groups, load_rows, read_windows
@@ -24,7 +24,7 @@ from specbench.results.loggers import Loggers, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
-from specbench.results.verdict import declaration, different
+from specbench.results.verdict import declares_lossless, differing_records
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
@@ -72,7 +72,7 @@ def measurement_of(
     )  # fmt: skip
 
 
-def prompts(
+def prompt_ids_of(
     cell: Cell, models: Models, records: Sequence[Record], chat: str
 ) -> Callable[[Mapping[str, Any]], list[int]]:
     """Returns a function that gives the target's prompt ids of a record of a cell, AR's answers in the earlier turns
@@ -93,12 +93,12 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
         if cell.task.generation.temperature != 0:
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
-        ids = prompts(cell, models, own, spec.chat)
+        ids = prompt_ids_of(cell, models, own, spec.chat)
         for method in spec.methods:
             same_prompts = with_the_same_history(own, method.name)
-            found = [] if declaration(method) is False else different(same_prompts, method.name)
+            found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
             if found and (target := models.scoring) is not None:
-                num_near_ties, tolerance = ties_of_records(found, method, target, ids)
+                num_near_ties, tolerance = count_ties(found, method, target, ids)
                 yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=len(found),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
 
@@ -187,11 +187,11 @@ def execute(
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
-        check_takes(request.leaderboard, device)
+        check_accepts_rows(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     if takes_all:
-        spec = fitting(spec, models, loaded, reasons, console)
+        spec = keep_fitting_methods(spec, models, loaded, reasons, console)
     cells = make_cells(spec, models, loaded)
     conditions = environment(**models.environment())
     identity = run_identity(spec, cells, models, conditions)
@@ -222,7 +222,9 @@ def execute(
     return outcome
 
 
-def fitting(spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str, str], console: Console) -> RunSpec:
+def keep_fitting_methods(
+    spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str, str], console: Console
+) -> RunSpec:
     """Returns the spec of `--method all` with the methods that fit the models and the data, and prints why others are
     left out. `reasons`: why methods are left out already, by name."""
     samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}

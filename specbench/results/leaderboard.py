@@ -45,7 +45,7 @@ def read(path: Path) -> tuple[dict[int, Row], list[str]]:
             rows[number] = row
         else:
             problems += row
-    problems += _repeated(rows)
+    problems += _repeated_rows(rows)
     return rows, [f"{path}: {problem}" for problem in problems]
 
 
@@ -57,7 +57,7 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def check_writable(path: Path | str) -> None:
@@ -130,7 +130,7 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
     return row
 
 
-def _repeated(rows: Mapping[int, Row]) -> Iterator[str]:
+def _repeated_rows(rows: Mapping[int, Row]) -> Iterator[str]:
     """Yields a line for each row that is of the same result as one before it: neither is preferred."""
     seen: dict[str, int] = {}
     for number, row in rows.items():
@@ -142,7 +142,7 @@ def _repeated(rows: Mapping[int, Row]) -> Iterator[str]:
             )
 
 
-def not_written(path: Path, error: OSError) -> ConfigError:
+def write_error(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is as it was and the records are "
         "kept: run the same command again once it can be written, or name another file"
@@ -150,7 +150,7 @@ def not_written(path: Path, error: OSError) -> ConfigError:
 
 
 @contextmanager
-def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row]]:
+def edit_rows(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row]]:
     """Yields the rows of a file for changes, and writes them when the block ends without an error. No other process
     changes the file meanwhile."""
     path = Path(path).resolve()
@@ -158,20 +158,20 @@ def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row
         try:  # the lock is another file: the file itself is replaced, so a lock on it would guard nothing
             stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
         except OSError as error:
-            raise not_written(path, error) from error
+            raise write_error(path, error) from error
         rows = [] if may_be_absent and not path.exists() else load(path)
         yield rows
         write(path, rows)
 
 
 def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
-    """Puts rows into the file, as `merged` does. Returns all rows."""
-    with edited(path) as known:
-        known[:] = merged(known, rows)
+    """Puts rows into the file, as `merge_rows` does. Returns all rows."""
+    with edit_rows(path) as known:
+        known[:] = merge_rows(known, rows)
     return known
 
 
-def merged(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def merge_rows(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     """Returns the rows together: a row with the same key is replaced, and one without a judge by the same with one; all
     others are kept."""
     found = {row.key: row for row in known}
@@ -191,7 +191,7 @@ def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Eviden
 def set_fields(path: Path | str, names: Sequence[str], values_of: Callable[[Row], tuple[Any, ...] | None]) -> int:
     """Changes fields of the rows for which `values_of` returns their values; returns how many. A later run of the same
     configuration replaces the row with them."""
-    with edited(path, may_be_absent=False) as rows:
+    with edit_rows(path, may_be_absent=False) as rows:
         found = [(row, values_of(row)) for row in rows]
         rows[:] = [
             row if values is None else row.model_copy(update=dict(zip(names, values, strict=True)))

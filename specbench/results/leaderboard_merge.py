@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import Sourced, check_together
-from specbench.results.leaderboard import ROWS, check_writable, edited, load, merged
+from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows
 from specbench.results.row import Row
-from specbench.results.runs import finished_run, place_of
+from specbench.results.runs import finished_run, run_folder_of
 from specbench.results.units import number
 from specbench.results.validation import OF_AUDITS
 from specbench.tasks.judge import JUDGED
@@ -73,7 +73,7 @@ def merge_files(files: Sequence[Path], to: Path) -> Added:
 def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
     """Puts rows into a file, which is created if absent. `replace`: whether they replace other results of the same
     configuration; else these are refused."""
-    with edited(file) as present:
+    with edit_rows(file) as present:
         check_together([*((f"{file}: rows.{place}", row) for place, row in enumerate(present)), *rows])
         before, added = {row.key: row for row in present}, [row for _, row in rows]
         judged = [row for row in (*present, *added) if JUDGED in row.signatures]
@@ -87,7 +87,7 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
                 chosen.insert(0, with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace))
             elif old is not None and not replace:
                 raise _two_results(f"{where} ({row.place}): {file} has another result of this configuration:", row, old)
-        present[:] = merged(present, chosen)
+        present[:] = merge_rows(present, chosen)
     num_new = len({row.key for row in added} - before.keys() - known)
     lines = (f"replaced: {row.place}: {_two_values(before[key], row)}" for key, row in replaced.items())
     return Added(num_new, tuple(lines), len(known), len(before) + num_new)
@@ -125,7 +125,7 @@ def _moved(row: Row, file: Path, to: Path) -> Row:
     if row.evidence is not None and row.evidence.report is not None:
         report = relative(file.parent / row.evidence.report, to)
         row = row.model_copy(update={"evidence": row.evidence.model_copy(update={"report": report})})
-    place = place_of(row, file)
+    place = run_folder_of(row, file)
     return row if place is None else _with_place(row, place, to)
 
 

@@ -299,13 +299,13 @@ def _table(rows: Sequence[Row]) -> Table:
         "tok/s in all: while the load is whole, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): what speculation gains ÷ what its passes cost at this load",
-        *filter(None, (_break_even_line(own) for own in by_method(rows)[1:])),
+        *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),
         *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
     ]
     return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
 
 
-def by_method(rows: Sequence[Row]) -> list[list[Row]]:
+def rows_by_server(rows: Sequence[Row]) -> list[list[Row]]:
     """Returns the rows of each server, the baseline's first."""
     names = sorted(dict.fromkeys(row.method_name for row in rows), key=lambda name: name != BASELINE)
     return [[row for row in rows if row.method_name == name] for name in names]

@@ -21,7 +21,7 @@ from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
 
-def unpaired(first: Metric, second: Metric) -> Metric:
+def unpaired_difference(first: Metric, second: Metric) -> Metric:
     """Returns the difference of two metrics from their intervals alone: the squared distances of their ends are
     added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
     if first.value is None or second.value is None:
@@ -35,7 +35,7 @@ def unpaired(first: Metric, second: Metric) -> Metric:
     )
 
 
-def widened(change: Metric, by: float) -> Metric:
+def widen(change: Metric, by: float) -> Metric:
     """Returns the metric with both ends `by` times as far from its value."""
     if change.value is None or change.low is None or change.high is None:
         return change
@@ -62,7 +62,7 @@ def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
     return Metric(value=ratio, low=least, high=most) if np.isfinite(most) else Metric(value=ratio)
 
 
-def widened_ratio(ratio: Metric, by: float) -> Metric:
+def widen_ratio(ratio: Metric, by: float) -> Metric:
     """Returns the metric with both ends `by` times as far from its value on the log scale."""
     if not ratio.value or not ratio.low or not ratio.high:
         return ratio
@@ -107,11 +107,11 @@ class MetricChange:
 
     def widened(self, by: float) -> "MetricChange":
         """Returns the change with both ends `by` times as far from the value; of a ratio on the log scale."""
-        make = widened_ratio if self.kind == "ratio" else widened
+        make = widen_ratio if self.kind == "ratio" else widen
         return replace(self, change=make(self.change, by))
 
 
-def own(row: Row, metric: str) -> Metric:
+def metric_of_row(row: Row, metric: str) -> Metric:
     """Returns a row's metric. AR's speed-up over itself is exact: its interval is the value."""
     found = row.metric(metric)
     exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
@@ -151,11 +151,11 @@ class Pairs:
     def change(self, metric: str) -> MetricChange:
         """Returns the change of a metric; paired where the metric has a paired form and both sides have records."""
         kind = KINDS.get(metric, "difference")
-        first, second = (own(side.row, metric) for side in (self.first, self.second))
+        first, second = (metric_of_row(side.row, metric) for side in (self.first, self.second))
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
             return MetricChange(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
-        join = unpaired_ratio if kind == "ratio" else unpaired
+        join = unpaired_ratio if kind == "ratio" else unpaired_difference
         return MetricChange(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:
@@ -209,7 +209,7 @@ class Pairs:
         return speed_columns(sides)
 
 
-def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
+def join_pairs(parts: Sequence[Pairs]) -> Pairs:
     """Returns the records of several subsets together, with the rows of the first."""
     first, second = ([record for part in parts for record in part.records[side]] for side in (0, 1))
     return replace(parts[0], records=(first, second))

@@ -12,7 +12,7 @@ import numpy as np
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.results.bootstrap import Metric
-from specbench.results.load import break_even, by_method, load_of
+from specbench.results.load import break_even, load_of, rows_by_server
 from specbench.results.row import Row
 
 Panel = Callable[[Any], None]  # draws into the axes of a picture
@@ -102,7 +102,7 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
     """Draws tokens/s in all against tokens/s per user: a curve for each server, whose points are levels of load. A
     cross marks the level at which a method is as fast as the baseline."""
-    for own in by_method(rows):
+    for own in rows_by_server(rows):
         points = [(row.value("tokens_per_second_user"), row.value("tokens_per_second"), row) for row in own]
         places = [(user, whole, load_of(row).level) for user, whole, row in points if user and whole]
         if not places:

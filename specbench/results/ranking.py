@@ -14,21 +14,21 @@ from specbench.core.table import FORMATS, Column, Table, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import (
     FEW,
-    computed_on,
-    heading,
+    dtype_and_device,
+    has_few_prompts,
     is_baseline,
     model_name,
-    prescribed,
-    rests_on_few,
     sampling_of,
+    score_heading,
     stated_verdicts,
     verdict_word,
+    why_unranked,
 )
-from specbench.results.comparison_input import filtered, of_subsets
-from specbench.results.conditions import conditions, leaves
+from specbench.results.comparison_input import filter_rows, rows_of_subsets
+from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
 from specbench.results.log_ratios import TAILS, Array, bonferroni
-from specbench.results.paired import KINDS, MetricChange, RowWithRecords, own, pair_up
+from specbench.results.paired import KINDS, MetricChange, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells, warning_lines
@@ -39,7 +39,7 @@ REASON = f"more than {MOST_PAIRED} rows"
 
 
 # Metrics of which less is better, as of seconds and perplexities; the same of the baseline, and the difference to it.
-COSTS = (
+LOWER_IS_BETTER = (
     "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
     "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
     "share_cut_by_context",
@@ -47,7 +47,7 @@ COSTS = (
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedRow:
     """A row with its best and worst possible rank; None without a value. `unpaired`: why it could not be compared
     with every other row on the same prompts; `unknown`: how many of these changes have no interval."""
 
@@ -69,12 +69,12 @@ class Ranked:
         return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
 
 
-def less_is_better(metric: str) -> bool:
+def lower_is_better(metric: str) -> bool:
     name = metric.removesuffix("_ar").removesuffix("_difference")
-    return name in COSTS or name.endswith("_seconds") or "perplexity" in name
+    return name in LOWER_IS_BETTER or name.endswith("_seconds") or "perplexity" in name
 
 
-def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
+def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     """Returns the rows from the best to the worst, then those without a value, then those with a prescribed acceptance
     rate, which are not drafters.
 
@@ -83,12 +83,12 @@ def ranked(sides: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
     are widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared
     by their own intervals, without pairs.
     """
-    sign = 1 if less_is_better(metric) else -1
-    drafters = [side for side in sides if prescribed(side.row) is None]
+    sign = 1 if lower_is_better(metric) else -1
+    drafters = [side for side in sides if why_unranked(side.row) is None]
     present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
     without = [side for side in drafters if side.row.value(metric) is None]
-    rest = [Ranked(side, None, None) for side in (*without, *(side for side in sides if prescribed(side.row)))]
+    rest = [RankedRow(side, None, None) for side in (*without, *(side for side in sides if why_unranked(side.row)))]
     if len(valued) > MOST_PAIRED:
         return [*_interval_ranking(valued, metric), *rest]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
@@ -106,18 +106,18 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     return bonferroni(num_pairs, 1 - TAILS[1], max(1.0, num_prompts / 3))
 
 
-def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], MetricChange], total: int) -> Ranked:
+def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], MetricChange], total: int) -> RankedRow:
     better = sum(changes[other, place].separable for other in range(place))
     worse = sum(changes[place, other].separable for other in range(place + 1, total))
     own = [change for pair, change in changes.items() if place in pair]
     reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
-    return Ranked(side, better + 1, total - worse, reasons, sum(not change.has_interval for change in own))
+    return RankedRow(side, better + 1, total - worse, reasons, sum(not change.has_interval for change in own))
 
 
-def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ranked]:
+def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     """Returns the ranks from the rows' own intervals. The interval of a ratio or difference is that of `paired` without
     records (MOVER)."""
-    total, found = len(valued), [own(side.row, metric) for side in valued]
+    total, found = len(valued), [metric_of_row(side.row, metric) for side in valued]
     value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
     by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
     down, up = by * (value - low), by * (high - value)
@@ -129,7 +129,7 @@ def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ran
             apart, unknown = (least > 0) | (most < 0), np.isnan(least) | np.isnan(most)
             unknown[place] = False
             best, worst = 1 + int(apart[:place].sum()), total - int(apart[place + 1 :].sum())
-            order.append(Ranked(side, best, worst, frozenset({REASON}), int(unknown.sum())))
+            order.append(RankedRow(side, best, worst, frozenset({REASON}), int(unknown.sum())))
     return order
 
 
@@ -140,17 +140,17 @@ def _column(metrics: Sequence[Metric], name: str, is_ratio: bool) -> Array:
         return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
 
 
-def grouped(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
+def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
     """Returns the rows by their conditions, in the order of the rows; `metric`: that of the ranking."""
     groups: dict[str, list[RowWithRecords]] = {}
     for side in sides:
         same = {name: value for name, value in conditions(side.row).items() if not name.startswith("signatures.")}
-        same |= {f"signatures.{name}": text for name, text in computed(side.row, metric).items()}
+        same |= {f"signatures.{name}": text for name, text in score_signatures(side.row, metric).items()}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(side)
     return groups
 
 
-def computed(row: Row, metric: str) -> dict[str, str]:
+def score_signatures(row: Row, metric: str) -> dict[str, str]:
     """Returns the signatures of a table's scores: of the metric that ranks the rows, and of their main score."""
     shown = (metric, f"{row.quality}")
     return {name: text for name, text in row.signatures.items()
@@ -165,19 +165,19 @@ PLACES = {
 QUALITY = 9
 
 
-def tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
+def ranking_tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
     """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first. `rows`: by
     their names in the table, which are the file's number and the row's number in it."""
     names = {id(side): name for name, side in rows.items()}
-    return [_table(group, names, metric) for group in grouped(list(rows.values()), metric).values()]
+    return [_table(group, names, metric) for group in group_by_conditions(list(rows.values()), metric).values()]
 
 
 def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
-    order = ranked(group, metric)
+    order = rank_rows(group, metric)
     rows = [each.row for each in order]
     caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
     extra = None if metric in (*PLACES, rows[0].quality) else metric
-    score = heading(rows).replace(" ", "\n")
+    score = score_heading(rows).replace(" ", "\n")
     figures = numbers("γ", acceptance_heading(rows), "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score)
     columns = (
         *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
@@ -215,7 +215,7 @@ def _settings(rows: Sequence[Row]) -> list[list[str]]:
     """Returns for each row of a method the settings that it does not share with the others."""
     names = ("num_draft_tokens", "drafter", "drafter_revision")
     own: list[dict[str, str]] = [
-        {name: str(value) for name, value in leaves(each).items() if name.startswith("options.") or name in names}
+        {name: str(value) for name, value in flat_fields(each).items() if name.startswith("options.") or name in names}
         for each in rows
     ]
     every = dict.fromkeys(name for each in own for name in each if name != "num_draft_tokens")
@@ -223,35 +223,35 @@ def _settings(rows: Sequence[Row]) -> list[list[str]]:
     return [[f"{name.rpartition('.')[2]}={each[name][:20]}" for name in differ if name in each] for each in own]
 
 
-def _caption(order: Sequence[Ranked], metric: str) -> list[str]:
+def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     rows = [each.row for each in order]
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
     own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are those of its own run"
     own += "; ar is that of the newest run" * any(map(is_baseline, rows))
-    few = [each.row for each in order if rests_on_few(each.row)]
+    few = [each.row for each in order if has_few_prompts(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
-        f"{sampling_of(row)}; {computed_on(row)}; {libraries}",
+        f"{sampling_of(row)}; {dtype_and_device(row)}; {libraries}",
         f"data: {row.data_source}",
         *([own] if num_baselines > 1 else []),
-        *(f"{name}: {text}" for name, text in computed(row, metric).items()),
-        *_ranking_lines([each for each in order if prescribed(each.row) is None], metric),
-        *unranked(rows),
+        *(f"{name}: {text}" for name, text in score_signatures(row, metric).items()),
+        *_ranking_lines([each for each in order if why_unranked(each.row) is None], metric),
+        *unranked_line(rows),
         *stated_verdicts(rows),
         *([FEW] if few else []),
     ]
 
 
-def unranked(rows: Sequence[Row]) -> list[str]:
+def unranked_line(rows: Sequence[Row]) -> list[str]:
     """Returns a line with the rows that are not ranked, and why."""
-    reasons = {f"{short(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := prescribed(row))}
+    reasons = {f"{short(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := why_unranked(row))}
     return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
 
 
-def _ranking_lines(order: Sequence[Ranked], metric: str) -> list[str]:
+def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
     text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
     if len(order) < 2:
@@ -300,7 +300,7 @@ def show(
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
         )
-    chosen = of_subsets(filtered(rows, filters), subsets)
+    chosen = rows_of_subsets(filter_rows(rows, filters), subsets)
     known = dict.fromkeys(name for row in chosen for name in row.metrics)
     if metric not in known:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
@@ -310,8 +310,8 @@ def show(
     }
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
-    made = tables(shown, metric)
+    made = ranking_tables(shown, metric)
     shared = shared_lines(made) if format_ != "latex" else []  # a table of LaTeX stands alone
     made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
-    below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.unread()]
+    below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]
     return [*map(FORMATS[format_], made), *(f"{comment}{line}" for line in below)]

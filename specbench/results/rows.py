@@ -22,8 +22,8 @@ from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
-from specbench.results.served import controls, served_verdict, served_warnings, serving_of
-from specbench.results.verdict import declaration, different, verdict_of_records
+from specbench.results.served import control_outcomes, served_verdict, served_warnings, serving_of
+from specbench.results.verdict import declares_lossless, differing_records, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
 from specbench.specs.method import MethodSpec
@@ -239,12 +239,14 @@ class MeasuredRun:
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
-        num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        num_different = (
+            len(differing_records(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        )
         num_near_ties = sum(each.num_near_ties for each in ties)
         if "servers" in self.identity and num_different != num_near_ties:
             is_told = num_noted == num_different
-            return served_verdict(controls(records), len(records), num_different, is_told=is_told)
-        if declaration(method) is not False and num_noted != num_different:
+            return served_verdict(control_outcomes(records), len(records), num_different, is_told=is_told)
+        if declares_lossless(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
                 f"records hold {num_different}: {MEASUREMENTS_REMEDY}"

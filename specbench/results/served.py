@@ -10,7 +10,7 @@ from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.conditions import differences
 from specbench.results.row import Row, RowServing, RowWarning
 from specbench.results.units import number, short, with_interval
-from specbench.results.verdict import RecordVerdict, different
+from specbench.results.verdict import RecordVerdict, differing_records
 from specbench.running.records import Generation, Record
 
 NOT_TOLD = "none: "  # begins the source of an answer whose acceptance is not known
@@ -19,7 +19,7 @@ BEYOND_CONTROL = 0.01  # p-value below which answers differ more often than thos
 FEW_TURNS = 5  # of fewer, a drift of the machine does not average out
 LEARNS = "learns_across_requests"  # keys of what a run's folder says of a server
 UNKNOWN_TOKENIZER = "tokenizer_not_checked"
-SAID = (LEARNS, UNKNOWN_TOKENIZER)
+SERVER_FACTS = (LEARNS, UNKNOWN_TOKENIZER)
 
 
 def is_served(generation: Generation) -> bool:
@@ -41,7 +41,7 @@ def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, An
     )  # fmt: skip
 
 
-def controls(records: Sequence[Record]) -> list[bool]:
+def control_outcomes(records: Sequence[Record]) -> list[bool]:
     """Returns whether each answer that the server `ar` gave twice was the same both times."""
     found = same_again(record["methods"]["ar"] for record in records)
     return [same for same in found if same is not None]
@@ -126,14 +126,14 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         return ()
     method = row.method_name
     own, baseline = ([record["methods"][name]["external"] for record in records] for name in (method, "ar"))
-    again = controls(records)
+    again = control_outcomes(records)
     unknown = [source for each in baseline if (source := each["acceptance_source"]).startswith(NOT_TOLD)]
     has_drafted = any(counts["totals"] is None or counts["totals"][0] for counts in own)
-    num_different = 0 if row.sampling.temperature else len(different(records, method))
+    num_different = 0 if row.sampling.temperature else len(differing_records(records, method))
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
     differing = [
         f"{each.field} {each.first} ≠ {each.second}"
-        for each in differences(settings, own_settings, absent=None) if each.field not in SAID
+        for each in differences(settings, own_settings, absent=None) if each.field not in SERVER_FACTS
     ]  # fmt: skip
     waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
     num_late = {name: sum(is_read_late(record["methods"][name]) for record in records) for name in ("ar", method)}

@@ -112,9 +112,9 @@ class ComparedRuns(Shown, Comparison):
     """A comparison of two runs or methods."""
 
     def tables(self) -> Iterable[Table]:
-        from specbench.results.compare import tables
+        from specbench.results.compare import comparison_tables
 
-        return tables(self)
+        return comparison_tables(self)
 
 
 class CheckedRuns(Shown, CheckReport):

@@ -7,19 +7,19 @@ from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.captions import (
     FEW,
     bridges,
-    caption,
-    computed_on,
+    caption_lines,
     drafter_kind,
-    heading,
-    notes,
-    prescribed,
-    rests_on_few,
+    dtype_and_device,
+    has_few_prompts,
     sampling_of,
+    score_heading,
+    score_notes,
     verdict_word,
+    why_unranked,
 )
 from specbench.results.row import ALL, Row
-from specbench.results.trees import COST, LEVEL_CHANCES, numbered
-from specbench.results.units import number, pair, short, speed, unit_of, with_interval
+from specbench.results.trees import COST, LEVEL_CHANCES, numbered_metrics
+from specbench.results.units import number, score_pair, short, speed, unit_of, with_interval
 
 MARK = "†"
 LEAST_COST = 0.005  # target passes; a look-up that costs less is shown as no draft pass
@@ -86,7 +86,7 @@ def run_table(rows: Sequence[Row]) -> Table:
         raise ValueError("a table shows the rows of one task and one method")
     lines = sorted(rows, key=lambda row: row.subset == ALL)
     speeds = numbers("tok/s\nar", f"tok/s\n{lines[0].method_name}")
-    figures = numbers("speed-up\n95 % interval", "expected\nspeed-up", f"{heading(lines)}\nar → method")
+    figures = numbers("speed-up\n95 % interval", "expected\nspeed-up", f"{score_heading(lines)}\nar → method")
     cells = [_run_cells(row) for row in lines]
     if len(lines) > 1 and lines[-1].subset == ALL:
         cells.insert(-1, list(RULE))
@@ -94,7 +94,7 @@ def run_table(rows: Sequence[Row]) -> Table:
         f"{short(lines[0].task)} · {short(lines[0].method)}",
         (*words("subset"), *numbers("n", acceptance_heading(lines), "τ"), *speeds, *figures),
         cells,
-        [*caption(lines), *warning_lines(lines, [row.subset for row in lines]), *notes(lines)],
+        [*caption_lines(lines), *warning_lines(lines, [row.subset for row in lines]), *score_notes(lines)],
     )
 
 
@@ -130,7 +130,7 @@ def _depth_cells(row: Row) -> list[list[str]]:
     reached = [sum(counts[depth:]) for depth in range(len(counts))]
     deeper = [(above, there) for above, there in pairwise(reached) if above]
     is_chain = row.value("tree_nodes") is None
-    chances = [row.metric("acceptance_rate_pooled")] if is_chain else numbered(row.metrics, "rank_chance")
+    chances = [row.metric("acceptance_rate_pooled")] if is_chain else numbered_metrics(row.metrics, "rank_chance")
     return [
         ["P(≥ d accepted)", *(_share(there, reached[0]) for _, there in deeper)],
         ["P(≥ d | ≥ d − 1)", *(_share(there, above) for above, there in deeper)],
@@ -148,7 +148,7 @@ OF_THE_RULE = (
 def _level_cells(row: Row) -> list[list[str]]:
     """Returns the lines of the rule's chance by level and of its optimum; none for greedy rows, which draw nothing, and
     where the rule does not know its chance."""
-    rule, optimum = ([number(chance, 2) for chance in numbered(row.metrics, name)] for name in LEVEL_CHANCES)
+    rule, optimum = ([number(chance, 2) for chance in numbered_metrics(row.metrics, name)] for name in LEVEL_CHANCES)
     return [["– of the rule", *rule], ["– at most", *optimum]] if rule and row.sampling.temperature else []
 
 
@@ -186,7 +186,7 @@ def _run_cells(row: Row) -> list[str]:
         speed(row.metric("tokens_per_second")),
         speedup_cell(row),
         number(row.metric("speedup_expected"), 2),
-        pair(row.metrics, row.quality),
+        score_pair(row.metrics, row.quality),
     ]
 
 
@@ -201,7 +201,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         *words("verdict"),
         Column("drafter", width=WIDTH_OF_DRAFTERS),
         *numbers("γ", acceptance_heading(rows), "τ", "c", "tok/s"),
-        *numbers("speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
+        *numbers("speed-up\n95 % interval", score_heading(rows).replace(" ", "\n")),
     )
     title = f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
     return Table(title, columns, cells, _comparison_caption(rows))
@@ -228,16 +228,16 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
     audited = any(each.verdict != "not audited" for each in rows)
     command = "specbench audit --servers" if row.served is not None else "specbench audit"
     return [
-        f"target {row.target}, n = {row.n}; {sampling_of(row)}; {computed_on(row)}",
+        f"target {row.target}, n = {row.n}; {sampling_of(row)}; {dtype_and_device(row)}",
         f"greedy equal: the greedy outputs equal AR's, token by token; `{command}` tests sampled outputs too"
         if audited
         else f"not audited: `{command}` tests sampled outputs",
-        *([FEW] if any(map(rests_on_few, rows)) else []),
+        *([FEW] if any(map(has_few_prompts, rows)) else []),
         *_of_engines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
         *(["compare methods with different bridges by τ and tok/s, not by α"] if _bridges_differ(rows) else []),
         "c: draft cost in target passes",
-        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
+        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := why_unranked(each))),
     ]
 
 
@@ -260,7 +260,7 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
     for rows in groups:
         for place, row in enumerate(rows):
             task = [row.task_name, str(row.n)] if place == 0 else ["", ""]
-            label = heading(rows) if row.quality else ""
+            label = score_heading(rows) if row.quality else ""
             cells.append([*task, row.method_name, *acceptance_cells(row), *speed_cells(row), label])
         cells.append(RULE)
     every = [row for group in groups for row in group]

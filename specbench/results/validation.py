@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, conflicts, differences
 from specbench.results.leaderboard import read
 from specbench.results.row import STATED, Evidence, Row
-from specbench.results.runs import RecordedRun, RecordedRuns, place_of
+from specbench.results.runs import RecordedRun, RecordedRuns, run_folder_of
 from specbench.results.verdict import FAILS_BELOW
 
 ROUNDING = 1e-12  # relative: sums of another machine's processor
@@ -53,12 +53,15 @@ class RowCheck:
 def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None) -> RowCheck:
     """Compares a row of a file with its run. `verdict_in`: reads an audit's report; without it an audit's verdict
     is only stated. Raises ConfigError where the row cannot be recomputed."""
-    own = run.row_like(row)
+    own = run.recompute_row(row)
     values, own_values = (dotted.flat(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
-    found, stated = differences(values, own_values, "absent", _same), ["fairness"] if row.fairness is not None else []
+    found, stated = (
+        differences(values, own_values, "absent", _is_equal),
+        ["fairness"] if row.fairness is not None else [],
+    )
     if row.evidence is not None:
         found = [each for each in found if each.field != "verdict"]
-        expected, report = audited(row, own), row.evidence.report and file.parent / row.evidence.report
+        expected, report = expected_verdict(row, own), row.evidence.report and file.parent / row.evidence.report
         if expected != row.verdict:
             found.append(FieldDifference("verdict", row.verdict, expected))
         elif not report or not report.is_file() or verdict_in is None:
@@ -69,13 +72,13 @@ def compare_with_run(row: Row, run: RecordedRun, file: Path, verdict_in: ReportR
     return RowCheck(tuple(found), tuple(stated))
 
 
-def _same(mine: Any, other: Any) -> bool:
+def _is_equal(mine: Any, other: Any) -> bool:
     if isinstance(mine, float) and isinstance(other, float):
         return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
     return type(mine) is type(other) and bool(mine == other)
 
 
-def audited(row: Row, own: Row) -> str:
+def expected_verdict(row: Row, own: Row) -> str:
     """Returns the verdict that a row with this evidence may have. A rule that is lossy by design keeps that verdict,
     and outputs that differ are never lossless, whatever an audit found."""
     if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
@@ -162,7 +165,7 @@ def _problem(found: RowCheck) -> str | None:
 
 def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:
     """Returns the run that a row names, if it exists; else the given run that has the row."""
-    place = place_of(row, file)
+    place = run_folder_of(row, file)
     if place is not None and place.is_dir():
         return runs.at(place)
     for folder in folders:

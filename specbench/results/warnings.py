@@ -8,7 +8,7 @@ from scipy import special
 
 from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
-from specbench.results.captions import is_baseline, num_timed, rests_on_few
+from specbench.results.captions import has_few_prompts, is_baseline, num_timed
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.row import Row, RowWarning
 from specbench.results.units import with_interval
@@ -112,7 +112,7 @@ def wide_interval(row: Row) -> RowWarning | None:
 
 def few_prompts(row: Row) -> RowWarning | None:
     """Warns of a speed-up of so few prompts that its interval may be too narrow or absent."""
-    if not rests_on_few(row):
+    if not has_few_prompts(row):
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
     prompts = counted(num, "prompt")

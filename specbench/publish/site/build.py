@@ -17,7 +17,14 @@ from specbench.core.resumable_folder import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
-from specbench.publish.site.entries import Entries, SiteRow, choices, columns_of, read, with_more
+from specbench.publish.site.entries import (
+    Entries,
+    SiteRow,
+    columns_of,
+    columns_with_notes,
+    filter_choices,
+    read_entries,
+)
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.publish.suite_spec import PublishedTable
 from specbench.results.captions import model_name
@@ -105,7 +112,7 @@ def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
     """Writes the site of leaderboard files. Raises ConfigError for files that are not leaderboards or have no rows, and
     for a folder that holds anything else."""
     check_replaceable(folder)
-    entries = read(files)
+    entries = read_entries(files)
     num_files = write_site(folder, pages(entries, title), {"title": title, "rows": len(entries.all)})
     return BuiltSite(len(entries.all), num_files, entries.warnings)
 
@@ -127,7 +134,12 @@ def pages(entries: Entries, title: str) -> Iterator[Page]:
         yield page["entry"].address, render("row.html", root="../", page=page, about=about)
     for name, values in content.items():
         yield name, render(name, **values)
-    table = {"columns": columns_of(rows), "rows": rows, "filters": choices(rows), "with_more": with_more(rows)}
+    table = {
+        "columns": columns_of(rows),
+        "rows": rows,
+        "filters": filter_choices(rows),
+        "with_more": columns_with_notes(rows),
+    }
     yield "index.html", render("index.html", **table)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.captions import prescribed, verdict_word
-from specbench.results.comparison_input import of_subsets
+from specbench.results.captions import verdict_word, why_unranked
+from specbench.results.comparison_input import rows_of_subsets
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
+from specbench.results.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns
 from specbench.results.units import NULL, interval, number, speed, unit_of
@@ -45,7 +45,7 @@ class SiteRow:
     digest: str
     side: RowWithRecords
     group: ConditionGroup
-    rank: Ranked
+    rank: RankedRow
     label: str
     is_whole: bool
 
@@ -127,12 +127,12 @@ class Entries:
         """Returns the rows over all subsets by group, without synthetic rows, which are not ranked."""
         groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
-            if entry.is_whole and prescribed(entry.row) is None:
+            if entry.is_whole and why_unranked(entry.row) is None:
                 groups.setdefault(entry.group.key, []).append(entry)
         return list(groups.values())
 
 
-def read(files: Sequence[Path]) -> Entries:
+def read_entries(files: Sequence[Path]) -> Entries:
     """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are not
     leaderboards, and where there are no rows."""
     runs, sides = RecordedRuns(), {}
@@ -144,15 +144,15 @@ def read(files: Sequence[Path]) -> Entries:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
         )
-    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.unread()))
+    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.problem_lines()))
 
 
 def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
-    whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
+    whole = {id(row) for row in rows_of_subsets([side.row for side in sides], [])}
     found = []
-    for shared, group in grouped(sides, SPEEDUP).items():
+    for shared, group in group_by_conditions(sides, SPEEDUP).items():
         own = ConditionGroup(text_digest(shared, 8), len(group))
-        order = ranked(group, SPEEDUP)
+        order = rank_rows(group, SPEEDUP)
         labels = distinct_names([each.row for each in order])
         found += [
             SiteRow(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
@@ -239,12 +239,12 @@ def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
     return [column for column in COLUMNS if is_shown.get(column.key, True)]
 
 
-def with_more(rows: Sequence[SiteRow]) -> set[str]:
+def columns_with_notes(rows: Sequence[SiteRow]) -> set[str]:
     """Returns the columns in which some cell has small text, for which all cells leave room so that numbers align."""
     return {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)}
 
 
-def choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
+def filter_choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
     """Returns the values of each filter."""
     values = zip(*(each.filter_values for each in rows), strict=True)
     return [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)]

@@ -17,7 +17,7 @@ from specbench.publish.site.entries import IndexCell, SiteRow
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
-from specbench.results.conditions import leaves
+from specbench.results.conditions import flat_fields
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
@@ -36,10 +36,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def facts(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
+def provenance(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
     """Returns the fields under each heading, dotted where they have parts, as the file has them."""
     known: dict[str, list[Markup]] = {}
-    for name, value in leaves(row).items():
+    for name, value in flat_fields(row).items():
         known.setdefault(name.partition(".")[0], []).append(_fact(name, str(value)))
     known |= {"sampling": [_fact("tokens are drawn", sampling_of(row)), *known["sampling"]]}
     known |= {"digest": [_fact("digest", digest)], "format": [_fact("format", str(row.format))]}
@@ -193,11 +193,16 @@ def row_page(
         "fewshot": fewshot_line(row),
         "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
         "metrics": list(metric_lines(row)), "command": repeat_command(row),
-        "facts": list(facts(row, entry.digest)), "peers": peers,
+        "facts": list(provenance(row, entry.digest)), "peers": peers,
     }  # fmt: skip
 
 
-KEPT = ("--judge", "--judge-base-url", "--judge-prices", "--lm-eval-include")  # of a command; `request` lacks them
+KEPT_OPTIONS = (
+    "--judge",
+    "--judge-base-url",
+    "--judge-prices",
+    "--lm-eval-include",
+)  # of a command; `request` lacks them
 DEFAULT_THREADS = 1  # of the embedded target
 
 
@@ -226,7 +231,7 @@ def repeat_command(row: Row) -> str:
         return row.command
     if words[:2] != ["specbench", "run"]:
         return row.command
-    kept = [word for pair in pairwise(words) if pair[0] in KEPT for word in pair]
+    kept = [word for pair in pairwise(words) if pair[0] in KEPT_OPTIONS for word in pair]
     return shlex.join([*words[:2], "--task", ",".join(tasks), "--method", ",".join(methods), *options, *kept])
 
 

@@ -136,7 +136,7 @@ def test_a_picture(measure: Measure, tmp_path: Path) -> None:
     results = measure("pld")
     assert results.plot(tmp_path / "speed.png")._repr_png_().startswith(b"\x89PNG")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match="no kind of picture"):
+    with pytest.raises(ConfigError, match="unknown picture format"):
         results.plot("speed.doc")
 
 

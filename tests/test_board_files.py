@@ -116,7 +116,7 @@ def test_a_run_json_that_is_not_whole_is_one_problem_of_each_row(folder, tmp_pat
     for text in ("{}", "[]", '{"seed": 0, "target": 3}'):
         (tmp_path / "run" / "run.json").write_text(text)
         problems = validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
-        expected = "holds no mapping" if text == "[]" else "run.json: is not whole"
+        expected = "holds no mapping" if text == "[]" else "run.json: is incomplete"
         assert len(problems) == 12 and all(expected in problem for problem in problems)
 
 

@@ -255,7 +255,7 @@ def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):
     assert sorted((cells[1], cells[2], cells[6]) for cells in table.rows) == [
         ("1:0", "ar", "50.0"), ("1:1", "sd", "50.0"), ("2:1", "pld", "40.0")
     ]  # fmt: skip
-    assert any("of 2 runs" in line and line.endswith("ar is that of the newest run") for line in table.caption)
+    assert any("of 2 runs" in line and line.endswith("the row ar is of the newest run") for line in table.caption)
 
 
 def test_compare_two_methods_of_a_run(specbench, folder):

@@ -100,7 +100,7 @@ def test_the_cost_of_verifying_is_told_where_the_expected_speed_up_leaves_it_out
     seconds = (0.2, 0.8, 0.05, 0.0, 0.05)
     method = row("sd", 0.9, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 30), num_draft_tokens=5)
     text = " ".join(rendered([plain, method]).split())
-    assert "1.000 0.100 2.50" in text and "costs one pass of ar; with v it is sd 2.00" in text
+    assert "1.000 0.100 2.50" in text and "costs as much as a pass of ar; with v instead it is sd 2.00" in text
     assert explanation_line([plain, method]).endswith("verify takes 73% of its time (τ = 2.00; v = 2.50)")
     cheap = row("sd", 1.2, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 90), num_draft_tokens=5)
     assert "with v it is" not in rendered([plain, cheap]) and "with v it is" not in rendered([method])

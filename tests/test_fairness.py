@@ -333,7 +333,7 @@ MISTAKES = {
     "--subset fr: the runs have none": ["{run}", "--subset", "fr"],
     "--drafter embedded:drafter-bpe: drafter": ["{run}", "--drafter", "embedded:drafter-bpe", "--samples", "0"],
     "no such file: `specbench run --leaderboard": ["{run}", "--leaderboard", "none.json"],
-    "no kind of picture": ["{run}", "--plot", "fair.doc"],
+    "unknown picture format": ["{run}", "--plot", "fair.doc"],
 }
 
 

@@ -235,7 +235,7 @@ def test_in_turns_the_times_of_other_outputs_are_left_out(base, tmp_path):
     report = check(str(base), str(with_records(base, tmp_path / "two", change)), 0.01, in_turns=True)
     (fsd,) = [each for each in report.compared if each.method == "fsd"]
     assert speeds_that_fell(report) == set()
-    assert any(text.startswith("times of 2 of 20 outputs of all: the tokens are not") for text in fsd.not_compared)
+    assert any(text.startswith("times of 2 of 20 outputs of all: they have other tokens") for text in fsd.not_compared)
     num_changed = NUM_PROMPTS
     report = check(str(base), str(with_records(base, tmp_path / "all", change)), 0.01, in_turns=True)
     assert "no equal answers of more than one token" in said(report) and report.exit_code == 2
@@ -295,7 +295,7 @@ def test_other_draws_are_no_regression(base, tmp_path):
     sd = next(each for each in report.compared if each.method == "sd")
     assert report.exit_code == 0 and LENGTH in {finding.what for finding in sd.findings}
     assert any(text.startswith("α and passes of all outputs") for text in sd.not_compared)
-    assert any("9 equal, 1 other (which a lossy or sampling" in str(finding) for finding in sd.findings)
+    assert any("9 equal, 1 other (outputs of a lossy or sampling" in str(finding) for finding in sd.findings)
 
 
 def test_counts_have_noise_where_rounding_may_differ(base, tmp_path):
@@ -363,7 +363,7 @@ def test_prompts_of_another_length_cannot_be_compared(base, tmp_path):
 
     copy = with_records(base, tmp_path / "longer", longer)
     report = check(str(base), str(copy), 0.03)
-    assert report.exit_code == 2 and "en: prompt_tokens of 1 of 10 records is not the same" in said(report)
+    assert report.exit_code == 2 and "en: prompt_tokens differs in 1 of 10 records" in said(report)
 
 
 def test_conditions_that_differ_are_named_with_both_values(base, tmp_path):
@@ -457,7 +457,7 @@ def test_of_several_rows_of_a_file_the_nearest_is_compared(base):
     third = row.model_copy(update={"drafter_revision": "r2", "created": "2026-01-03"})
     pairs, refused, *_ = pair_rows((retrained, older, third), [row], [], by_rows=True)
     (reason,) = refused[0].reasons
-    assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): take one of the two out" in reason
+    assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): remove one of the two" in reason
 
 
 def test_what_the_candidate_left_out_is_a_problem(base, tmp_path):
@@ -480,7 +480,7 @@ def test_a_leaderboard_file_as_baseline(specbench, base, again, tmp_path):
     board = tmp_path / "board.json"
     shutil.copy(base / "leaderboard.json", board)
     code, out, _ = specbench("check", "--baseline", board, "--candidate", again, "--max-regression", "5%")
-    assert code == 0 and "fine:" in out and "a leaderboard file does not hold them" in out
+    assert code == 0 and "fine:" in out and "a leaderboard file does not have them" in out
     ratios = [f.ratio.value for each in check(str(board), str(again), 0.05).compared for f in each.findings if f.ratio]
     assert len(ratios) == 2 and all(0.9 < ratio < 1.1 and ratio != 1 for ratio in ratios), "measured anew"
     worse = edited(base, tmp_path / "worse", metrics={"mean_acceptance_length": Metric(value=0.99)})

@@ -150,7 +150,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"No space left.*the file is as it was"):
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"No space left.*the file is unchanged"):
         patch.setattr(os, "fsync", refuse)
         write(path, [row(), row(subset="en")])
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["board.json"]

@@ -152,8 +152,8 @@ def test_prompts_with_other_answers_under_load_are_counted_once(tmp_path, limit,
     assert [row.verdict for row in rows] == ["greedy equal", verdict]  # 24 answers to three prompts tell little
     (table,) = load_tables(rows)
     text = (
-        f"the answers to {limit} of {limit} prompts are not those of ar, which changed its own to 0 of {limit} prompts "
-        "that windows repeat at this load"
+        f"the answers to {limit} of {limit} prompts differ from those of ar, which itself changed its answers to 0 of "
+        f"{limit} prompts repeated at this load"
     )
     assert any(line.endswith(text) and "draft at 2" in line for line in table.caption)
 

@@ -1,6 +1,4 @@
-"""Rows → ranked tables, one for each set of conditions under which rows compare. Rows whose intervals do not separate
-them share ranks.
-"""
+"""Rows → ranked tables, one for each set of equal conditions. Rows that their intervals do not separate share ranks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,11 +32,9 @@ from specbench.results.runs import RecordedRuns
 from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells, warning_lines
 from specbench.results.units import MEANINGS, number, short, speed
 
-MOST_PAIRED = 100  # rows of one table that are compared prompt by prompt
-REASON = f"more than {MOST_PAIRED} rows"
+MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
 
-
-# Metrics of which less is better, as of seconds and perplexities; the same of the baseline, and the difference to it.
+# Metrics where lower is better. Times and perplexities count too; so do the AR value and the difference of each.
 LOWER_IS_BETTER = (
     "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
     "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
@@ -48,8 +44,8 @@ LOWER_IS_BETTER = (
 
 @dataclass(frozen=True)
 class RankedRow:
-    """A row with its best and worst possible rank; None without a value. `unpaired`: why it could not be compared
-    with every other row on the same prompts; `unknown`: how many of these changes have no interval."""
+    """A row with its best and worst possible rank; None without a value. `unpaired`: reasons why some comparisons are
+    unpaired. `unknown`: the number of comparisons without an interval."""
 
     side: RowWithRecords
     best: int | None
@@ -63,7 +59,7 @@ class RankedRow:
 
     @property
     def text(self) -> str:
-        """ "2", or "2–4" where it is not separable from other rows."""
+        """ "2", or "2–4" if it is not separable from other rows."""
         if self.best is None or self.worst is None:
             return ""
         return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
@@ -75,13 +71,13 @@ def lower_is_better(metric: str) -> bool:
 
 
 def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
-    """Returns the rows from the best to the worst, then those without a value, then those with a prescribed acceptance
-    rate, which are not drafters.
+    """Returns the rows from the best to the worst, then rows without a value, then rows with a prescribed acceptance
+    rate, which are not ranked.
 
-    A row loses a rank to every better row that is separable from it: the interval of the ratio (or difference) of the
-    two excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows
-    are widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared
-    by their own intervals, without pairs.
+    A row loses a rank to every better row that is separable from it: the interval of their ratio (or difference)
+    excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows are
+    widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared by
+    their own intervals instead of prompt by prompt.
     """
     sign = 1 if lower_is_better(metric) else -1
     drafters = [side for side in sides if why_unranked(side.row) is None]
@@ -98,11 +94,11 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
-    """Returns the factor by which the 95 % intervals of so many pairs are widened, so that one or more of them miss
-    the truth in 5 % of the tables (Bonferroni, two-sided; quantiles of Student's t). A third of the prompts are its
-    degrees of freedom: the far tails of intervals of few prompts are heavier than those of the mean of normal
-    numbers. With 8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts, 4 % at 30 and 100 then have
-    a pair that looks separable; without any widening 40 to 65 %."""
+    """Returns the factor by which to widen the 95 % intervals of all pairs, so that any of them misses the truth in at
+    most 5 % of the tables (Bonferroni, two-sided; quantiles of Student's t). The degrees of freedom are a third of the
+    prompts, since the far tails of intervals of few prompts are heavier than those of the mean of normal numbers. With
+    8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts and 4 % at 30 and 100 then have a pair that
+    looks separable; without widening 40 to 65 % have one."""
     return bonferroni(num_pairs, 1 - TAILS[1], max(1.0, num_prompts / 3))
 
 
@@ -115,8 +111,8 @@ def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], Met
 
 
 def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
-    """Returns the ranks from the rows' own intervals. The interval of a ratio or difference is that of `paired` without
-    records (MOVER)."""
+    """Ranks rows by their own intervals. The interval of a ratio or difference is the one of
+    `paired.unpaired_difference` (MOVER), for ratios on the log scale."""
     total, found = len(valued), [metric_of_row(side.row, metric) for side in valued]
     value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
     by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
@@ -129,19 +125,19 @@ def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ran
             apart, unknown = (least > 0) | (most < 0), np.isnan(least) | np.isnan(most)
             unknown[place] = False
             best, worst = 1 + int(apart[:place].sum()), total - int(apart[place + 1 :].sum())
-            order.append(RankedRow(side, best, worst, frozenset({REASON}), int(unknown.sum())))
+            order.append(RankedRow(side, best, worst, frozenset({f"more than {MOST_PAIRED} rows"}), int(unknown.sum())))
     return order
 
 
 def _column(metrics: Sequence[Metric], name: str, is_ratio: bool) -> Array:
-    """Returns one part of the metrics, on the log scale for ratios; NaN where it does not exist."""
+    """Returns one field of the metrics as an array, on the log scale for ratios; NaN where it does not exist."""
     column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
 
 
 def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
-    """Returns the rows by their conditions, in the order of the rows; `metric`: that of the ranking."""
+    """Returns the rows by their conditions, in the order of the rows. `metric`: the metric that ranks them."""
     groups: dict[str, list[RowWithRecords]] = {}
     for side in sides:
         same = {name: value for name, value in conditions(side.row).items() if not name.startswith("signatures.")}
@@ -151,14 +147,14 @@ def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[st
 
 
 def score_signatures(row: Row, metric: str) -> dict[str, str]:
-    """Returns the signatures of a table's scores: of the metric that ranks the rows, and of their main score."""
+    """Returns the signatures of the scores in a table: of the ranking metric, and of the main score."""
     shown = (metric, f"{row.quality}")
     return {name: text for name, text in row.signatures.items()
             if any(each == name or each in (f"{name}_ar", f"{name}_difference") for each in shown)}  # fmt: skip
 
 
 SPEEDUP = "speedup"
-# The columns of the metrics that each table has, and that of the main score.
+# The columns of the metrics that every table shows, and the column of the main score.
 PLACES = {
     "acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second_ar": 6, "tokens_per_second": 7, SPEEDUP: 8
 }  # fmt: skip
@@ -166,8 +162,8 @@ QUALITY = 9
 
 
 def ranking_tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
-    """Returns a table for each set of conditions, in the order of the files, the best row of `metric` first. `rows`: by
-    their names in the table, which are the file's number and the row's number in it."""
+    """Returns a table for each set of conditions, in the order of the files, with the best row by `metric` first.
+    `rows`: by their name in the table, which is the number of the file and of the row in it."""
     names = {id(side): name for name, side in rows.items()}
     return [_table(group, names, metric) for group in group_by_conditions(list(rows.values()), metric).values()]
 
@@ -200,7 +196,8 @@ def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: st
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
-    """Returns the method of each row by its key; of several rows of a method with the settings in which they differ."""
+    """Returns the method of each row by its key; if several rows have the same method, with the settings that
+    differ."""
     named: dict[str, list[Row]] = {}
     for row in rows:
         named.setdefault(short(row.method), []).append(row)
@@ -212,7 +209,7 @@ def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _settings(rows: Sequence[Row]) -> list[list[str]]:
-    """Returns for each row of a method the settings that it does not share with the others."""
+    """Returns for each row of a method the settings in which the rows differ."""
     names = ("num_draft_tokens", "drafter", "drafter_revision")
     own: list[dict[str, str]] = [
         {name: str(value) for name, value in flat_fields(each).items() if name.startswith("options.") or name in names}
@@ -228,8 +225,8 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
-    own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are those of its own run"
-    own += "; ar is that of the newest run" * any(map(is_baseline, rows))
+    own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
+    own += "; the row ar is of the newest run" * any(map(is_baseline, rows))
     few = [each.row for each in order if has_few_prompts(each.row)]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
@@ -258,21 +255,21 @@ def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
         return [text]
     num_valued = sum(each.best is not None for each in order)
     if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
-        return [f"{text}; it has no intervals here, so no row can be told from another"]
+        return [f"{text}; it has no intervals here, so no row can be separated from another"]
     lines = [text]
     if any(each.best != each.worst for each in order):
         absent = ", or there is none" * any(each.unknown for each in order)
         lines.append(
-            f"ranks like 2–3: such rows cannot be told from their neighbours: the interval of the {what}{absent}"
+            f"ranks like 2–3: such rows cannot be separated from their neighbours: the interval of the {what}{absent}"
         )
     lines.append("the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)")
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        lines.append(f"not all rows are paired ({', '.join(reasons)}): such rows can be told apart less often")
+        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired rows can be separated less often")
     return lines
 
 
 def shared_lines(tables: Sequence[Table]) -> list[str]:
-    """Returns the lines that stand in the captions of all tables, of which there are several."""
+    """Returns the lines that the captions of all tables share; an empty list for a single table."""
     first, *others = tables
     return [line for line in first.caption if others and all(line in each.caption for each in others)]
 
@@ -280,14 +277,14 @@ def shared_lines(tables: Sequence[Table]) -> list[str]:
 def show(
     files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
 ) -> list[Table | str]:
-    """Returns the ranked tables of the chosen rows; a line with what all their captions have in common; of several
-    files a line with the number of each; and why records that exist could not be read.
+    """Returns the ranked tables of the selected rows, then lines: what all captions share, the numbers of several
+    files, and why existing records could not be read.
 
-    Raises ConfigError for unknown files, keys, values, subsets, metrics and formats, and where there are no rows.
+    Raises ConfigError for unknown files, keys, values, subsets, metrics and formats, and if there are no rows.
     """
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
-    # Of each row, once: its file and its name; of equal baselines of several runs the newest.
+    # One entry per row; among equal baselines of several runs, the newest.
     places: dict[tuple[str, str], tuple[Row, Path, str]] = {}
     for position, file in enumerate(files, start=1):
         for place, row in enumerate(load(file)):
@@ -311,7 +308,7 @@ def show(
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
     made = ranking_tables(shown, metric)
-    shared = shared_lines(made) if format_ != "latex" else []  # a table of LaTeX stands alone
+    shared = shared_lines(made) if format_ != "latex" else []  # LaTeX tables are used separately
     made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
     below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]
     return [*map(FORMATS[format_], made), *(f"{comment}{line}" for line in below)]

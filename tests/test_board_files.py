@@ -325,7 +325,7 @@ def test_outputs_that_differ_are_not_called_clean_by_any_audit(folder, tmp_path)
         each["methods"]["sd"]["token_ids"][0] += 1
     path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
     problems = validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
-    assert len(problems) == 3 and all("ties: 0 answers of sd in mgsm are not AR's" in each for each in problems)
+    assert len(problems) == 3 and all("ties: 0 answers of sd in mgsm differ from AR's" in each for each in problems)
     content = json.loads(notes.read_text(encoding="utf-8"))
     num = len({each["example"] for each in records if each["subset"] == "en"})
     ties = {"task": "mgsm", "method": "sd", "num_different": num, "num_near_ties": num - 1, "tolerance": 1e-3}

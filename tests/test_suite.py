@@ -173,7 +173,7 @@ def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
     (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     forecast = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
     assert cells_to_try(forecast, [0]) == []
-    assert "one example alone" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
+    assert "only one example" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
     assert "could be measured" in estimate_line(forecast.total(1), forecast, 1, has_tried=True)
 
 

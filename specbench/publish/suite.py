@@ -1,4 +1,4 @@
-"""A suite from its cells to its rows: an estimate, the measurement of what is missing, all rows in a leaderboard."""
+"""Measures a suite: estimates the time, measures the missing cells, and puts all rows into a leaderboard."""
 
 import sys
 import time
@@ -36,13 +36,13 @@ from specbench.running.progress import report_kept_results
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 
-MAX_LOSSES = 3  # workers that one cell may cost
+MAX_LOSSES = 3  # a cell fails after it has lost so many workers
 
 
 @dataclass
 class SuiteResult:
-    """The rows of the cells, which the leaderboard gets one cell at a time, and the reasons of those that failed.
-    `losses`: a line for each worker that was lost."""
+    """The rows of the cells, which are also added to the leaderboard, and the failed cells with their reasons.
+    `losses`: a line for each lost worker."""
 
     leaderboard: Path
     rows: list[tuple[SuiteCell, Sequence[Row]]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class SuiteResult:
     losses: Sequence[str] = ()
 
     def add(self, cell: SuiteCell, failure: str | None = None) -> str | None:
-        """Adds a cell. Returns the reason why it failed, None if it did not."""
+        """Adds a cell. Returns the reason why it failed; None if it did not."""
         try:
             if failure is None:
                 rows = cell.rows()
@@ -66,8 +66,8 @@ class SuiteResult:
 def run_suite(
     forecast: Forecast, processes: Sequence[WorkerProcess], leaderboard: Path, console: Console
 ) -> SuiteResult:
-    """Measures what is missing. Raises ConfigError before anything is measured for a leaderboard that cannot take the
-    rows, and for workers that differ."""
+    """Measures the missing cells. Raises ConfigError before any measurement if the leaderboard cannot take the rows, or
+    if the workers differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     result = SuiteResult(leaderboard)
     for file in dict.fromkeys(forecast.plan[number].cell.request.servers for number in missing):
@@ -80,7 +80,7 @@ def run_suite(
             result.add(planned.cell)
     if missing:
         progress, machines = SuiteProgress(console, forecast, len(processes)), MachineCheck(leaderboard)
-        with progress.bar, WorkerPool(processes, machines.accept, progress.tell) as pool:
+        with progress.bar, WorkerPool(processes, machines.accept, progress.report) as pool:
             if not forecast.plan[0].cell.suite.is_served:  # else the servers' machine counts, not the worker's
                 machines.check_leaderboard()
             if line := machines.sharing_warning():
@@ -91,8 +91,8 @@ def run_suite(
 
 
 def check_takes_measured(leaderboard: Path, cells: Sequence[SuiteCell]) -> None:
-    """Raises ConfigError for a leaderboard that cannot be written, is broken, or has rows that do not go together with
-    those of cells that are measured already."""
+    """Raises ConfigError for a leaderboard that cannot be written, is broken, or has rows that may not share a file
+    with the rows of measured cells."""
     check_writable(leaderboard)
     if leaderboard.exists() and (there := load(leaderboard)):
         rows = [(str(cell.folder), row) for cell in cells for row in cell.rows()]
@@ -103,12 +103,10 @@ def measure(
     pool: WorkerPool, progress: SuiteProgress, forecast: Forecast, missing: Sequence[int], result: SuiteResult,
     console: Console, num_sharing: int,
 ) -> None:  # fmt: skip
-    """Measures one example of every task and pair of which nothing is known, whose records are the cells' own, then all
-    that is missing."""
+    """Measures one example of every task and pair without measured times, then all missing cells. The records of the
+    examples belong to the cells."""
     if first := cells_to_try(forecast, missing):
-        say(
-            console, f"measuring one example of each task on each pair ({len(first)}), to estimate the time of the rest"
-        )
+        say(console, f"measuring one example of each task on each pair ({len(first)}) to estimate the time of the rest")
         progress.start(first, True, max_losses=1)
         jobs = [cell_job(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
         pool.run(jobs, 1, lambda job, event: None)
@@ -126,8 +124,8 @@ def measure(
 
 
 def cells_to_try(forecast: Forecast, missing: Sequence[int]) -> list[int]:
-    """Returns for every pair and task of which nothing is known the cell with the most methods. The first pair
-    comes last; its models then stay loaded. A pair and task with one example need none."""
+    """Returns for every pair and task without measured times the cell with the most methods, unless it has only one
+    example. The first pair comes last, so that its models stay loaded."""
     found: dict[Group, int] = {}
     for number in missing:
         planned = forecast.plan[number]
@@ -141,7 +139,7 @@ def cells_to_try(forecast: Forecast, missing: Sequence[int]) -> list[int]:
 
 
 def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
-    """Returns the job of a cell; `first_only`: of the first example of its first subset."""
+    """Returns the job of a cell. `first_only`: only the first example of its first subset."""
     if not first_only:
         return RunJob(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
     options = replace(cell.request.options, limit=1, subsets_per_task=1)
@@ -166,13 +164,13 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
 def measure_suite(
     forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
 ) -> SuiteResult:
-    """Measures what is missing of a suite, by one process of this machine or by the workers of a ray cluster."""
+    """Measures the missing cells of a suite in one process of this machine, or with the workers of a ray cluster."""
     cell = forecast.plan[0].cell
     folder = folder_of(cell.suite, cell.runs)
     console = PlainConsole(stderr=True)
-    console.file = sys.stderr  # this stream, although ray replaces sys.stderr
+    console.file = sys.stderr  # keeps this stream when ray replaces sys.stderr
     if ray is None and num_workers is not None:
-        raise ConfigError(f"--workers {num_workers}: these are workers of --ray: add --ray local, or leave it out")
+        raise ConfigError(f"--workers {num_workers}: needs --ray: add --ray local, or leave it out")
     if ray is not None and cell.suite.is_served:
         raise ConfigError(f"--ray {ray}: workers would disturb each other at the servers: leave it out")
     settings = worker_settings(forecast, cell.options, ray is not None)
@@ -188,7 +186,7 @@ def measure_suite(
 
 
 def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -> WorkerSettings:
-    """Returns the settings of every worker. Raises ConfigError where cells would have different numbers of CPU threads,
+    """Returns the settings of all workers. Raises ConfigError if cells would have different numbers of CPU threads,
     since such rows do not compare."""
     cells = [planned.cell for planned in forecast.plan if not planned.cell.suite.is_served]
     embedded = [(cell.pair.target or EMBEDDED).startswith(EMBEDDED) for cell in cells]
@@ -196,14 +194,14 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
         return WorkerSettings(options.device, options.threads or 1)
     if not on_cluster and any(embedded) and choose_device(options.device).type == "cpu":
         raise ConfigError(
-            "the embedded pair measures with 1 CPU thread and other pairs with all, and such rows do not compare: give "
-            "one number for all pairs: --threads 1, or another number"
+            "the embedded pair uses 1 CPU thread and other pairs use all, and such rows do not compare: give the same "
+            "number to all pairs: --threads 1, or another number"
         )
     return WorkerSettings(options.device, options.threads)
 
 
 def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
-    """Prints the rows, the lost workers, and the failures with the commands that repeat them alone."""
+    """Prints the rows, the lost workers, and the failed cells with the commands that repeat them."""
     if result.rows:
         order = {planned.cell.name: number for number, planned in enumerate(forecast.plan)}
         measured = sorted(result.rows, key=lambda each: order[each[0].name])

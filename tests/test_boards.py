@@ -165,25 +165,25 @@ def test_ours_stands_beside_figures_of_its_own_pair_in_their_unit(tmp_path: Path
     ]
     found = pair_rows(board, "tiny", rows)
     sd = FigureReference(task="good", method="sd", pair="tiny", metric="acceptance_rate", scale=100)
-    assert found.ours(sd) == 50 and found.ours(sd.within(FigureReference(subset="en"))) == pytest.approx(70)
-    assert found.ours(sd.within(FigureReference(metric="quality"))) == 75
-    assert found.ours(sd.within(FigureReference(subset="de"))) is None
-    assert found.ours(sd.within(FigureReference(pair="other"))) is None
+    assert found.our_value(sd) == 50 and found.our_value(sd.within(FigureReference(subset="en"))) == pytest.approx(70)
+    assert found.our_value(sd.within(FigureReference(metric="quality"))) == 75
+    assert found.our_value(sd.within(FigureReference(subset="de"))) is None
+    assert found.our_value(sd.within(FigureReference(pair="other"))) is None
     anyone = FigureReference(task="good", method="ar", metric="tokens_per_second")
-    assert found.ours(anyone.within(FigureReference(target="org/target"))) == 8
-    assert found.ours(anyone.within(FigureReference(target="org/other"))) is None
+    assert found.our_value(anyone.within(FigureReference(target="org/target"))) == 8
+    assert found.our_value(anyone.within(FigureReference(target="org/other"))) is None
     rate = FigureReference(task="good", method="sd", metric="tokens_per_second")
-    assert found.ours(rate.within(FigureReference(minus="ar"))) == 4
-    assert found.ours(rate.within(FigureReference(change_from="ar"))) == pytest.approx(50)
-    assert found.ours(rate.within(FigureReference(method="ngram", metric="fairness.unfairness"))) == 0.3
-    assert found.ours(rate.within(FigureReference(metric="fairness.unfairness"))) is None
+    assert found.our_value(rate.within(FigureReference(minus="ar"))) == 4
+    assert found.our_value(rate.within(FigureReference(change_from="ar"))) == pytest.approx(50)
+    assert found.our_value(rate.within(FigureReference(method="ngram", metric="fairness.unfairness"))) == 0.3
+    assert found.our_value(rate.within(FigureReference(metric="fairness.unfairness"))) is None
 
 
 def test_the_embedded_family_stands_beside_every_pair(tmp_path: Path) -> None:
     pairs = {**BOARD["pairs"], "embedded": {"methods": {"sd": "fsd"}}}
     board = load_suite(str(written(tmp_path, pairs=pairs)))
     found = pair_rows(board, "embedded", [row("fsd", acceptance_rate=0.25)])
-    assert found.ours(FigureReference(task="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
+    assert found.our_value(FigureReference(task="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
 
 
 def test_a_measured_vicuna_stands_beside_no_figure_of_gemma_or_llama() -> None:
@@ -243,7 +243,7 @@ def test_a_board_of_which_nothing_is_measured_says_how_to_measure_it(
 ) -> None:
     code, out, _ = specbench("board", "show", "p0", "--pair", "embedded")
     first = out.lstrip().splitlines()[0]
-    assert code == 0 and first.startswith("p0 · embedded: nothing of it is measured")
+    assert code == 0 and first.startswith("p0 · embedded: not measured yet")
     assert first.endswith("specbench board run p0 --pair embedded") and "ours\n" not in out
 
 
@@ -259,7 +259,7 @@ def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
     monkeypatch.setattr("specbench.publish.pairs_table.gpu_gigabytes", lambda: 80.0)
     code, out, _ = specbench("board", "show", "eagle3")
     needed = " ".join(out.partition("llama3.1-8b")[2].partition("llama3.3-70b")[0].split())
-    assert code == 0 and len(out.splitlines()) < 40 and "published, and not measured here: table 1; " in out
+    assert code == 0 and len(out.splitlines()) < 40 and "published, but not measured here: table 1; " in out
     assert "meta-llama/Llama-3.1-8B-Instruct * 16 yes 0 of 8" in needed and "EAGLE3-LLaMA3.1-Instruct-8B" in needed
     assert "this machine's GPU has 80 GB" in out and "gated" in out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if " of 8" in line}

@@ -491,7 +491,7 @@ def test_an_earlier_site_is_replaced_and_nothing_else(specbench, board, tmp_path
 MISTAKES = [
     ("board.json", "is a file"),
     (".", "is the current folder"),
-    ("full", "holds a.txt, which is of no earlier site"),
+    ("full", "holds a.txt, which belongs to no earlier site"),
     ("faked", "holds a.txt"),
 ]
 
@@ -547,7 +547,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
         rename(source, target)
 
     monkeypatch.setattr("specbench.core.resumable_folder.os.rename", failing)
-    with pytest.raises(ConfigError, match="No space left on device; an earlier site is as it was"):
+    with pytest.raises(ConfigError, match="No space left on device; an earlier site is unchanged"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 

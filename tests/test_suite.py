@@ -191,13 +191,13 @@ def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: 
     cells = cells_in(written(tmp_path, seeds=[0], exclude=...), tmp_path)
     plan = [PlannedCell(cell, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, cell in enumerate(cells)]
     forecast = Forecast(plan)
-    assert forecast.of(plan[0]) is None and forecast.total(1).unknown == 7
+    assert forecast.time_left(plan[0]) is None and forecast.total(1).unknown == 7
     assert cells_to_try(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
     record = {"methods": {"ar": generation(51, 5.0), "sd": generation(51, 2.0)}}
     for number in (0, 0, 2):
         forecast.add(number, record)
     about, most = 5.5 + 2.5, (0.5 + 10) + (0.5 + 4)  # per example; most: 101 tokens at 10 and 25 tokens/s
-    first = forecast.of(plan[0])
+    first = forecast.time_left(plan[0])
     assert first is not None and (first.seconds, first.most) == (pytest.approx(4 * about), pytest.approx(4 * most))
     forecast.other[plan[0].group] = 3.0
     forecast.loading["embedded"] = 60.0

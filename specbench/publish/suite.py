@@ -113,12 +113,12 @@ def measure(
     estimate, started = forecast.total(pool.num_workers), time.monotonic()
     say(console, estimate_line(estimate, forecast, len(missing), bool(first)))
 
-    def ended(job: int, event: JobFinished) -> None:
+    def finish(job: int, event: JobFinished) -> None:
         failure = result.add(forecast.plan[missing[job]].cell, event.failure)
-        progress.ended(missing[job], replace(event, failure=failure))
+        progress.finish(missing[job], replace(event, failure=failure))
 
     progress.start(missing, False, MAX_LOSSES)
-    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
+    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, finish)
     estimated = f"; the estimate was {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)}"
     say(console, f"it took {format_duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
 

@@ -1,4 +1,4 @@
-"""The rows of leaderboard files with their addresses, groups and ranks, and the table of all rows."""
+"""The rows of a site, with their addresses, groups and ranks, and the table of all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from specbench.results.units import NULL, interval, number, speed, unit_of
 
 @dataclass(frozen=True)
 class ConditionGroup:
-    """Rows that compare with each other. `key`: 8 hex digits of their conditions, which links use."""
+    """Rows that compare with each other. `key`: 8 hex digits over their conditions, used in links."""
 
     key: str
     size: int
@@ -29,8 +29,8 @@ class ConditionGroup:
 
 @dataclass(frozen=True)
 class IndexCell:
-    """A cell of the table of all rows. `key`: the sort key, the text when None; empty: no value. `more`: small text
-    after it."""
+    """A cell of the table of all rows. `key`: the sort key; None is the text, and an empty key means no value. `more`:
+    small text after it."""
 
     text: str
     key: str | None = None
@@ -39,8 +39,8 @@ class IndexCell:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """A row of the site. `label`: its method, with the settings that differ within its group. `is_whole`: whether it is
-    over all subsets of its task, or its task has no such rows."""
+    """A row of the site. `label`: its method with the settings that differ within its group. `is_whole`: whether it
+    covers all subsets of its task, or the task has no such row."""
 
     digest: str
     side: RowWithRecords
@@ -55,17 +55,17 @@ class SiteRow:
 
     @property
     def address(self) -> str:
-        """Returns the address of its page from the site's folder; the same row always has the same."""
+        """The address of its page in the site. It depends on the content of the row only."""
         return f"rows/{self.digest}.html"
 
     @property
     def filter_values(self) -> tuple[str, ...]:
-        """Returns the values of the FILTERS."""
+        """The values of the FILTERS."""
         return self.row.task_name, self.row.method_name, self.row.subset, verdict_word(self.row)
 
     @cached_property
     def cells(self) -> dict[str, IndexCell]:
-        """Returns the cells of the table of all rows by the key of their column."""
+        """The cells of the table of all rows by the key of their column."""
         row, metrics = self.row, self.row.metrics
         speedup, speed_ = metrics.get("speedup"), metrics.get("tokens_per_second")
         return {
@@ -102,7 +102,7 @@ def _metric_cell(row: Row, name: str, digits: int) -> IndexCell:
 
 
 def _quality_cell(row: Row) -> IndexCell:
-    """Returns the main score and its difference to the baseline, in the unit of the score."""
+    """Returns the main score with its difference to the baseline, in the unit of the score."""
     if row.quality is None:
         return IndexCell(NULL, "")
     unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
@@ -117,8 +117,7 @@ def _sort_key(metric: Metric | None) -> str:
 
 @dataclass(frozen=True)
 class Entries:
-    """The rows in the order of their groups, the best first. `warnings`: the reasons why records that are there are not
-    used."""
+    """All rows by group, the best first. `warnings`: the reasons why existing records are not used."""
 
     all: tuple[SiteRow, ...]
     warnings: tuple[str, ...]
@@ -133,8 +132,8 @@ class Entries:
 
 
 def read_entries(files: Sequence[Path]) -> Entries:
-    """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are not
-    leaderboards, and where there are no rows."""
+    """Returns the rows of leaderboard files, each once. Raises ConfigError for files that are not leaderboards, and if
+    there are no rows."""
     runs, sides = RecordedRuns(), {}
     for file in files:
         for row in load(file):
@@ -162,11 +161,12 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
     return found
 
 
-MAX_VALUE = 40  # characters of a value
+MAX_VALUE = 40  # shown characters of a value
 
 
 def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
-    """Returns for a row of each group the fewest conditions that distinguish it from other rows of its name."""
+    """Returns for each row a few conditions that distinguish it from the other rows of the same name. `rows`: one of
+    each group."""
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         same.setdefault(name, []).append(place)
@@ -187,14 +187,14 @@ def _num_distinct(own: Sequence[dict[str, object]], names: Sequence[str]) -> int
 
 
 def _words(name: str, value: object) -> str:
-    """Returns a condition in words, such as "temperature 0.5" or "n = 8"."""
+    """Returns a condition as text, such as "temperature 0.5" or "n = 8"."""
     text = NULL if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:MAX_VALUE]
     return f"n = {text}" if name == "n" else f"{name.rpartition('.')[2].replace('_', ' ')} {text}"
 
 
 @dataclass(frozen=True)
 class IndexColumn:
-    """A column. `key`: its name in the fragment of the address. `help`: its meaning, where the heading lacks it."""
+    """A column. `key`: its name in the fragment of the address. `help`: its meaning, if the heading does not say it."""
 
     key: str
     heading: str
@@ -230,8 +230,7 @@ FILTERS = ("task", "method", "subset", "verdict")
 
 
 def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
-    """Returns the columns, without the language and the load where no row has one, and without the engine where all
-    are eager."""
+    """Returns the columns, without language and load if no row has one, and without engine if all are eager."""
     is_shown = {
         "language": any(each.row.language for each in rows), "load": any(each.row.level for each in rows),
         "engine": any(each.row.engine != "eager" for each in rows),
@@ -240,11 +239,11 @@ def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
 
 
 def columns_with_notes(rows: Sequence[SiteRow]) -> set[str]:
-    """Returns the columns in which some cell has small text, for which all cells leave room so that numbers align."""
+    """Returns the columns in which a cell has small text. All their cells leave room for it, so that numbers align."""
     return {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)}
 
 
 def filter_choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
-    """Returns the values of each filter."""
+    """Returns the values that each filter offers."""
     values = zip(*(each.filter_values for each in rows), strict=True)
     return [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)]

@@ -37,7 +37,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 def provenance(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
-    """Returns the fields under each heading, dotted where they have parts, as the file has them."""
+    """Yields each heading with its fields as in the file, with dotted names for parts."""
     known: dict[str, list[Markup]] = {}
     for name, value in flat_fields(row).items():
         known.setdefault(name.partition(".")[0], []).append(_fact(name, str(value)))
@@ -49,7 +49,7 @@ def provenance(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
 
 @lru_cache(maxsize=20_000)
 def _fact(name: str, value: str) -> Markup:
-    """Returns an entry of a list; most entries are the same in many rows."""
+    """Returns an entry of a list. It is cached, since many rows have the same entries."""
     text = {"null": "–", "{}": "–", "true": "yes", "false": "no"}.get(value, value)
     return Markup("<div><dt>{}</dt><dd>{}</dd></div>\n").format(name, text)
 
@@ -87,8 +87,8 @@ class TimeBreakdown:
 
 
 def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
-    """Returns the parts of the time per token after the first, whose sum agrees with tok/s. The overhead is one part
-    where the row does not have its parts. None where the row does not have the times of its passes."""
+    """Returns the parts of the time per token after the first. They sum to 1000 ÷ tok/s. The overhead is a single part
+    if the row lacks its parts. None if the row lacks the times of its passes."""
     spent = per_token(row)
     whole, draft, verify = spent["all"], spent["draft"], spent["verify"]
     if whole is None or draft is None or verify is None:
@@ -100,7 +100,7 @@ def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
 
 
 def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
-    """Returns the baseline's breakdown, where there is one, and the row's own."""
+    """Returns the breakdowns of the baseline and of the row, as far as they are known."""
     found = [] if baseline is None or baseline is row else [breakdown_of(baseline, "ar")]
     found.append(breakdown_of(row, row.method_name))
     return [each for each in found if each is not None]
@@ -108,7 +108,7 @@ def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
 
 @dataclass(frozen=True)
 class ChartColumn:
-    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
+    """A column on the axis. `x`: its left edge. `top`: its upper edge."""
 
     length: int
     count: int
@@ -119,8 +119,8 @@ class ChartColumn:
 
 @dataclass(frozen=True)
 class Histogram:
-    """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
-    `reason`: the reason. `base`: the place of the axis in the picture."""
+    """A histogram of accepted draft tokens. `counts`: element k is the number of target passes that accepted k; empty
+    if unknown, with the `reason`. `base`: the place of the axis in the picture."""
 
     counts: tuple[int, ...]
     reason: str = ""
@@ -132,12 +132,12 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """Returns the width of a column."""
+        """The width of a column."""
         return round(self.step * 0.78, 1)
 
     @cached_property
     def y(self) -> Scale:
-        """Returns the scale of the shares in percent."""
+        """The scale of the shares in percent."""
         return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
 
     @property
@@ -150,7 +150,7 @@ class Histogram:
 
 
 def histogram_of(side: RowWithRecords) -> Histogram:
-    """Returns the counts of a row, else those of its records, where they are at hand."""
+    """Returns the counts of a row, or of its records if the row lacks them."""
     counts = side.row.accepted_tokens_per_step
     if counts is None and side.method is not None and side.records:
         counts = accepted_tokens_per_step_of(side.records, side.method)
@@ -163,10 +163,10 @@ def _why_unknown(row: Row, has_records: bool) -> str:
     if decodes_alone(row):
         return "Nothing is drafted: one model decodes alone, one token per pass."
     if "decoder" in row.options:
-        return "Unknown: external code decodes, and it does not report its steps."
+        return "Unknown: external code decodes and does not report its steps."
     if has_records or row.accepted_tokens_per_step is not None:
         return "Unknown: the answers have no target pass after the first token."
-    return "Unknown: the row does not have it, and the records of its run are not at hand."
+    return "Unknown: the row lacks it, and the records of its run are not available."
 
 
 LOSSLESS = {
@@ -184,8 +184,8 @@ BASELINE = (
 def row_page(
     entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None
 ) -> dict[str, Any]:
-    """Returns the values of the template of a row's page. `subsets`: the rows of all subsets. `peers`: rows that it
-    compares with, itself among them. `baseline`: AR's row of the same run."""
+    """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
+    compares, itself included. `baseline`: AR's row of the same run."""
     row = entry.row
     verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
     return {
@@ -207,9 +207,9 @@ DEFAULT_THREADS = 1  # of the embedded target
 
 
 def repeat_command(row: Row) -> str:
-    """Returns a command that measures the row again: of the request that the row keeps, its own task and method, and
-    the options that they need. Overrides may be of other tasks and methods, which are then measured too. The recorded
-    command, where the row keeps no request of `specbench run`."""
+    """Returns a command that measures the row again, from the request in the row: its task and method, and the options
+    that they need. With overrides all tasks and methods of the request are kept, since an override may need them. If
+    the row has no request of `specbench run`, it is the recorded command."""
     request = dict(row.request)
     tasks, methods = (str(request.pop(name, "")).split(",") for name in ("task", "method"))
     if not all((*tasks, *methods)) or not request.keys() <= RunOptions.__dataclass_fields__.keys():
@@ -236,12 +236,12 @@ def repeat_command(row: Row) -> str:
 
 
 def fewshot_line(row: Row) -> str:
-    """Returns the number of few-shot examples before each prompt, and whether one of them may be a measured example."""
+    """Returns the number of few-shot examples before each prompt, and whether any of them may be measured."""
     if not row.shots.num:
         return "none"
     source = " ".join(filter(None, (row.shots.source, row.shots.location)))
     checked = (
-        "whether one of them is measured could not be checked"
+        "it could not be checked whether any of them is measured"
         if row.shots.num_checked is None
         else f"none is among the {row.shots.num_checked} measured examples"
     )
@@ -265,7 +265,7 @@ def _figures(entry: SiteRow) -> list[Figure]:
 
 
 def _score(row: Row) -> Figure:
-    """Returns the main score and the baseline's."""
+    """Returns the main score with the baseline's."""
     if row.quality is None:
         return ("quality", IndexCell(NULL), "not scored, or by several scores")
     unit = unit_of(row.quality)
@@ -281,7 +281,9 @@ def _score(row: Row) -> Figure:
 
 
 def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
-    """Yields name, value, interval, and the cells of unit and meaning of each metric, those without a value last."""
+    """Yields name, value, interval, and the cells of unit and meaning of each metric; metrics without a value come
+    last.
+    """
     for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
         ends = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
         yield name, _number(metric.value), ends, _meaning(name)
@@ -289,7 +291,7 @@ def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
 
 @cache
 def _meaning(name: str) -> Markup:
-    """Returns unit and meaning as cells, which the pages of all rows share."""
+    """Returns unit and meaning as cells. They are cached, since all pages share them."""
     unit, text = meaning(name) or ("", "a metric of a plug-in: see its scorer")
     return Markup('<td>{}</td><td class="text">{}</td>').format(unit, text)
 
@@ -306,7 +308,7 @@ OF_SUBSET = {"subset", "language", "n", "data_location", "data_revision", "num_d
 
 
 def subset_rows(entries: Iterable[SiteRow]) -> dict[str, Sequence[SiteRow]]:
-    """Returns by digest the rows of the same command, task and method, the row over all subsets last."""
+    """Returns for each row, by digest, the rows of the same command, task and method, the one over all subsets last."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in entries:
         groups.setdefault(_group_key(entry.row), []).append(entry)

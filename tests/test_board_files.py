@@ -564,7 +564,8 @@ def test_a_writer_that_is_killed_at_work_leaves_the_old_file(tmp_path):
     code = (
         "import os, sys\nfrom specbench.results import leaderboard as lb\n"
         "os.fsync = lambda number: os._exit(9)\n"
-        "lb.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in lb.load(sys.argv[1])])"
+        "with lb.edit_rows(sys.argv[1]) as rows:\n"
+        "    rows += [row.model_copy(update={'subset': 'xx'}) for row in rows]\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 9
     assert load(path) == [row()] and not validate(path, with_records=False).problems

@@ -90,10 +90,10 @@ def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> No
         ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is given twice"]),
         ({"seeds": [0, 1]}, ["published", "one temperature and one seed"]),
         ({"published": [{**PUBLISHED, "task": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
-        ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "= 3", "2 columns"]),
+        ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "3 entries", "2 columns"]),
         ({"name": "other"}, ["name = 'other'", "'mine'"]),
         ({"pairs": {**BOARD["pairs"], "x": {"methods": {"sd": None, "ngram": None}}}},
-         ["pairs.x.methods", "nothing is left"]),
+         ["pairs.x.methods", "no method is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:

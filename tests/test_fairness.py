@@ -372,7 +372,7 @@ def test_other_data_than_were_measured_are_refused(folder, tmp_path):
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     records[0]["prompt"] = "0" * 12
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mgsm/en example .* was measured with another prompt"):
+    with pytest.raises(ConfigError, match=r"mgsm/en example .* was measured with a different prompt"):
         asked(copy)
 
 

@@ -94,7 +94,7 @@ def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(tmp_path, hurri
     headings = [[column.heading for column in table.columns] for table in tables]
     assert "speed-up\n95 %" in headings[0] and "E2E ratio\n95 %" not in headings[0]
     assert "speed-up\n95 %" not in headings[1] and {"TPOT ratio\n95 %", "E2E ratio\n95 %"} <= set(headings[1])
-    assert any("there is no speed-up of tok/s" in line for line in tables[1].caption)
+    assert any("there is no speed-up in tok/s" in line for line in tables[1].caption)
     assert break_even([own]) is None
 
 

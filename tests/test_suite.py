@@ -93,7 +93,7 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"exclude": [{}]}, ["exclude", "empty"]),
         ({"methods": ["sd", "hf-sd"], "pairs": {"a": {"engine": "compiled"}}, "exclude": ...},
          ["a · mgsm", "method 'hf-sd'", "engine = 'compiled'", "exclude it"]),
-        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "nothing is left"]),
+        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "no cell of the grid is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:

@@ -29,7 +29,6 @@ from specbench.results.row import ALL, Row
 from specbench.results.units import short
 
 MACHINE_OPTIONS = {"device", "threads", "allow_code_execution"}
-AMOUNT_OPTIONS = {"data", "limit"}
 CellRows = tuple[SuiteCell, Sequence[Row]]
 
 
@@ -126,7 +125,7 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
 
 def measurement_key(settings: dict[str, Any]) -> str:
     """Returns a key of a request that does not depend on the machine or the amount of data."""
-    kept = {name: value for name, value in settings.items() if name not in MACHINE_OPTIONS | AMOUNT_OPTIONS}
+    kept = {name: value for name, value in settings.items() if name not in {*MACHINE_OPTIONS, "data", "limit"}}
     return json.dumps(kept, sort_keys=True)
 
 

@@ -190,18 +190,14 @@ def bounded_interval(columns: Array, bounds: Bounds, seed: int) -> tuple[float, 
     if are_equal(columns):
         return equal_values_interval(value, bounds, columns.shape[1])
     if least < 0:
-        return _differences_interval(columns, bounds, seed)
+        low, high = percentile_interval(columns, seed)
+        unseen_low, unseen_high = equal_values_interval(value, bounds, columns.shape[1])
+        low = min(low, unseen_low) if columns[0].min() >= 0 else low
+        return low, max(high, unseen_high) if columns[0].max() <= 0 else high
     parts = np.stack([columns[0] - least * columns[1], most * columns[1] - columns[0]]).clip(min=0.0)
     odds = None if (parts.min(axis=0) == 0).all() else studentized_interval(parts, seed)
     low, high = wilson_interval(parts) if odds is None else (each / (1 + each) for each in odds)
     return least + (most - least) * low, least + (most - least) * high
-
-
-def _differences_interval(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:
-    low, high = percentile_interval(columns, seed)
-    unseen = equal_values_interval(float(columns[0].sum() / columns[1].sum()), bounds, columns.shape[1])
-    low = min(low, unseen[0]) if columns[0].min() >= 0 else low
-    return low, max(high, unseen[1]) if columns[0].max() <= 0 else high
 
 
 def equal_values_interval(value: float, bounds: Bounds, num_prompts: int) -> tuple[float, float]:

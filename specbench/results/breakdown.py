@@ -160,22 +160,19 @@ def expensive_verification(rows: Sequence[Row]) -> str | None:
     """Returns a line with the expected speed-ups at the measured verification costs, for methods whose cost is well
     above the one pass that the formula assumes; None without such a method."""
     plain = token_pass(rows)
-    expected = [
-        f"{row.method_name} {_expected(row, cost):.2f}"
-        for row in rows
-        if (cost := verification_cost(row, plain)) and cost >= EXPENSIVE and row.value("speedup_expected") is not None
-    ]
+    expected = []
+    for row in rows:
+        cost = verification_cost(row, plain)
+        if cost and cost >= EXPENSIVE and row.value("speedup_expected") is not None:
+            rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
+            speedup = expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
+            expected.append(f"{row.method_name} {speedup:.2f}")
     if not expected:
         return None
     return (
         f"the expected speed-up assumes that a verifying pass costs as much as a pass of ar; with v instead it is "
         f"{', '.join(expected)}"
     )
-
-
-def _expected(row: Row, cost: float) -> float:
-    rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
-    return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
 
 
 def skewed_cost(row: Row, plain: float | None) -> str | None:

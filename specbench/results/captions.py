@@ -282,7 +282,10 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
         shown = [score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
         if any(shown):
             lines.append(f"{unit_of(name).label}, ar → method: {_with_subsets(rows, shown)}")
-    unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]
+    is_unknown = [
+        row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None for row in parts
+    ]
+    unidentified = ["cannot be identified" if unknown else None for unknown in is_unknown]
     if any(unidentified):
         lines.append(f"language of the answers: {_with_subsets(parts, unidentified)}")
     for name, meaning in COUNTS_OF_ANSWERS.items():
@@ -317,11 +320,6 @@ def _is_reported(row: Row, name: str) -> bool:
     shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]
     low = name == "language_share" and min(shares, default=1.0) < IN_LANGUAGE
     return name in row.metrics and (row.quality == "loop_free" or low)
-
-
-def _has_unknown_language(row: Row) -> bool:
-    """Returns whether the language of the answers cannot be identified, although the subset has one."""
-    return row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None
 
 
 def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:

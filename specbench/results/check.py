@@ -40,7 +40,6 @@ from specbench.results.check_speed import (
     log_scale_ratio,
     ratio_of_speeds,
     speed_ratios,
-    speedup_ratios,
 )
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
 from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
@@ -252,7 +251,7 @@ def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubs
     if num_equal < num_records:
         others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
         compared.not_compared.append(f"times of {others}: they have other tokens than the baseline's, so other work")
-    measured = speed_ratios(join_pairs([part.equal_records() for part in parts]))
+    measured = speed_ratios(join_pairs([part.equal_records() for part in parts]), over_ar=False)
     if not measured:
         compared.problems.append(f"{SPEED} of {subset}: no equal answers of more than one token on both sides")
     return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
@@ -267,7 +266,7 @@ def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSu
         where = compared.problems if had else compared.not_compared
         where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
         return []
-    measured = speedup_ratios(records)
+    measured = speed_ratios(records, over_ar=True)
     if not measured:
         compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
     return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]

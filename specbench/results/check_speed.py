@@ -99,16 +99,10 @@ def log_scale_ratio(values: tuple[Metric, Metric], found: Metric, num_prompts: i
     return MeasuredRatio(values, lambda by: widen_ratio(found, by), num_prompts)
 
 
-def speedup_ratios(pairs: Pairs) -> dict[str, MeasuredRatio]:
-    """Returns the ratio of the speed-ups over all prompts and that of a typical prompt; an empty mapping if no record
-    has a speed. A record has none if one of its generations has only one token."""
-    columns = pairs.speed_columns()
-    return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
-
-
-def speed_ratios(pairs: Pairs) -> dict[str, MeasuredRatio]:
-    """Returns the ratios of the speeds, like `speedup_ratios`."""
-    columns = pairs.speed_columns(with_ar=False) if pairs.records[0] else []
+def speed_ratios(pairs: Pairs, over_ar: bool) -> dict[str, MeasuredRatio]:
+    """Returns the ratio of the speed-ups (`over_ar`) or speeds over all prompts, and that of a typical prompt; an empty
+    mapping if no record has a speed. A record has none if one of its generations has only one token."""
+    columns = pairs.speed_columns(with_ar=over_ar) if pairs.records[0] else []
     return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
 
 

@@ -135,7 +135,10 @@ def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
         raise ConfigError(f"'{text}': no such folder or file: {INPUT_HINT}")
     found = read_path(text, path)
     if detail is not None and detail not in found.methods and (number := NUMBER.fullmatch(detail)):
-        return found.with_rows([_numbered(found, int(number[1]))])
+        if int(number[1]) >= len(found.rows):
+            last = len(found.rows) - 1
+            raise ConfigError(f"{found.text}: {found.file} has no row {int(number[1])}: the last one is {last}")
+        return found.with_rows([found.rows[int(number[1])]])
     if detail is not None:
         found = found.of_methods(detail)
     if filters:
@@ -144,12 +147,6 @@ def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
         found = found.with_rows([row for row in found.rows if row.method_name != BASELINE])
     _check_one_each(found)
     return found
-
-
-def _numbered(found: ComparisonInput, number: int) -> Row:
-    if number >= len(found.rows):
-        raise ConfigError(f"{found.text}: {found.file} has no row {number}: the last one is {len(found.rows) - 1}")
-    return found.rows[number]
 
 
 def _check_one_each(found: ComparisonInput) -> None:

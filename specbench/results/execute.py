@@ -189,15 +189,9 @@ def execute(
     if takes_all:
         spec = keep_fitting_methods(spec, models, loaded, reasons, console)
     cells = make_cells(spec, models, loaded)
-    conditions = environment(**models.environment())
-    identity = run_identity(spec, cells, models, conditions)
-    if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
-        del identity["code_execution"]
-        say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
-    path = request.output or default_folder(spec, identity)
-    folder = RunFolder(path, identity, named_by_digest=request.output is None)
-    models.log_into(path)
-    loggers.start(path.name, request.settings(), str(path))
+    folder = run_folder(request, spec, cells, models, console)
+    models.log_into(folder.path)
+    loggers.start(folder.path.name, request.settings(), str(folder.path))
     try:
         records, rows = measure_into(
             folder, spec, cells, models, request.command, console, request.judging, make_progress,
@@ -216,6 +210,16 @@ def execute(
     if request.plot is not None:
         draw(outcome.by_method(), request.plot, load_groups(outcome.rows))
     return outcome
+
+
+def run_folder(request: Request, spec: RunSpec, cells: Sequence[Cell], models: Models, console: Console) -> RunFolder:
+    """Returns the folder of a run: the requested one, or one named after the identity of the run."""
+    identity = run_identity(spec, cells, models, environment(**models.environment()))
+    if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
+        del identity["code_execution"]
+        say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
+    path = request.output or default_folder(spec, identity)
+    return RunFolder(path, identity, named_by_digest=request.output is None)
 
 
 def keep_fitting_methods(

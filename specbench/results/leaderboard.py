@@ -164,13 +164,6 @@ def edit_rows(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[
         write(path, rows)
 
 
-def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
-    """Puts rows into the file, as `merge_rows` does. Returns all rows."""
-    with edit_rows(path) as known:
-        known[:] = merge_rows(known, rows)
-    return known
-
-
 def merge_rows(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     """Returns `known` updated by `rows`. A row replaces the one with the same key; a judged row also replaces the same
     row without a judge. All others are kept."""

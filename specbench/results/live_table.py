@@ -80,19 +80,16 @@ class LiveTable(RunProgress):
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:
         """Returns a row for each method over the answers of these places, named `name`."""
         answers = zip(*(blocks for place in places for blocks in self._answers[place]), strict=True)
-        return [
-            [name if place == 0 else "", decoder.method.name, *_figures(own, has_speedup=_has_speedup(cell, decoder))]
-            for place, (decoder, own) in enumerate(zip(_shown(cell), answers, strict=True))
-        ]
+        rows = []
+        for decoder, own in zip(_shown(cell), answers, strict=True):
+            has_speedup = decoder is not cell.decoders[0] and not has_other_vocabulary(decoder.method, cell.models)
+            rows.append(["" if rows else name, decoder.method.name, *_figures(own, has_speedup=has_speedup)])
+        return rows
 
 
 def _shown(cell: Cell) -> tuple[Decoder, ...]:
     """Returns the methods of a cell; AR only where it is the only one."""
     return cell.decoders[1:] or cell.decoders
-
-
-def _has_speedup(cell: Cell, decoder: Decoder) -> bool:
-    return decoder is not cell.decoders[0] and not has_other_vocabulary(decoder.method, cell.models)
 
 
 def _answer(record: Record, decoder: Decoder) -> AnswerFigures:

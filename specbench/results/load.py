@@ -96,7 +96,10 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
         raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
     verdict, warnings = _equality(row, own)
-    warm_up = _warm_up(row, own)
+    warm_up = None  # a window may not record it
+    if all("warm_up" in window for window in own):
+        names = {BASELINE, row.method_name}
+        warm_up = RowWarmUp.of([part for w in own for name, part in w["warm_up"].items() if name in names])
     examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
@@ -110,14 +113,6 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
         }
     )  # fmt: skip
     return found.model_copy(update={"warnings": (*warnings, *filter(None, [unsteady_start(found)]))})
-
-
-def _warm_up(row: Row, windows: Sequence[Window]) -> RowWarmUp | None:
-    """Returns the warm-ups of AR and of a server before the windows; None if a window does not record them."""
-    if any("warm_up" not in window for window in windows):
-        return None
-    names = {BASELINE, row.method_name}
-    return RowWarmUp.of([part for window in windows for name, part in window["warm_up"].items() if name in names])
 
 
 def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
@@ -167,9 +162,7 @@ def metrics_of(
     """
     prompts = Prompts(np.arange(len(own), dtype=np.int64), seed=0)
     throughput = [column for side in (own, baseline) for column in _throughput(side, num_in_flight)]
-    user = [
-        _sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)
-    ]  # fmt: skip
+    user = [_sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)]
     is_known = all(answer["passes"] is not None for window in own for answer in window)
     passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
     plain = _sums(baseline, lambda answer: answer["passes"])

@@ -45,8 +45,7 @@ def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
         raise ValueError("has no decoded_by, the model that decoded this query")
     if decoder == "target":
         return generation
-    passes = {"target": [], "draft": generation["passes"]["target"]}
-    return {**generation, "passes": passes, "decoded_by": decoder}
+    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}, "decoded_by": decoder}
 
 
 def is_drafted_alone(generation: Generation) -> bool:
@@ -151,16 +150,15 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         columns = [[] if "tree_nodes" in g else g["positions"].get(key) or [] for g in own]
         return over_values([[value for value in column if value is not None] for column in columns], bounds)
 
+    unconditional = {}
+    if any("draw_overlap" in g for g in own):  # else it would equal acceptance_rate_expected
+        overlaps = [g.get("draw_overlap") or [] for g in own]
+        unconditional["acceptance_rate_unconditional"] = over_values(overlaps, SHARE)
     return {
         "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
         "acceptance_rate_pooled": prompts.ratio(*judged_tokens(own), bounds=SHARE),
         "acceptance_rate_expected": per_position("overlap", SHARE),
-        # only for drafters that do not propose the end of a text; else it would equal acceptance_rate_expected
-        **(
-            {"acceptance_rate_unconditional": over_values([g.get("draw_overlap") or [] for g in own], SHARE)}
-            if any("draw_overlap" in g for g in own)
-            else {}
-        ),
+        **unconditional,
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio(*length_columns([own])),
         "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
@@ -237,13 +235,7 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    overheads = [
-        [
-            g["decode_seconds"] - sum(seconds for _, seconds in g["passes"]["target"] + g["passes"]["draft"])
-            for g in side
-        ]
-        for side in (own, baseline)
-    ]
+    overheads = [list(map(_overhead_seconds, side)) for side in (own, baseline)]
     shares = [
         prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
@@ -298,6 +290,11 @@ def expected_speedup(
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
 
 
+def _overhead_seconds(generation: Generation) -> float:
+    passes = generation["passes"]
+    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes["target"] + passes["draft"]))
+
+
 def _median(values: Iterable[float | None]) -> float | None:
     """Returns the median of the known values; None without any."""
     known = [value for value in values if value is not None]
@@ -312,8 +309,7 @@ def metrics_of(
     part = method.route(taken[0]) if len(taken) == 1 else method
     return summarize(
         records, method.name, num_draft_tokens=part.most_draft_tokens, verification=method.verification.model_dump(),
-        decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed,
-        scoring=scoring,
+        decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed, scoring=scoring,
     )  # fmt: skip
 
 

@@ -216,11 +216,12 @@ def _values(
     values: Values = [None] * len(records)
     answers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
-        if not _is_of_samples(scoring[number], name):
-            values[number] = scores[number].get(name)
-        else:
+        scorer = scoring[number].scorer
+        if scorer is not None and name in scorer.names and scorer.combines_samples:
             key = (record["task"], record["subset"], record["example"], record.get("turn", 0))
             answers.setdefault(key, []).append(number)
+        else:
+            values[number] = scores[number].get(name)
     for numbers in answers.values():
         each = scoring[numbers[0]]
         judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
@@ -234,11 +235,6 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
     ends = [{g.get("outcome", {}).get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
     num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
     return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
-
-
-def _is_of_samples(scoring: ScoringSpec, name: str) -> bool:
-    """Returns whether a metric combines all answers to a prompt, such as pass@k."""
-    return scoring.scorer is not None and name in scoring.scorer.names and scoring.scorer.combines_samples
 
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:

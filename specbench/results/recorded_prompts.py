@@ -17,7 +17,7 @@ from specbench.running.records import Key, Record, record_key, with_the_same_his
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import Example, TaskData, load_examples
+from specbench.tasks.examples import Example, load_examples
 
 Group = tuple[str, str]  # task and subset
 
@@ -97,8 +97,12 @@ def prompts_of(
         ids_of = record_prompts(examples, {group[1]: budgets}, every, target, chat)
         for key, record in zip(keys[group], records, strict=True):
             example = examples.get((group[1], record["example"]))
-            _check(record, example, loaded)
-            assert example is not None
+            if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
+                raise ConfigError(
+                    f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with "
+                    "a different prompt than the task and its data give now: give the data of the run with --data, or "
+                    "measure again"
+                )
             found[key] = RecordedPrompt(example, tuple(ids_of(record)))
     return found
 
@@ -121,14 +125,6 @@ def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[Pro
     if absent:
         raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
     return tuple(PromptBudget(by_name[name], length) for name, length in lengths.items())
-
-
-def _check(record: Record, example: Example | None, loaded: TaskData) -> None:
-    if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
-        raise ConfigError(
-            f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with another "
-            "prompt than the task and its data give now: give the data of the run with --data, or measure again"
-        )
 
 
 class Target:

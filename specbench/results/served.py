@@ -133,10 +133,8 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
     has_drafted = any(counts["totals"] is None or counts["totals"][0] for counts in own)
     num_different = 0 if row.sampling.temperature else len(differing_records(records, method))
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
-    differing = [
-        f"{each.field} {each.first} ≠ {each.second}"
-        for each in differences(settings, own_settings, absent=None) if each.field not in SERVER_FACTS
-    ]  # fmt: skip
+    changed = [each for each in differences(settings, own_settings, absent=None) if each.field not in SERVER_FACTS]
+    differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
     waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
     num_late = {name: sum(is_read_late(record["methods"][name]) for record in records) for name in ("ar", method)}
     found = {
@@ -154,7 +152,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "them report it (vLLM: --enable-prompt-tokens-details)",
         "memory_not_stated": row.served.memory is None
         and "the file of the servers does not say how they reserve memory: add the key memory",
-        "settings_differ": differing and f"the servers differ in more than speculation: {', '.join(differing)}",
+        "settings_differ": differing and f"the servers differ in more than speculation: {differing}",
         "learns": own_settings.get(LEARNS)
         and "its drafter learns across requests, so its speed depends on the order of the prompts",
         "few_turns": (row.served.turns or FEW_TURNS) < FEW_TURNS

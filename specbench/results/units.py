@@ -113,8 +113,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
     "tokens_per_second": (
         "tokens/s",
-        "Σ (new tokens − 1) ÷ Σ decode seconds; the clock starts at the first token, and answers of one token are "
-        "excluded on both sides (under a load: tokens that arrived in the time of full load ÷ this time)",
+        "Σ (new tokens − 1) ÷ Σ decode seconds (under a load: tokens that arrived in the time of full load ÷ this "
+        "time); the clock starts at the first token, and answers of one token are excluded on both sides",
     ),
     "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
     "speedup": (

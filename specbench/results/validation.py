@@ -151,10 +151,8 @@ def _problem(found: RowCheck) -> str | None:
     wrong = found.mismatches
     if not wrong:
         return None
-    fields = "; ".join(map(mismatch_text, wrong[:MAX_FIELDS])) + f" and {len(wrong) - MAX_FIELDS} more" * (
-        len(wrong) > MAX_FIELDS
-    )
-    return f"{fields}: the row differs from its run: add the run again"
+    more = f" and {len(wrong) - MAX_FIELDS} more" if len(wrong) > MAX_FIELDS else ""
+    return f"{'; '.join(map(mismatch_text, wrong[:MAX_FIELDS]))}{more}: the row differs from its run: add the run again"
 
 
 def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:

@@ -1,9 +1,10 @@
 """A method's greedy outputs against AR's: how many differ, and the verdict from a run's own outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from specbench.core.records import Record
 from specbench.results.bootstrap import FilePart
 from specbench.specs.method import MethodSpec
 
@@ -84,7 +85,7 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def differing_records(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
+def differing_records(records: Sequence[Record], method: str) -> list[Record]:
     """Returns the records in which a method's answer differs from AR's."""
     pairs = ((record, (record["methods"][name]["token_ids"] for name in ("ar", method))) for record in records)
     return [record for record, (own, other) in pairs if first_difference(own, other) is not None]

@@ -133,9 +133,10 @@ class BarChart(NamedTuple):
 
 def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
     """Returns the bars of the subsets; None for fewer than two speed-ups, and for the baseline."""
-    speedups = [entry.row.metrics.get("speedup", Metric()) for entry in family]
-    known = [(entry, metric) for entry, metric in zip(family, speedups, strict=True)
-             if metric.value is not None and not is_baseline(entry.row)]  # fmt: skip
+    known = [
+        (entry, entry.row.metric("speedup"))
+        for entry in family if _has_values(entry.row, "speedup") and not is_baseline(entry.row)
+    ]  # fmt: skip
     if len(known) < 2:
         return None
     x = scale([0.0, 1.0, *_ends([metric for _, metric in known])], LABELS, WIDTH - 12)
@@ -143,7 +144,7 @@ def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
         Bar(
             entry, 6 + LINE * place, x(metric.value or 0.0),
             None if metric.low is None else x(metric.low), None if metric.high is None else x(metric.high),
-            with_interval(metric), number(entry.row.metrics.get("acceptance_rate"), 3),
+            with_interval(metric), number(entry.row.metric("acceptance_rate"), 3),
         )
         for place, (entry, metric) in enumerate(known)
     ]  # fmt: skip
@@ -245,7 +246,9 @@ class QualitySpeedPlot:
 
 def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
-    groups = ([each for each in group if _has(each, "speedup", each.row.quality)] for group in entries.whole())
+    groups = (
+        [each for each in group if _has_values(each.row, "speedup", each.row.quality)] for group in entries.whole()
+    )
     found = [_plot(known) for known in groups if len(known) >= 2]
     settings = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
     return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, settings, strict=True)]
@@ -254,8 +257,8 @@ def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
 def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
     row = group[0].row
     unit, bounds = unit_of(row.quality), bounds_of(row.quality or "")
-    speedups = [_metric(entry, "speedup") for entry in group]
-    scores = [_scaled(_metric(entry, entry.row.quality), unit.factor) for entry in group]
+    speedups = [entry.row.metric("speedup") for entry in group]
+    scores = [_scaled(entry.row.metric(entry.row.quality), unit.factor) for entry in group]
     left, top, right, bottom = FRAME
     scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
     x = PlotAxis(speedups, scale([1.0, *_ends(speedups)], left, right))
@@ -298,12 +301,8 @@ def _sweeps(points: Sequence[PlotPoint]) -> Iterator[tuple[tuple[float, float], 
             yield tuple(place for _, place in sorted(swept))
 
 
-def _metric(entry: SiteRow, name: str | None) -> Metric:
-    return entry.row.metrics.get(name or "", Metric())
-
-
-def _has(entry: SiteRow, *names: str | None) -> bool:
-    return all(_metric(entry, name).value is not None for name in names)
+def _has_values(row: Row, *names: str | None) -> bool:
+    return all(row.metric(name).value is not None for name in names)
 
 
 def _scaled(metric: Metric, factor: float) -> Metric:
@@ -332,10 +331,10 @@ class PredictionPlot:
 def prediction_plot(entries: Entries) -> PredictionPlot | None:
     """Returns the plot of all rows with both speed-ups; None without any."""
     whole = [entry for group in entries.whole() for entry in group]
-    known = [entry for entry in whole if _has(entry, "speedup_expected", "speedup")]
+    known = [entry for entry in whole if _has_values(entry.row, "speedup_expected", "speedup")]
     if not known:
         return None
-    predicted, measured = ([_metric(entry, name) for entry in known] for name in ("speedup_expected", "speedup"))
+    predicted, measured = ([entry.row.metric(name) for entry in known] for name in ("speedup_expected", "speedup"))
     left, top, right, bottom = PREDICTED_FRAME
     ends = [each.value for each in predicted] + [end for each in measured for end in (each.value, each.high)]
     every = [0.0, *(end for end in ends if end is not None)]

@@ -66,8 +66,8 @@ class SiteRow:
     @cached_property
     def cells(self) -> dict[str, IndexCell]:
         """The cells of the table of all rows by the key of their column."""
-        row, metrics = self.row, self.row.metrics
-        speedup, speed_ = metrics.get("speedup"), metrics.get("tokens_per_second")
+        row = self.row
+        speedup, tokens_per_second = row.metric("speedup"), row.metric("tokens_per_second")
         return {
             "method": IndexCell(self.label),
             "task": IndexCell(row.task_name),
@@ -76,7 +76,7 @@ class SiteRow:
             "language": IndexCell(row.language or NULL, row.language or ""),
             "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group.size}"),
             "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
-            "speed": IndexCell(speed(speed_), _sort_key(speed_)),
+            "speed": IndexCell(speed(tokens_per_second), _sort_key(tokens_per_second)),
             "tau": _metric_cell(row, "mean_acceptance_length", 2),
             "alpha": _metric_cell(row, "acceptance_rate", 3),
             "quality": _quality_cell(row),
@@ -98,21 +98,21 @@ def _limits(row: Row) -> str:
 
 
 def _metric_cell(row: Row, name: str, digits: int) -> IndexCell:
-    return IndexCell(number(row.metrics.get(name), digits), _sort_key(row.metrics.get(name)))
+    return IndexCell(number(row.metric(name), digits), _sort_key(row.metric(name)))
 
 
 def _quality_cell(row: Row) -> IndexCell:
     """Returns the main score with its difference to the baseline, in the unit of the score."""
     if row.quality is None:
         return IndexCell(NULL, "")
-    unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
+    unit, metric = unit_of(row.quality), row.metric(row.quality)
     change = row.value(f"{row.quality}_difference")
     difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
 
 
-def _sort_key(metric: Metric | None) -> str:
-    return "" if metric is None or metric.value is None else f"{metric.value:.12g}"
+def _sort_key(metric: Metric) -> str:
+    return "" if metric.value is None else f"{metric.value:.12g}"
 
 
 @dataclass(frozen=True)

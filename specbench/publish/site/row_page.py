@@ -14,7 +14,6 @@ from markupsafe import Markup
 from specbench.core.resources import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
-from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
 from specbench.results.conditions import flat_fields
@@ -32,7 +31,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
     "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "format"),
-    "Stated: nothing in the run's folder shows whether it is true": tuple(sorted(STATED)),
+    "Stated: the run's folder cannot confirm these": tuple(sorted(STATED)),
 }  # fmt: skip
 
 
@@ -97,13 +96,6 @@ def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
     known = {name: found for name in OF_OVERHEAD if (found := spent[name]) is not None}
     parts |= known if len(known) == len(OF_OVERHEAD) else {"overhead": max(0.0, whole - draft - verify)}
     return TimeBreakdown(label, tuple(TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()))
-
-
-def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
-    """Returns the breakdowns of the baseline and of the row, as far as they are known."""
-    found = [] if baseline is None or baseline is row else [breakdown_of(baseline, "ar")]
-    found.append(breakdown_of(row, row.method_name))
-    return [each for each in found if each is not None]
 
 
 @dataclass(frozen=True)
@@ -188,10 +180,12 @@ def row_page(
     compares, itself included. `baseline`: AR's row of the same run."""
     row = entry.row
     verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
+    measured = [row] if baseline is None or baseline is row else [baseline, row]
+    times = [breakdown_of(each, each.method_name) for each in measured]
     return {
         "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless,
         "fewshot": fewshot_line(row),
-        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
+        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": list(filter(None, times)),
         "metrics": list(metric_lines(row)), "command": repeat_command(row),
         "facts": list(provenance(row, entry.digest)), "peers": peers,
     }  # fmt: skip
@@ -253,7 +247,7 @@ Figure = tuple[str, IndexCell, str]  # a number at the top of the page: its name
 
 def _figures(entry: SiteRow) -> list[Figure]:
     row, cells = entry.row, entry.cells
-    ar = row.metrics.get("tokens_per_second_ar", Metric()).value
+    ar = row.value("tokens_per_second_ar")
     return [
         ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
         ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
@@ -269,9 +263,7 @@ def _score(row: Row) -> Figure:
     if row.quality is None:
         return ("quality", IndexCell(NULL), "not scored, or by several scores")
     unit = unit_of(row.quality)
-    own, baseline, change = (
-        row.metrics.get(f"{row.quality}{suffix}", Metric()) for suffix in ("", "_ar", "_difference")
-    )
+    own, baseline, change = (row.metric(f"{row.quality}{suffix}") for suffix in ("", "_ar", "_difference"))
     difference = interval(change, unit.digits, unit.factor, "+")
     return (
         f"quality: {unit.label}",
@@ -311,13 +303,9 @@ def subset_rows(entries: Iterable[SiteRow]) -> dict[str, Sequence[SiteRow]]:
     """Returns for each row, by digest, the rows of the same command, task and method, the one over all subsets last."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in entries:
-        groups.setdefault(_group_key(entry.row), []).append(entry)
+        same = entry.row.model_dump(mode="json", exclude={*RESULT_FIELDS, *OF_SUBSET})
+        same["options"].pop("taken", None)  # the routes that the language of a subset took
+        groups.setdefault(json.dumps([same, entry.row.command], sort_keys=True), []).append(entry)
     for group in groups.values():
         group.sort(key=lambda entry: entry.row.subset == "all")
     return {entry.digest: group for group in groups.values() for entry in group}
-
-
-def _group_key(row: Row) -> str:
-    same = row.model_dump(mode="json", exclude={*RESULT_FIELDS, *OF_SUBSET})
-    same["options"].pop("taken", None)  # the routes that the subset's language took
-    return json.dumps([same, row.command], sort_keys=True)

@@ -28,7 +28,7 @@ from specbench.publish.workers import (
     WorkerLost,
     WorkerReady,
 )
-from specbench.results.units import NULL
+from specbench.results.units import NULL, names_by_text
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
 from specbench.running.plan import load_asked, without_calibration
@@ -264,10 +264,8 @@ def cells_table(forecast: Forecast) -> Table:
 
 def problem_lines(forecast: Forecast) -> list[str]:
     """Returns a line for each reason why cells cannot be measured, with the first cell and the number of others."""
-    names: dict[str, list[str]] = {}
-    for planned in forecast.plan:
-        if planned.problem is not None and not planned.is_measured:
-            names.setdefault(planned.problem, []).append(planned.cell.name)
+    left = [planned for planned in forecast.plan if not planned.is_measured]
+    names = names_by_text((planned.cell.name, planned.problem) for planned in left)
     return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 

@@ -148,8 +148,8 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
 
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
-    beside = "" if published.elsewhere else f" beside {rows.pair_name} (ours)"
-    title = f"{rows.suite.name} · {published.label} (published){beside}"
+    ours = "" if published.elsewhere else f" and {rows.pair_name} (ours)"
+    title = f"{rows.suite.name} · {published.label} (published){ours}"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""
     shown: list[Column] = [*words("")]
     for column in columns:

@@ -80,7 +80,7 @@ class LiveTable(RunProgress):
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:
         """Returns a row for each method over the answers of these places, named `name`."""
         answers = zip(*(blocks for place in places for blocks in self._answers[place]), strict=True)
-        rows = []
+        rows: list[list[str]] = []
         for decoder, own in zip(_shown(cell), answers, strict=True):
             has_speedup = decoder is not cell.decoders[0] and not has_other_vocabulary(decoder.method, cell.models)
             rows.append(["" if rows else name, decoder.method.name, *_figures(own, has_speedup=has_speedup)])

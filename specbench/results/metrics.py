@@ -92,8 +92,8 @@ Columns = list[list[float]]  # two columns for each side, [num_generations]
 
 
 def speed_columns(sides: Sides) -> Columns:
-    """Returns tokens and seconds of each side. A generation of one token has no speed: its prompt counts as zero on
-    every side, so that all sides cover the same answers."""
+    """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
+    every side, and all sides cover the same answers."""
     timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
     return [
         [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
@@ -102,8 +102,8 @@ def speed_columns(sides: Sides) -> Columns:
 
 
 def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: its
-    prompt counts as zero on every side."""
+    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass, so
+    both columns are 0 for it on every side."""
     counts = [list(map(tokens_of_passes, generations)) for generations in sides]
     known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
     return [

@@ -22,8 +22,8 @@ from specbench.decoding.proposal import PointMass, Proposal, TreeProposal
 from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
+from specbench.results.display import Results
 from specbench.results.leaderboard import load as load_rows
-from specbench.results.shown import Results
 from tests import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])

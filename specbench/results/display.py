@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specbench.results.execute import RunOutcome
 
 
-class Shown:
+class DisplayedResult:
     """A result that notebooks show as tables, and `print` as text."""
 
     def tables(self) -> Iterable[Table | str]:
@@ -44,7 +44,7 @@ class Shown:
 
 
 @dataclass(frozen=True, repr=False)
-class Results(Shown):
+class Results(DisplayedResult):
     """The rows and the records of a run, or the rows of a leaderboard file. `path`: its folder or its file."""
 
     outcome: "RunOutcome"
@@ -108,7 +108,7 @@ class Picture:
         return content.getvalue()
 
 
-class ComparedRuns(Shown, Comparison):
+class ComparedRuns(DisplayedResult, Comparison):
     """A comparison of two runs or methods."""
 
     def tables(self) -> Iterable[Table]:
@@ -117,7 +117,7 @@ class ComparedRuns(Shown, Comparison):
         return comparison_tables(self)
 
 
-class CheckedRuns(Shown, CheckReport):
+class CheckedRuns(DisplayedResult, CheckReport):
     """A check of a run against a baseline. `result`: fine, regressed, identical or cannot compare."""
 
     def tables(self) -> Iterable[Table | str]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from specbench.api import Method, Model, check, compare, load, run
     from specbench.core.errors import ConfigError
-    from specbench.results.shown import Results
+    from specbench.results.display import Results
 
 __all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "load", "run"]
 
@@ -62,7 +62,7 @@ BUILT_IN = {
 # The Python interface: the modules of its names, which are imported when a name is first used.
 INTERFACE = {
     "ConfigError": "specbench.core.errors",
-    "Results": "specbench.results.shown",
+    "Results": "specbench.results.display",
     **dict.fromkeys(("Method", "Model", "check", "compare", "load", "run"), "specbench.api"),
 }
 

@@ -24,7 +24,7 @@ from pydantic import create_model
 from specbench.core.console import INTERRUPTED, PlainConsole, stderr
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
-from specbench.results.shown import CheckedRuns, ComparedRuns, Results
+from specbench.results.display import CheckedRuns, ComparedRuns, Results
 from specbench.specs.components import Spec, build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions

@@ -215,7 +215,7 @@ def test_a_check_is_not_lost_where_the_targets_code_may_not_run(
     code, out, err = specbench(*words)
     shown = " ".join(out.split())
     assert code == 1 and "1 equal, 1 other" in shown and "unknown whether" not in shown, (out, err)
-    assert "near-ties cannot be told apart and count as differences: model" in shown and "--trust-remote-code" in shown
+    assert "near-ties cannot be recognized, and count as differences: model" in shown and "--trust-remote-code" in shown
     code, out, err = specbench(*words, "--trust-remote-code")
     assert code == 1 and "token 3:" in " ".join(out.split()) and "told apart" not in out, (out, err)
 

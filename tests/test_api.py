@@ -22,8 +22,8 @@ from specbench.decoding.proposal import PointMass, Proposal, TreeProposal
 from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
+from specbench.results.display import Results
 from specbench.results.leaderboard import load as load_rows
-from specbench.results.shown import Results
 from tests import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])
@@ -136,7 +136,7 @@ def test_a_picture(measure: Measure, tmp_path: Path) -> None:
     results = measure("pld")
     assert results.plot(tmp_path / "speed.png")._repr_png_().startswith(b"\x89PNG")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match="no kind of picture"):
+    with pytest.raises(ConfigError, match="unknown picture format"):
         results.plot("speed.doc")
 
 

@@ -45,7 +45,7 @@ from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.scoring import Output, ScoringModel
 from specbench.results.captions import verdict_of
-from specbench.results.greedy import measure_noise, ties_of_records
+from specbench.results.greedy import count_ties, measure_noise
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
 from specbench.results.verdict import (
@@ -54,7 +54,7 @@ from specbench.results.verdict import (
     NUM_TOKENS,
     BaselineAnswer,
     Greedy,
-    different,
+    differing_records,
     verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
@@ -495,8 +495,8 @@ def test_verdicts_from_records(target: TableModel) -> None:
 
     def say(records: list[dict], model: TableModel = target, greedy: bool = True, method: str = "sd") -> str:
         spec = sd if method == "sd" else load_method(method)
-        found = different(records, spec.name) if greedy else []
-        num_near_ties, _ = ties_of_records(found, spec, model, lambda _: [0, 1]) if found else (0, 0.0)
+        found = differing_records(records, spec.name) if greedy else []
+        num_near_ties, _ = count_ties(found, spec, model, lambda _: [0, 1]) if found else (0, 0.0)
         return verdict_of_records(
             spec, greedy=greedy, num_records=len(records), num_different=len(found), num_near_ties=num_near_ties
         )

@@ -116,7 +116,7 @@ def test_a_run_json_that_is_not_whole_is_one_problem_of_each_row(folder, tmp_pat
     for text in ("{}", "[]", '{"seed": 0, "target": 3}'):
         (tmp_path / "run" / "run.json").write_text(text)
         problems = validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
-        expected = "holds no mapping" if text == "[]" else "run.json: is not whole"
+        expected = "holds no mapping" if text == "[]" else "run.json: is incomplete"
         assert len(problems) == 12 and all(expected in problem for problem in problems)
 
 
@@ -325,7 +325,7 @@ def test_outputs_that_differ_are_not_called_clean_by_any_audit(folder, tmp_path)
         each["methods"]["sd"]["token_ids"][0] += 1
     path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
     problems = validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
-    assert len(problems) == 3 and all("ties: 0 answers of sd in mgsm are not AR's" in each for each in problems)
+    assert len(problems) == 3 and all("ties: 0 answers of sd in mgsm differ from AR's" in each for each in problems)
     content = json.loads(notes.read_text(encoding="utf-8"))
     num = len({each["example"] for each in records if each["subset"] == "en"})
     ties = {"task": "mgsm", "method": "sd", "num_different": num, "num_near_ties": num - 1, "tolerance": 1e-3}
@@ -564,7 +564,8 @@ def test_a_writer_that_is_killed_at_work_leaves_the_old_file(tmp_path):
     code = (
         "import os, sys\nfrom specbench.results import leaderboard as lb\n"
         "os.fsync = lambda number: os._exit(9)\n"
-        "lb.merge(sys.argv[1], [r.model_copy(update={'subset': 'xx'}) for r in lb.load(sys.argv[1])])"
+        "with lb.edit_rows(sys.argv[1]) as rows:\n"
+        "    rows += [row.model_copy(update={'subset': 'xx'}) for row in rows]\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 9
     assert load(path) == [row()] and not validate(path, with_records=False).problems

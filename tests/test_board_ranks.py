@@ -16,7 +16,7 @@ from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_merge import add_runs
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
-from specbench.results.ranking import less_is_better, ranked, show, tables, widening
+from specbench.results.ranking import lower_is_better, rank_rows, ranking_tables, show, widening
 from specbench.results.runs import RecordedRun
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
@@ -108,7 +108,7 @@ def equal_sides(rng, num_methods, num_prompts):
 def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
     """Without the widening about 45 % of such tables do."""
     rng = np.random.default_rng(0)
-    found = [ranked(equal_sides(rng, 8, 30), "speedup") for _ in range(20)]
+    found = [rank_rows(equal_sides(rng, 8, 30), "speedup") for _ in range(20)]
     assert all(not each.unpaired and not each.unknown for table in found for each in table)
     assert sum(any(each.text != "1–8" for each in table) for table in found) <= 3
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
@@ -117,13 +117,13 @@ def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
 def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_names():
     ar = RowWithRecords(row(method="ar@1:0", metrics={"speedup": Metric(value=1.0)}))
     sides = [ar, *(RowWithRecords(each) for each in rows_of((2.7, 2.9)))]
-    assert [each.text for each in ranked(sides, "speedup")] == ["1", "2"]
+    assert [each.text for each in rank_rows(sides, "speedup")] == ["1", "2"]
     unknown = RowWithRecords(row(method="few@1:0", metrics={"speedup": Metric(value=2.0)}))
-    found = ranked([*sides, unknown], "speedup")
+    found = rank_rows([*sides, unknown], "speedup")
     assert [(each.text, each.unknown) for each in found] == [("1–2", 1), ("1–3", 2), ("2–3", 1)]
     change = pair_up(unknown, ar).change("speedup")
     assert not change.separable and not change.has_interval and pair_up(sides[1], ar).change("speedup").separable
-    words = text_of(tables({str(number): each for number, each in enumerate([*sides, unknown])}))
+    words = text_of(ranking_tables({str(number): each for number, each in enumerate([*sides, unknown])}))
     assert "ratio contains 1, or there is none" in " ".join(words.split())
 
 
@@ -145,7 +145,7 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
     others = RowWithRecords(second.row, changed, second.method, second.scoring)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
-    words = " ".join(text_of(tables({"0": first, "1": second}, "speedup_e2e")).split())
+    words = " ".join(text_of(ranking_tables({"0": first, "1": second}, "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words
 
 
@@ -177,16 +177,16 @@ def rows_of(*intervals):
 
 def test_ranks_overlap_where_intervals_do():
     sides = [RowWithRecords(each) for each in rows_of((1.0, 1.2), (2.0, 2.2), (1.1, 1.3), (3.0, 3.1))]
-    found = ranked([*sides, RowWithRecords(row(method="none@1:0", metrics={}))], "speedup")
+    found = rank_rows([*sides, RowWithRecords(row(method="none@1:0", metrics={}))], "speedup")
     assert [(each.row.method[:2], each.text) for each in found] == [
         ("m3", "1"), ("m1", "2"), ("m2", "3–4"), ("m0", "3–4"), ("no", ""),
     ]  # fmt: skip
     assert not any(not each.unpaired for each in found[:4])
     unknown = [RowWithRecords(row(method=f"{n}@1:0", metrics={"ttft_seconds": Metric(value=n)})) for n in (2, 1)]
-    assert [(each.row.method, each.text) for each in ranked(unknown, "ttft_seconds")] == [
+    assert [(each.row.method, each.text) for each in rank_rows(unknown, "ttft_seconds")] == [
         ("1@1:0", "1–2"), ("2@1:0", "1–2"),
     ]  # fmt: skip
-    assert less_is_better("ttft_seconds") and not less_is_better("speedup")
+    assert lower_is_better("ttft_seconds") and not lower_is_better("speedup")
 
 
 DEMO = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
@@ -255,7 +255,7 @@ def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):
     assert sorted((cells[1], cells[2], cells[6]) for cells in table.rows) == [
         ("1:0", "ar", "50.0"), ("1:1", "sd", "50.0"), ("2:1", "pld", "40.0")
     ]  # fmt: skip
-    assert any("of 2 runs" in line and line.endswith("ar is that of the newest run") for line in table.caption)
+    assert any("of 2 runs" in line and line.endswith("the row ar is of the newest run") for line in table.caption)
 
 
 def test_compare_two_methods_of_a_run(specbench, folder):
@@ -339,6 +339,6 @@ def test_mistakes_of_compare_are_one_line(tmp_path, monkeypatch, text):
 
 def test_of_costs_less_is_better() -> None:
     for metric in ("ttft_seconds", "repetition_rate", "repetition_rate_ar", "share_cut_by_length", "word_perplexity"):
-        assert less_is_better(metric), metric
+        assert lower_is_better(metric), metric
     for metric in ("speedup", "num_prompts_timed", "share_contained", "bleu_difference", "new_tokens"):
-        assert not less_is_better(metric), metric
+        assert not lower_is_better(metric), metric

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.cells import board_names, cells_of, load_suite
-from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated
-from specbench.publish.pairs_table import fits, weights
-from specbench.publish.process import ModelCache, attempt, ready
+from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated_line
+from specbench.publish.pairs_table import fits_on_gpu, weights
+from specbench.publish.process import ModelCache, run_job, worker_ready
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
@@ -90,10 +90,10 @@ def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> No
         ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is given twice"]),
         ({"seeds": [0, 1]}, ["published", "one temperature and one seed"]),
         ({"published": [{**PUBLISHED, "task": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
-        ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "= 3", "2 columns"]),
+        ({"published": [{**PUBLISHED, "columns": PUBLISHED["columns"][:2]}]}, ["row 'AR'", "3 entries", "2 columns"]),
         ({"name": "other"}, ["name = 'other'", "'mine'"]),
         ({"pairs": {**BOARD["pairs"], "x": {"methods": {"sd": None, "ngram": None}}}},
-         ["pairs.x.methods", "nothing is left"]),
+         ["pairs.x.methods", "no method is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
@@ -165,25 +165,25 @@ def test_ours_stands_beside_figures_of_its_own_pair_in_their_unit(tmp_path: Path
     ]
     found = pair_rows(board, "tiny", rows)
     sd = FigureReference(task="good", method="sd", pair="tiny", metric="acceptance_rate", scale=100)
-    assert found.ours(sd) == 50 and found.ours(sd.within(FigureReference(subset="en"))) == pytest.approx(70)
-    assert found.ours(sd.within(FigureReference(metric="quality"))) == 75
-    assert found.ours(sd.within(FigureReference(subset="de"))) is None
-    assert found.ours(sd.within(FigureReference(pair="other"))) is None
+    assert found.our_value(sd) == 50 and found.our_value(sd.within(FigureReference(subset="en"))) == pytest.approx(70)
+    assert found.our_value(sd.within(FigureReference(metric="quality"))) == 75
+    assert found.our_value(sd.within(FigureReference(subset="de"))) is None
+    assert found.our_value(sd.within(FigureReference(pair="other"))) is None
     anyone = FigureReference(task="good", method="ar", metric="tokens_per_second")
-    assert found.ours(anyone.within(FigureReference(target="org/target"))) == 8
-    assert found.ours(anyone.within(FigureReference(target="org/other"))) is None
+    assert found.our_value(anyone.within(FigureReference(target="org/target"))) == 8
+    assert found.our_value(anyone.within(FigureReference(target="org/other"))) is None
     rate = FigureReference(task="good", method="sd", metric="tokens_per_second")
-    assert found.ours(rate.within(FigureReference(minus="ar"))) == 4
-    assert found.ours(rate.within(FigureReference(change_from="ar"))) == pytest.approx(50)
-    assert found.ours(rate.within(FigureReference(method="ngram", metric="fairness.unfairness"))) == 0.3
-    assert found.ours(rate.within(FigureReference(metric="fairness.unfairness"))) is None
+    assert found.our_value(rate.within(FigureReference(minus="ar"))) == 4
+    assert found.our_value(rate.within(FigureReference(change_from="ar"))) == pytest.approx(50)
+    assert found.our_value(rate.within(FigureReference(method="ngram", metric="fairness.unfairness"))) == 0.3
+    assert found.our_value(rate.within(FigureReference(metric="fairness.unfairness"))) is None
 
 
 def test_the_embedded_family_stands_beside_every_pair(tmp_path: Path) -> None:
     pairs = {**BOARD["pairs"], "embedded": {"methods": {"sd": "fsd"}}}
     board = load_suite(str(written(tmp_path, pairs=pairs)))
     found = pair_rows(board, "embedded", [row("fsd", acceptance_rate=0.25)])
-    assert found.ours(FigureReference(task="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
+    assert found.our_value(FigureReference(task="good", method="sd", pair="other", metric="acceptance_rate")) == 0.25
 
 
 def test_a_measured_vicuna_stands_beside_no_figure_of_gemma_or_llama() -> None:
@@ -230,8 +230,8 @@ def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> 
     names = sorted(cell.row_names())
     own = [row("sd").model_copy(update={"task": task, "method": method, "request": cell.request.settings()})
            for task, method in names]  # fmt: skip
-    assert outdated(cell, own) is None and outdated(cell, []) is None
-    assert "other versions" in str(outdated(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
+    assert outdated_line(cell, own) is None and outdated_line(cell, []) is None
+    assert "other versions" in str(outdated_line(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
     speed = Metric(value=2, low=1, high=3)
     found = pair_rows(cell.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
     assert any("fewer than 30 prompts in good" in line for line in pair_table(found).caption)
@@ -243,7 +243,7 @@ def test_a_board_of_which_nothing_is_measured_says_how_to_measure_it(
 ) -> None:
     code, out, _ = specbench("board", "show", "p0", "--pair", "embedded")
     first = out.lstrip().splitlines()[0]
-    assert code == 0 and first.startswith("p0 · embedded: nothing of it is measured")
+    assert code == 0 and first.startswith("p0 · embedded: not measured yet")
     assert first.endswith("specbench board run p0 --pair embedded") and "ours\n" not in out
 
 
@@ -259,7 +259,7 @@ def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
     monkeypatch.setattr("specbench.publish.pairs_table.gpu_gigabytes", lambda: 80.0)
     code, out, _ = specbench("board", "show", "eagle3")
     needed = " ".join(out.partition("llama3.1-8b")[2].partition("llama3.3-70b")[0].split())
-    assert code == 0 and len(out.splitlines()) < 40 and "published, and not measured here: table 1; " in out
+    assert code == 0 and len(out.splitlines()) < 40 and "published, but not measured here: table 1; " in out
     assert "meta-llama/Llama-3.1-8B-Instruct * 16 yes 0 of 8" in needed and "EAGLE3-LLaMA3.1-Instruct-8B" in needed
     assert "this machine's GPU has 80 GB" in out and "gated" in out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if " of 8" in line}
@@ -269,7 +269,7 @@ def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
 def test_the_weights_of_a_pair_are_read_from_the_names_of_its_models() -> None:
     def of(*names: str) -> tuple[str, str]:
         pair = PairSpec(target=names[0], drafter=names[1] if len(names) > 1 else None)
-        return weights(pair), fits(pair, 24.0)
+        return weights(pair), fits_on_gpu(pair, 24.0)
 
     assert of("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m") == ("14", "yes")
     assert of("mistralai/Mixtral-8x22B-Instruct-v0.1") == ("352", "no")
@@ -286,11 +286,11 @@ class InProcess:
         self.settings = settings
 
     def open(self) -> WorkerReady:
-        return ready(self.settings)
+        return worker_ready(self.settings)
 
     def events(self, job: RunJob) -> Iterator[Event]:
         sent: list[Event] = []
-        failure, is_sound = attempt(job, ModelCache(), sent.append)
+        failure, is_sound = run_job(job, ModelCache(), sent.append)
         yield from [*sent, JobFinished(failure, is_last=not is_sound)]
 
     def close(self) -> None: ...

@@ -5,8 +5,15 @@ import pytest
 from scipy import stats
 
 from specbench.results import log_ratios as resampling
-from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson
-from specbench.results.log_ratios import MAX_PIVOT, MIN_STUDENTIZED, normal, resamples, standard_error, studentized
+from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson_interval
+from specbench.results.log_ratios import (
+    MAX_PIVOT,
+    MIN_STUDENTIZED,
+    normal_interval,
+    resamples,
+    standard_error,
+    studentized_interval,
+)
 from tools.coverage import POPULATIONS, coverage
 
 
@@ -132,7 +139,7 @@ def test_a_prompt_is_drawn_with_its_baseline():
     rng = np.random.default_rng(5)
     seconds = np.exp(0.5 * rng.normal(size=100))
     drawn = np.array([np.ones(100), seconds / 2 * np.exp(0.01 * rng.normal(size=100)), np.ones(100), seconds])
-    ends = np.log(studentized(drawn, 0)) - np.log(drawn[3].sum() / drawn[1].sum())
+    ends = np.log(studentized_interval(drawn, 0)) - np.log(drawn[3].sum() / drawn[1].sum())
     assert (abs(ends) / standard_error(drawn) < 0.8 * MAX_PIVOT).all() and ends[0] < 0 < ends[1]
 
 
@@ -168,7 +175,7 @@ def test_a_long_prompt_does_not_make_the_interval_any_width():
     widest = 0.0
     for seed in range(200):
         data = POPULATIONS[0].draw(random, 16)
-        low, high = studentized(data, seed)
+        low, high = studentized_interval(data, seed)
         half = 3.19 * standard_error(data)
         log_ratio = np.log(data[0].sum() / data[1].sum() / (data[2].sum() / data[3].sum()))
         assert log_ratio - half < np.log(low) < np.log(high) < log_ratio + half
@@ -185,10 +192,14 @@ def test_few_prompts_take_the_normal_form():
     log_ratio, half = np.log(few[0].sum() / few[1].sum()), 1.959964 * standard_error(few)
     assert np.log(interval(few, 0)) == pytest.approx([log_ratio - half, log_ratio + half])
     assert interval(few, 0) == interval(few, 1), "nothing is drawn"
-    assert studentized(few, 0) is None and studentized(data, 0) is not None and normal(data) is None
-    assert normal(-few) is None, "a negative sum has no log"
-    assert normal(few * [[1] * 5 + [0] * 10, [1] * 15]) is not None
-    assert normal(few * [[1] * 4 + [0] * 11, [1] * 15]) is None
+    assert (
+        studentized_interval(few, 0) is None
+        and studentized_interval(data, 0) is not None
+        and normal_interval(data) is None
+    )
+    assert normal_interval(-few) is None, "a negative sum has no log"
+    assert normal_interval(few * [[1] * 5 + [0] * 10, [1] * 15]) is not None
+    assert normal_interval(few * [[1] * 4 + [0] * 11, [1] * 15]) is None
     assert interval(few * [[1] * 4 + [0] * 11, [1] * 15], 0)[0] < np.exp(log_ratio)
 
 
@@ -197,10 +208,10 @@ def test_what_is_studentized_is_decided_by_the_data_and_not_by_the_seed():
     for present, is_studentized in ((nine, False), (ten, True)):
         data = np.array([present, np.ones(len(present))])
         for columns_of in (data, data[::-1], data + 1):  # the ratio is 0, infinite or 1 in all other prompts
-            found = [studentized(columns_of, seed) for seed in range(20)]
+            found = [studentized_interval(columns_of, seed) for seed in range(20)]
             assert all((each is not None) == is_studentized for each in found)
             assert all(each is None or 0 < each[0] < each[1] < np.inf for each in found)
-    assert studentized(-data, 0) is None, "a negative sum has no log"
+    assert studentized_interval(-data, 0) is None, "a negative sum has no log"
     alone = np.array([1.0] + [0.0] * 39)
     low, high = interval([alone, np.ones(40)], 0)
     assert low == 0 and 1 / 40 < high < 5 / 40, "percentiles"
@@ -255,7 +266,7 @@ def test_rounding_past_a_bound_is_taken_off():
 
 
 def test_wilsons_interval_without_variance_is_that_of_n_minus_1_answers():
-    low, high = wilson(np.full((2, 10), 0.5))
+    low, high = wilson_interval(np.full((2, 10), 0.5))
     assert 0 < low < 0.5 < high < 1 and high - low == pytest.approx(0.6, abs=0.05)
 
 
@@ -264,7 +275,7 @@ def test_right_and_wrong_answers_have_wilsons_interval():
     textbook = stats.binomtest(1800, 2000).proportion_ci(0.95, method="wilson")
     assert interval([right, np.ones(2000)], 0, SHARE) == pytest.approx((textbook.low, textbook.high), abs=1e-4)
     once, twice = np.array([right, 1 - right]), np.array([2 * right, 2 * (1 - right)])
-    assert wilson(twice) == pytest.approx(wilson(once)), "repeats of a prompt are no new prompts"
+    assert wilson_interval(twice) == pytest.approx(wilson_interval(once)), "repeats of a prompt are no new prompts"
 
 
 def test_values_outside_their_bounds_are_taken_as_they_are():

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from specbench.results.bootstrap import Metric
-from specbench.results.breakdown import breakdown_table, per_token, why
+from specbench.results.breakdown import breakdown_table, explanation_line, per_token
 from tests.test_leaderboard import row as leaderboard_row
 
 PARTS = ("draft", "verify", "rule", "tokenizer", "other")
@@ -58,26 +58,26 @@ def test_the_table_fits_and_rows_without_parts_keep_their_whole() -> None:
 
 
 def test_a_higher_rate_that_is_slower_is_explained_by_its_largest_part() -> None:
-    said = why([AR, SD, FSD])
+    said = explanation_line([AR, SD, FSD])
     assert said == (
         "sd has α 0.74 and 1.10×, ngram has α 0.61 and 1.60×: sd takes 4.8 ms more per token for draft "
         "(c = 0.42, not 0.01)"
     )
     verifying = row("sd", 1.1, 0.74, (0.02, 0.8, 0.05, 0.0, 0.06), tau=1.7)
-    assert why([AR, verifying, FSD]).endswith("for verify (τ = 1.70, not 2.50)")
+    assert explanation_line([AR, verifying, FSD]).endswith("for verify (τ = 1.70, not 2.50)")
 
 
 def test_only_what_compares_is_compared() -> None:
     """Not across bridges, not with a prescribed rate, and not where the intervals overlap."""
     slow, fast = (0.5, 0.3, 0.05, 0.0, 0.0591), (0.02, 0.5, 0.05, 0.0, 0.055)
     over = row("slrs", 1.1, 0.74, slow, options={"bridge": "string"})
-    assert why([AR, over, FSD]) is None
+    assert explanation_line([AR, over, FSD]) is None
     synthetic = row("synthetic", 1.1, 0.9, slow, options={"drafter": {"type": "synthetic", "acceptance": 0.9}})
-    assert why([AR, synthetic, FSD]) is None
+    assert explanation_line([AR, synthetic, FSD]) is None
     best = row("ngram", 1.6, 0.61, fast, interval=(1.4, 1.8))
     near, apart = ((row("sd", 1.1, 0.74, slow, interval=(1.0, high)), best) for high in (1.5, 1.3))
-    assert why([AR, *near]) is None and "sd takes" in str(why([AR, *apart]))
-    assert why([AR, row("sd", 0.9, 0.74, slow, interval=(0.7, 1.1))]) is None
+    assert explanation_line([AR, *near]) is None and "sd takes" in str(explanation_line([AR, *apart]))
+    assert explanation_line([AR, row("sd", 0.9, 0.74, slow, interval=(0.7, 1.1))]) is None
 
 
 def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
@@ -100,15 +100,15 @@ def test_the_cost_of_verifying_is_told_where_the_expected_speed_up_leaves_it_out
     seconds = (0.2, 0.8, 0.05, 0.0, 0.05)
     method = row("sd", 0.9, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 30), num_draft_tokens=5)
     text = " ".join(rendered([plain, method]).split())
-    assert "1.000 0.100 2.50" in text and "costs one pass of ar; with v it is sd 2.00" in text
-    assert why([plain, method]).endswith("verify takes 73% of its time (τ = 2.00; v = 2.50)")
+    assert "1.000 0.100 2.50" in text and "costs as much as a pass of ar; with v instead it is sd 2.00" in text
+    assert explanation_line([plain, method]).endswith("verify takes 73% of its time (τ = 2.00; v = 2.50)")
     cheap = row("sd", 1.2, 1.0, seconds, c=0.1, accepted_tokens_per_step=(10, 90), num_draft_tokens=5)
     assert "with v it is" not in rendered([plain, cheap]) and "with v it is" not in rendered([method])
 
 
 def test_what_is_slower_than_the_baseline_is_explained_and_nothing_else() -> None:
     slow = row("sd", 0.8, 0.74, (0.75, 0.4, 0.05, 0.0, 0.05), c=0.6)
-    assert why([AR, slow]) == "sd has α 0.74 and 0.80×: draft takes 60% of its time (c = 0.60)"
+    assert explanation_line([AR, slow]) == "sd has α 0.74 and 0.80×: draft takes 60% of its time (c = 0.60)"
     tokenizing = row("slem", 0.8, 0.74, (0.1, 0.4, 0.05, 0.6, 0.1))
-    assert why([AR, tokenizing]) == "slem has α 0.74 and 0.80×: tokenizer takes 48% of its time"
-    assert why([AR, SD]) is None and why([AR]) is None
+    assert explanation_line([AR, tokenizing]) == "slem has α 0.74 and 0.80×: tokenizer takes 48% of its time"
+    assert explanation_line([AR, SD]) is None and explanation_line([AR]) is None

@@ -9,7 +9,7 @@ from specbench.models.loading import model_source
 from specbench.publish.cells import SuiteCell, cells_of, load_suite
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
-from specbench.results.runs import RecordedRuns, place_of
+from specbench.results.runs import RecordedRuns, run_folder_of
 from specbench.results.validation import compare_with_run, validate
 from specbench.specs.run_options import RunOptions
 
@@ -40,7 +40,7 @@ def test_its_rows_are_what_the_records_beside_it_give() -> None:
     chosen = [row for row in rows if row.task.startswith(("csqa@", "humaneval@"))]
     assert len(chosen) == 16
     for row in chosen:
-        folder = place_of(row, FILE)
+        folder = run_folder_of(row, FILE)
         assert folder is not None and not compare_with_run(row, runs.at(folder), FILE).mismatches, row.place
     changed = chosen[1].model_copy(update={"accepted_tokens_per_step": (1,)})
-    assert compare_with_run(changed, runs.at(place_of(changed, FILE) or FILE), FILE).mismatches
+    assert compare_with_run(changed, runs.at(run_folder_of(changed, FILE) or FILE), FILE).mismatches

@@ -333,7 +333,7 @@ MISTAKES = {
     "--subset fr: the runs have none": ["{run}", "--subset", "fr"],
     "--drafter embedded:drafter-bpe: drafter": ["{run}", "--drafter", "embedded:drafter-bpe", "--samples", "0"],
     "no such file: `specbench run --leaderboard": ["{run}", "--leaderboard", "none.json"],
-    "no kind of picture": ["{run}", "--plot", "fair.doc"],
+    "unknown picture format": ["{run}", "--plot", "fair.doc"],
 }
 
 
@@ -356,7 +356,7 @@ def edited(folder, tmp_path, change):
 
 def test_a_drafter_that_changed_since_is_refused(folder, tmp_path):
     copy = edited(folder, tmp_path, lambda row: row.update(drafter_revision="local-000000000000"))
-    with pytest.raises(ConfigError, match="model 'embedded:drafter' is not what the run measured"):
+    with pytest.raises(ConfigError, match="model 'embedded:drafter' has changed since the run"):
         asked(copy)
 
 
@@ -372,7 +372,7 @@ def test_other_data_than_were_measured_are_refused(folder, tmp_path):
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     records[0]["prompt"] = "0" * 12
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mgsm/en example .* was measured with another prompt"):
+    with pytest.raises(ConfigError, match=r"mgsm/en example .* was measured with a different prompt"):
         asked(copy)
 
 

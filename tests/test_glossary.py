@@ -25,7 +25,7 @@ def test_every_metric_is_explained_and_nothing_else() -> None:
 
 
 def test_scores_are_explained_with_what_is_derived_from_them() -> None:
-    told = "bleu: the same for the baseline, over the answers for which both have one"
+    told = "bleu: the baseline's score, over the answers for which both have one"
     assert meaning("bleu_ar") == ("0 … 100", told)
     assert meaning("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
     assert meaning("pass@10") == meaning("pass@k") and meaning("rank_chance@2") == MEANINGS["rank_chance@k"]
@@ -42,7 +42,7 @@ def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
     found = summarize(turns, "m", num_draft_tokens=14, verification={"rule": "rejection"})
     for name in ("acceptance_rate", "draft_efficiency"):
         assert found[name].value == pytest.approx((9 / 13 + 8 / 14) / 2)
-        assert MEANINGS[name][1].endswith("mean over answers (each turn of a conversation is one)")
+        assert MEANINGS[name][1].endswith("mean over answers (each turn of a conversation is an answer)")
     assert found["acceptance_rate_pooled"].value == pytest.approx(17 / 27)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specbench.results.leaderboard import load, merge
+from specbench.results.leaderboard import load, merge_rows
 from specbench.results.validation import validate
 from tests.judge_server import Server, serving  # noqa: F401  # a fixture
 
@@ -118,7 +118,7 @@ def test_other_judges_have_rows_of_their_own(run, server, tmp_path):
     assert run("--leaderboard", board, *asked(server, "another"))[0] == 0
     judges = [row.signatures["judge_score"].partition(" ")[0] for row in load(board)]
     assert judges == ["judge-model"] * 2 + ["another"] * 2
-    assert len(merge(board, load(board))) == 4
+    assert len(merge_rows(load(board), load(board))) == 4
     assert validate(Path(board), with_records=True).problems == (), "each with the ratings of its own judge"
 
 

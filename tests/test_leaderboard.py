@@ -7,7 +7,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import INTERVALS, Metric
-from specbench.results.leaderboard import check_writable, load, merge, write
+from specbench.results.leaderboard import check_writable, edit_rows, load, merge_rows, write
 from specbench.results.row import Row, with_digest
 
 FIELDS = {
@@ -39,6 +39,13 @@ FIELDS = {
     "lossless": False,
     "metrics": {"speedup": Metric(value=1.5, low=1.25, high=1.75)},
 }
+
+
+def merge(path, rows):
+    """Puts rows into a file; returns all rows."""
+    with edit_rows(path) as known:
+        known[:] = merge_rows(known, rows)
+    return known
 
 
 def row(**changes):
@@ -150,7 +157,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"No space left.*the file is as it was"):
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"No space left.*the file is unchanged"):
         patch.setattr(os, "fsync", refuse)
         write(path, [row(), row(subset="en")])
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["board.json"]
@@ -171,11 +178,12 @@ def test_a_link_stays_a_link(tmp_path):
 
 WRITER = """
 import json, sys
-from specbench.results.leaderboard import merge
+from specbench.results.leaderboard import edit_rows, merge_rows
 from specbench.results.row import Row
 path, writer, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 for n in range(15):
-    merge(path, [Row(**{**fields, "subset": f"{writer}-{n}"})])
+    with edit_rows(path) as known:
+        known[:] = merge_rows(known, [Row(**{**fields, "subset": f"{writer}-{n}"})])
 """
 
 

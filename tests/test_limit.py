@@ -419,7 +419,7 @@ def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: py
         (["--device", "abacus"], "error: --device abacus: not available on this machine"),
         (["--target", "nowhere/at/all"], "error: model folder 'nowhere/at/all' does not exist"),
         (["--context", "100000"], "error: --context 100000: the models hold "),
-        (["--plot", "limit.pixels"], "error: --plot limit.pixels: no kind of picture"),
+        (["--plot", "limit.pixels"], "error: --plot limit.pixels: unknown picture format"),
         (["--output", "."], "error: --output .: cannot be written (it is a folder): name another file"),
         (["--plot", "a.png/b/limit.png"], "error: --plot a.png/b/limit.png: cannot be written (Not a directory)"),
     ],

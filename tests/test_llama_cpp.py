@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from specbench.analysis.audit import run_audit
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
-from specbench.results.compare import compare, tables
+from specbench.results.compare import compare, comparison_tables
 from specbench.results.comparison_input import read_input
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.greedy import logit_gap
@@ -110,7 +110,7 @@ def check_compared(folder: Path) -> None:
     assert subset.agreement is not None and subset.agreement.num_answers == 3
     assert subset.agreement.num_equal == subset.agreement.num_same_steps == 3 and not subset.agreement.differences
     assert {"engine", "device"} <= {each.field for each in found.hindrances}
-    shown = " ".join(line for table in tables(found) for line in table.caption)
+    shown = " ".join(line for table in comparison_tables(found) for line in table.caption)
     assert "3 of 3 answers have the same tokens; 3 of 3 have as many tokens in each step" in shown
 
 

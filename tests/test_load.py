@@ -94,7 +94,7 @@ def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(tmp_path, hurri
     headings = [[column.heading for column in table.columns] for table in tables]
     assert "speed-up\n95 %" in headings[0] and "E2E ratio\n95 %" not in headings[0]
     assert "speed-up\n95 %" not in headings[1] and {"TPOT ratio\n95 %", "E2E ratio\n95 %"} <= set(headings[1])
-    assert any("there is no speed-up of tok/s" in line for line in tables[1].caption)
+    assert any("there is no speed-up in tok/s" in line for line in tables[1].caption)
     assert break_even([own]) is None
 
 
@@ -152,8 +152,8 @@ def test_prompts_with_other_answers_under_load_are_counted_once(tmp_path, limit,
     assert [row.verdict for row in rows] == ["greedy equal", verdict]  # 24 answers to three prompts tell little
     (table,) = load_tables(rows)
     text = (
-        f"the answers to {limit} of {limit} prompts are not those of ar, which changed its own to 0 of {limit} prompts "
-        "that windows repeat at this load"
+        f"the answers to {limit} of {limit} prompts differ from those of ar, which itself changed its answers to 0 of "
+        f"{limit} prompts repeated at this load"
     )
     assert any(line.endswith(text) and "draft at 2" in line for line in table.caption)
 

@@ -121,7 +121,7 @@ def test_a_tracker_that_fails_ends_alone(specbench: Specbench, monkeypatch: pyte
 
     install(monkeypatch, {"wandb": {"init": fails}, **mlflow(calls)})
     code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", "wandb,mlflow")
-    assert code == 0 and err.count("WandbLogger logs no more: OSError: no connection") == 1
+    assert code == 0 and err.count("WandbLogger stopped logging: OSError: no connection") == 1
     assert (tmp_path / "run" / "leaderboard.json").exists() and calls[-1][0] == "finish"
 
 

@@ -29,7 +29,7 @@ def test_a_panel_per_method_with_a_bar_and_a_dot_per_subset(tmp_path: Path) -> N
 
 def test_names_that_are_no_picture_are_refused() -> None:
     check_plot(Path("speed.svg"))
-    with pytest.raises(ConfigError, match=r"--plot speed\.doc: no kind of picture.*\.png"):
+    with pytest.raises(ConfigError, match=r"--plot speed\.doc: unknown picture format.*\.png"):
         check_plot(Path("speed.doc"))
 
 

@@ -10,9 +10,16 @@ import sacrebleu
 from scipy import stats
 
 from specbench.core.registry import SCORERS
-from specbench.results.log_ratios import expanded
+from specbench.results.log_ratios import expanded_confidence
 from specbench.results.metrics import summarize
-from specbench.results.quality import CorpusStatistics, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
+from specbench.results.quality import (
+    CorpusStatistics,
+    ScoringSpec,
+    corpus_metrics,
+    main_metric,
+    signatures,
+    stratified_confidence,
+)
 from specbench.results.units import meaning, unit_of
 from specbench.running.blocks import judged
 from specbench.tasks.scoring.contract import Score, Scorer
@@ -236,9 +243,13 @@ def test_intervals_of_many_small_subsets_are_as_wide_as_each_asks_for():
     600 draws of 10 subsets of 5 prompts with normal scores: intervals that were moved out for 50 prompts, as they are
     all together, held the true mean in 0.908 of them; moved out by subset, in 0.945.
     """
-    assert stratified(np.ones(1), np.array([7])) == pytest.approx(expanded(7)), "one subset: as all other metrics"
-    assert stratified(np.array([1, 1e-9]), np.array([5, 500])) == pytest.approx(expanded(5), abs=1e-4)
-    assert stratified(np.zeros(3), np.array([5, 5, 5])) == 0.95
+    assert stratified_confidence(np.ones(1), np.array([7])) == pytest.approx(expanded_confidence(7)), (
+        "one subset: as all other metrics"
+    )
+    assert stratified_confidence(np.array([1, 1e-9]), np.array([5, 500])) == pytest.approx(
+        expanded_confidence(5), abs=1e-4
+    )
+    assert stratified_confidence(np.zeros(3), np.array([5, 5, 5])) == 0.95
     scores = np.random.default_rng(0).normal(30, 10, (10, 5, 2))
     metric = corpus_metrics(
         [CorpusStatistics(np.stack([each, np.zeros((5, 2))]), lambda sums: sums[0] / 5) for each in scores], seed=0

@@ -96,7 +96,7 @@ def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(tmp_path) -> 
     assert [row.value(name) for name in names] == [None] * 4
     assert row.value("speedup") and row.value("accuracy") is not None
     (warning,) = (w.text for w in row.warnings if w.code == "baseline_unchecked")
-    assert "whether the server 'ar' drafts is not known" in warning
+    assert "it is unknown whether the server 'ar' drafts" in warning
 
 
 def run_method(folder: Path, method: str, scripts: Mapping[str, Script]) -> Row:
@@ -219,7 +219,7 @@ def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow
     assert ("slow_client" in found) == is_slow
     if is_slow:
         assert re.fullmatch(
-            "(49|5[0-9])% of the time of the answers of '(ar|draft)' is not the server's own: the client or the "
+            "(49|5[0-9])% of the time of the answers of '(ar|draft)' is spent outside the server: the client or the "
             "network is the bottleneck",
             found["slow_client"],
         )
@@ -234,7 +234,7 @@ def test_the_flag_that_makes_acceptance_known_is_named(tmp_path) -> None:
 def test_rows_of_servers_are_recomputed_from_the_folder(tmp_path) -> None:
     outcome = run(tmp_path, pair("llama.cpp"))
     found = RecordedRun(outcome.records.parent)
-    assert [found.row_like(row) for row in outcome.rows] == list(outcome.rows)
+    assert [found.recompute_row(row) for row in outcome.rows] == list(outcome.rows)
 
 
 def test_rows_of_servers_share_no_file_with_others(tmp_path) -> None:
@@ -343,7 +343,7 @@ def test_other_conditions_are_marked(tmp_path) -> None:
     row = row_of(run(tmp_path, pair("vllm", **other), memory=None))
     found = {warning.code: warning.text for warning in row.warnings}
     assert "context 2048 ≠ 4096" in found["settings_differ"]
-    assert "2 of 2 answers are not those of the server 'ar'" in found["answers_differ"]
+    assert "2 of 2 answers differ from those of the server 'ar'" in found["answers_differ"]
     assert {"caches_unknown", "memory_not_stated"} <= set(found)
     assert row.verdict == "not audited"
 
@@ -356,7 +356,9 @@ def test_answers_diverge_if_they_differ_more_often_than_those_of_ar(tmp_path, un
     assert row.value("ar_changed") == num_changed / 6
     assert row.verdict == verdict
     (warning,) = (each.text for each in row.warnings if each.code == "answers_differ")
-    assert f"not those of the server 'ar', which changed {num_changed} of 6 answers when it was asked again" in warning
+    assert (
+        f"differ from those of the server 'ar', which itself changed {num_changed} of 6 answers when asked" in warning
+    )
     shown = "\n".join(served_table([row]).caption)
     assert f"control: asked again, 'ar' changed {100 * num_changed / 6:.1f} [" in shown
 

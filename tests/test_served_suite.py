@@ -62,7 +62,7 @@ def test_figures_are_shown_before_the_servers_are_written_down(tmp_path, specben
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"pairs": {"a": {"servers": "s.yaml"}, "b": None}}, r"pairs.a: has servers, and other pairs have none"),
+        ({"pairs": {"a": {"servers": "s.yaml"}, "b": None}}, r"pairs.a: has servers, but other pairs have none"),
         ({"pairs": {"a": {"servers": "s.yaml", "drafter": "d"}}}, r"drafter = 'd': has no effect with servers"),
         ({"tasks": [{"task": "mgsm", "fairness": True}]}, r"'mgsm' has fairness, which needs models in this process"),
     ],

@@ -111,16 +111,16 @@ def marked(folder: Path, code: str) -> Row:
 CODES = {
     "it is not known whether `ar` drafts": "baseline_unchecked",
     "it is not known whether prompts were cached": "caches_unknown",
-    "the engine has no page that cuts a text, as TensorRT-LLM, LMDeploy and others": "tokenizer_unchecked",
-    "the engine does not tell how many requests run": "idle_unchecked",
+    "the engine has no endpoint that tokenizes a text, such as TensorRT-LLM and LMDeploy": "tokenizer_unchecked",
+    "the engine does not report how many requests run": "idle_unchecked",
     "the method's server drafted nothing": "drafts_nothing",
     "the servers differ in more than their speculation": "settings_differ",
-    "the file does not state the rule of their memory": "memory_not_stated",
+    "the file does not say how they reserve memory": "memory_not_stated",
     "the drafter learns, such as vLLM's `suffix` and llama.cpp's `ngram-mod`": "learns",
-    "more than 5 % of the time of the method's answers, or of `ar`'s, is not the server's own": "slow_client",
+    "more than 5 % of the time of the method's answers, or of `ar`'s, is spent outside the server": "slow_client",
     "an answer of llama.cpp was read in less than half the time in which the server wrote it, since the client was "
     "held up": "read_late",
-    "greedy answers are not those of `ar`, and not all are near-ties": "answers_differ",
+    "greedy answers differ from those of `ar`, and not all differences are near-ties": "answers_differ",
 }
 
 

@@ -30,14 +30,14 @@ from specbench.publish.site.charts import (
     quality_speed_plots,
     scale,
 )
-from specbench.publish.site.entries import COLUMNS, read
-from specbench.publish.site.row_page import Histogram, breakdown_of, facts, histogram_of, repeat_command
+from specbench.publish.site.entries import COLUMNS, read_entries
+from specbench.publish.site.row_page import Histogram, breakdown_of, histogram_of, provenance, repeat_command
 from specbench.results import ranking as ranks
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_of
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import ranked
+from specbench.results.ranking import rank_rows
 from specbench.results.row import Evidence, Row, digest_of
 from specbench.results.units import number
 from tests.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
@@ -182,7 +182,7 @@ def test_a_row_page_says_all_that_the_row_says(made):
         assert name in said
     whole = 1000 / chosen.metrics["tokens_per_second"].value
     assert f"{whole:.3f} " in said and f"{whole * 2.5 / 3.25:.3f} " in said, "milliseconds per token, and of verifying"
-    assert "Unknown: the row does not have it" in said
+    assert "Unknown: the row lacks it" in said
     assert all(f">{subset}<" in text for subset in ("en", "ja", "sw", "all"))
 
 
@@ -255,9 +255,9 @@ def test_texts_of_rows_are_never_markup(tmp_path):
 def test_ranks_are_those_of_show(made, tmp_path):
     _, rows = made
     write(tmp_path / "board.json", rows)
-    entries = read([tmp_path / "board.json"])
+    entries = read_entries([tmp_path / "board.json"])
     for group in entries.whole():
-        expected = [each.text for each in ranked([RowWithRecords(entry.row) for entry in group], "speedup")]
+        expected = [each.text for each in rank_rows([RowWithRecords(entry.row) for entry in group], "speedup")]
         assert [entry.rank.text for entry in group] == expected and group[0].group.size == len(group) == 5
     assert {entry.label for entry in group} == {"ar", "sd", *(f"fsd threshold={each}" for each in (0.1, 0.3, 0.5))}
 
@@ -265,13 +265,13 @@ def test_ranks_are_those_of_show(made, tmp_path):
 def test_many_rows_are_ranked_as_few_are(monkeypatch):
     sides = [RowWithRecords(each) for each in many_rows(320) if each.subset == "all" and each.seed == 3]
     for metric in ("speedup", "acceptance_rate", "mean_acceptance_length"):
-        paired = ranked(sides, metric)
+        paired = rank_rows(sides, metric)
         monkeypatch.setattr(ranks, "MOST_PAIRED", 5)
-        crowded = ranked(sides, metric)
+        crowded = rank_rows(sides, metric)
         monkeypatch.undo()
         assert [each.text for each in crowded] == [each.text for each in paired]
         assert [each.unknown for each in crowded] == [each.unknown for each in paired]
-        assert all(each.unpaired == {"more than 100 rows"} for each in crowded)
+        assert all(each.unpaired == {"more than 5 rows"} for each in crowded)
 
 
 def test_the_front_holds_what_nothing_beats():
@@ -282,7 +282,7 @@ def test_the_front_holds_what_nothing_beats():
 def test_planes_of_sweeps_and_predictions(made, tmp_path):
     _, rows = made
     write(tmp_path / "board.json", rows)
-    entries = read([tmp_path / "board.json"])
+    entries = read_entries([tmp_path / "board.json"])
     found = quality_speed_plots(entries)
     assert [plot.title for plot in found] == ["task0", "task1"]
     for plot in found:
@@ -303,14 +303,14 @@ def test_pictures_of_one_task_are_distinct_names_by_what_differs(tmp_path):
     ]  # fmt: skip
     alone = [row(**same, method=f"m{method}@1:0", task="csqa@1:0") for method in range(2)]
     write(tmp_path / "board.json", [*rows, *alone])
-    titles = [plot.title for plot in quality_speed_plots(read([tmp_path / "board.json"]))]
+    titles = [plot.title for plot in quality_speed_plots(read_entries([tmp_path / "board.json"]))]
     expected = [f"mgsm, temperature {temperature}, seed {seed}" for seed in (0, 1) for temperature in ("0", "0.5")]
     assert sorted(titles) == sorted([*expected, "csqa"])
     build([tmp_path / "board.json"], tmp_path / "site", "x")
     assert "mgsm, temperature 0.5, seed 1: the same numbers" in (tmp_path / "site" / "quality_speed.html").read_text(
         "utf-8"
     )
-    predictions = prediction_plot(read([tmp_path / "board.json"]))
+    predictions = prediction_plot(read_entries([tmp_path / "board.json"]))
     assert predictions is not None and len({point.name for point in predictions.points}) == 10
 
 
@@ -322,7 +322,7 @@ def test_the_front_is_a_staircase_and_options_that_are_no_mapping_are_no_sweep(t
         for (number, (speedup, score)), options in zip(enumerate(values), (None, "word", {}, []), strict=True)
     ]  # fmt: skip
     write(tmp_path / "board.json", rows)
-    (plot,) = quality_speed_plots(read([tmp_path / "board.json"]))
+    (plot,) = quality_speed_plots(read_entries([tmp_path / "board.json"]))
     first, second, third = plot.front
     assert plot.steps == [first, (first[0], second[1]), second, (second[0], third[1]), third]
     assert plot.sweeps == () and first[1] < second[1] < third[1], "downwards, as y grows in a picture"
@@ -336,7 +336,7 @@ def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
         for n, drafter in enumerate([{"type": "model"}, {"type": "ngram"}, {"type": "synthetic", "acceptance": 0.95}])
     ]  # fmt: skip
     write(tmp_path / "board.json", rows)
-    entries = read([tmp_path / "board.json"])
+    entries = read_entries([tmp_path / "board.json"])
     (plot,), points = quality_speed_plots(entries), prediction_plot(entries)
     assert len(entries.all) == 3 and points is not None
     assert [point.entry.row.method for point in plot.best] == ["m1@1:0"]
@@ -347,7 +347,7 @@ def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
 def test_axes_of_equal_shares_hold_no_share_that_cannot_be(tmp_path, score, low, high):
     found = {"speedup": Metric(value=1.5), "accuracy": Metric(value=score, low=score, high=score)}
     write(tmp_path / "board.json", [row(method=f"m{each}@1:0", quality="accuracy", metrics=found) for each in range(2)])
-    (plot,) = quality_speed_plots(read([tmp_path / "board.json"]))
+    (plot,) = quality_speed_plots(read_entries([tmp_path / "board.json"]))
     assert (plot.y.low, plot.y.high) == (low, high) and len(plot.y.ticks) >= 2
 
 
@@ -359,7 +359,7 @@ def test_bars_end_where_the_scale_has_the_speed_ups(tmp_path):
         [row(subset=name, method="ar@1:0", metrics=rows[0].metrics) for name in "ab"],
     )
     write(tmp_path / "board.json", [*rows, none, *ar])
-    family = {entry.row.subset: entry for entry in read([tmp_path / "board.json"]).all}
+    family = {entry.row.subset: entry for entry in read_entries([tmp_path / "board.json"]).all}
     found = bars_of([family[name] for name in ("en", "sw", "x", "all")])
     assert found is not None and [bar.entry.row.subset for bar in found.bars] == ["en", "sw", "all"]
     x = found.scale
@@ -460,7 +460,7 @@ def test_parts_of_the_overhead_take_its_place():
 
 def test_accepted_tokens_per_step_are_those_of_the_records(tmp_path):
     run_into(tmp_path / "run", "sd,draft-only", subsets=("en",))
-    entries = read([tmp_path / "run" / "leaderboard.json"])
+    entries = read_entries([tmp_path / "run" / "leaderboard.json"])
     found = {entry.row.method_name: histogram_of(entry.side) for entry in entries.all}
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     steps = [step for record in records for step in record["methods"]["sd"]["steps"]]
@@ -491,7 +491,7 @@ def test_an_earlier_site_is_replaced_and_nothing_else(specbench, board, tmp_path
 MISTAKES = [
     ("board.json", "is a file"),
     (".", "is the current folder"),
-    ("full", "holds a.txt, which is of no earlier site"),
+    ("full", "holds a.txt, which belongs to no earlier site"),
     ("faked", "holds a.txt"),
 ]
 
@@ -547,7 +547,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
         rename(source, target)
 
     monkeypatch.setattr("specbench.core.resumable_folder.os.rename", failing)
-    with pytest.raises(ConfigError, match="No space left on device; an earlier site is as it was"):
+    with pytest.raises(ConfigError, match="No space left on device; an earlier site is unchanged"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
@@ -560,7 +560,7 @@ def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
     of_board = row(**same, target="embedded:target", request={**request, "limit": 2, "threads": 4})
     others = [row(**same), row(**same, request={**request, "method": "sd"}, seed=5)]
     write(tmp_path / "board.json", [of_board, *others])
-    (found,) = compared_tables(read([tmp_path / "board.json"]))
+    (found,) = compared_tables(read_entries([tmp_path / "board.json"]))
     assert (found.suite, found.pair, found.table.label) == ("p1", "embedded", "§4")
     assert found.lines and all(line.ours == 0.5 for line in found.lines)
     for line in found.lines:
@@ -569,12 +569,12 @@ def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
     page = " ".join(Page((tmp_path / "site" / "published.html").read_text("utf-8")).texts)
     assert "p1, §4: embedded" in page and "α of judged" in page and " 0.5 " in page
     write(tmp_path / "board.json", others)
-    assert list(compared_tables(read([tmp_path / "board.json"]))) == []
+    assert list(compared_tables(read_entries([tmp_path / "board.json"]))) == []
 
 
 def test_what_nothing_compares_is_shown_as_stated():
     evidence = Evidence(task="mgsm", subsets=("en",), num_prompts=8, num_draws=600, temperature=1, p_value=0.25)
-    shown = dict(facts(row(evidence=evidence, verdict="lossless"), "0" * 16))
+    shown = dict(provenance(row(evidence=evidence, verdict="lossless"), "0" * 16))
     (stated,) = (text for heading, text in shown.items() if heading.startswith("Stated"))
     assert "evidence.p_value" in stated and ">fairness<" in stated and ">run<" in stated
     assert not any("evidence" in text for heading, text in shown.items() if not heading.startswith("Stated"))

@@ -19,12 +19,12 @@ from specbench.publish.forecast import (
     Forecast,
     MeasuredTimes,
     PlannedCell,
-    duration,
+    format_duration,
     make_forecast,
     records_in,
 )
-from specbench.publish.process import MeasuringProcess, attempt
-from specbench.publish.suite import cell_job, estimate_line, run_suite, unknown
+from specbench.publish.process import MeasuringProcess, run_job
+from specbench.publish.suite import cell_job, cells_to_try, estimate_line, run_suite
 from specbench.publish.workers import (
     Event,
     JobFinished,
@@ -93,7 +93,7 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"exclude": [{}]}, ["exclude", "empty"]),
         ({"methods": ["sd", "hf-sd"], "pairs": {"a": {"engine": "compiled"}}, "exclude": ...},
          ["a · mgsm", "method 'hf-sd'", "engine = 'compiled'", "exclude it"]),
-        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "nothing is left"]),
+        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "no cell of the grid is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
@@ -172,8 +172,8 @@ def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str,
 def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
     (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     forecast = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
-    assert unknown(forecast, [0]) == []
-    assert "one example alone" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
+    assert cells_to_try(forecast, [0]) == []
+    assert "only one example" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
     assert "could be measured" in estimate_line(forecast.total(1), forecast, 1, has_tried=True)
 
 
@@ -191,13 +191,13 @@ def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: 
     cells = cells_in(written(tmp_path, seeds=[0], exclude=...), tmp_path)
     plan = [PlannedCell(cell, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, cell in enumerate(cells)]
     forecast = Forecast(plan)
-    assert forecast.of(plan[0]) is None and forecast.total(1).unknown == 7
-    assert unknown(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
+    assert forecast.time_left(plan[0]) is None and forecast.total(1).unknown == 7
+    assert cells_to_try(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
     record = {"methods": {"ar": generation(51, 5.0), "sd": generation(51, 2.0)}}
     for number in (0, 0, 2):
         forecast.add(number, record)
     about, most = 5.5 + 2.5, (0.5 + 10) + (0.5 + 4)  # per example; most: 101 tokens at 10 and 25 tokens/s
-    first = forecast.of(plan[0])
+    first = forecast.time_left(plan[0])
     assert first is not None and (first.seconds, first.most) == (pytest.approx(4 * about), pytest.approx(4 * most))
     forecast.other[plan[0].group] = 3.0
     forecast.loading["embedded"] = 60.0
@@ -211,7 +211,7 @@ def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: 
 
 
 def test_seconds_are_shown_as_one_says_them() -> None:
-    assert [duration(seconds) for seconds in (9.6, 99, 700, 7300)] == ["10 s", "99 s", "12 min", "2 h 2 min"]
+    assert [format_duration(seconds) for seconds in (9.6, 99, 700, 7300)] == ["10 s", "99 s", "12 min", "2 h 2 min"]
 
 
 def test_examples_are_counted_without_a_model_and_records_are_found(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_any_error_is_the_failure_of_its_cell_in_one_line(tmp_path: Path, monkey
 
     (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     monkeypatch.setattr("specbench.results.execute.execute", broken)
-    assert attempt(cell_job(cell, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
+    assert run_job(cell_job(cell, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
 
 
 CRASHING = """

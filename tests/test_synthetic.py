@@ -15,9 +15,9 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.results.bootstrap import Metric
-from specbench.results.captions import caption
+from specbench.results.captions import caption_lines
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import ranked, unranked
+from specbench.results.ranking import rank_rows, unranked_line
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
@@ -177,7 +177,7 @@ def test_its_rows_are_marked_and_ranked_beside_none() -> None:
         row(method="synthetic@1:0", options=own, metrics={"speedup": Metric(value=9.0, low=8.9, high=9.1)}),
         row(method="sd@1:0", metrics={"speedup": Metric(value=2.0, low=1.9, high=2.1)}),
     ]
-    order = ranked([RowWithRecords(each) for each in rows], "speedup")
+    order = rank_rows([RowWithRecords(each) for each in rows], "speedup")
     assert [(each.row.method, each.text) for each in order] == [("sd@1:0", "1"), ("synthetic@1:0", "")]
-    assert unranked(rows) == ["not ranked: synthetic: its α is prescribed (0.8), not a drafter's"]
-    assert any("not ranked: its α is prescribed (0.8)" in line for line in caption(rows[:1]))
+    assert unranked_line(rows) == ["not ranked: synthetic: its α is prescribed (0.8), not a drafter's"]
+    assert any("not ranked: its α is prescribed (0.8)" in line for line in caption_lines(rows[:1]))

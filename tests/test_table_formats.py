@@ -9,7 +9,7 @@ from specbench.core.table import Table, escaped_latex, escaped_markdown, numbers
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import write
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import tables
+from specbench.results.ranking import ranking_tables
 from tests.test_leaderboard import row
 
 
@@ -18,7 +18,7 @@ def ranked_table(*intervals, **changes):
         row(method=f"m{number}@1:0", metrics={"speedup": Metric(value=(low + high) / 2, low=low, high=high)}, **changes)
         for number, (low, high) in enumerate(intervals)
     ]
-    (found,) = tables({str(number): RowWithRecords(each) for number, each in enumerate(rows)})
+    (found,) = ranking_tables({str(number): RowWithRecords(each) for number, each in enumerate(rows)})
     return found
 
 

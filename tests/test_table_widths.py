@@ -10,7 +10,7 @@ from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import breakdown_table
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import tables
+from specbench.results.ranking import ranking_tables
 from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
 from tests.test_leaderboard import row
 
@@ -34,7 +34,7 @@ AUDIT = ["token-recycling", "lossy by design", "120/128", "3", "17", "0.0123", "
 
 
 def tables_of_results() -> list[Table]:
-    ranked = tables({str(number): RowWithRecords(each) for number, each in enumerate(ROWS)})
+    ranked = ranking_tables({str(number): RowWithRecords(each) for number, each in enumerate(ROWS)})
     subsets = [ROWS[1].model_copy(update={"subset": name}) for name in ("abstract_algebra", "en", "all")]
     return [
         run_table(subsets), tree_table(ROWS), comparison_table(ROWS), overview_table([ROWS, ROWS]),

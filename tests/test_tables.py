@@ -206,7 +206,7 @@ def test_what_is_weak_about_a_score_is_said():
     }  # fmt: skip
     text = rendered([row(subset="en", metrics=METRICS, n=250), row(subset="ja", metrics=weak, n=250)])
     for line in (
-        "not scored, and in no mean: 3 answers in ja",
+        "not scored, and left out of means: 3 answers in ja",
         "programs that a limit ended (time, output), counted as wrong: 2 answers in ja",
         "prompts shortened in the middle to fit the context: 25% in ja",
         "asked language %, ar → method: 100.0 → 80.0 in ja",

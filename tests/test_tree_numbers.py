@@ -27,7 +27,7 @@ from specbench.results.captions import draft_length
 from specbench.results.metrics import summarize
 from specbench.results.row import RowSampling
 from specbench.results.tables import comparison_table, tree_table
-from specbench.results.trees import numbered
+from specbench.results.trees import numbered_metrics
 from specbench.running.blocks import tree_fields
 from specbench.running.records import check_counts
 from tests.test_leaderboard import row
@@ -269,10 +269,10 @@ def test_chances_by_rank_are_over_all_answers() -> None:
     other = generation([[3, 1, 0, 1]]) | {"tree_nodes": [9], "tree_ranks": [[1, 0], [1, 0], [1, 0]]}
     records = [record(0, PLAIN, TREE), record(1, autoregressive(2), other)]
     found = summarize(records, "m", num_draft_tokens=3, verification={"rule": "exact_match"})
-    assert [chance.value for chance in numbered(found, "rank_chance")] == [1 / 5, 1 / 4, 0]
+    assert [chance.value for chance in numbered_metrics(found, "rank_chance")] == [1 / 5, 1 / 4, 0]
     without = {name: value for name, value in TREE.items() if name != "tree_ranks"}
     old = summarize([record(0, PLAIN, without)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
-    assert numbered(old, "rank_chance") == [] and old["tree_nodes"].value == 5
+    assert numbered_metrics(old, "rank_chance") == [] and old["tree_nodes"].value == 5
 
 
 @pytest.mark.parametrize(

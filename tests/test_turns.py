@@ -16,7 +16,7 @@ from specbench.cli.leaderboard import interpreter
 from specbench.core.errors import ConfigError
 from specbench.models.timing import HOST, HostClock
 from specbench.publish import turns
-from specbench.publish.turns import Version, as_message, measure_in_turns, request_of, version_notes
+from specbench.publish.turns import Version, measure_in_turns, read_request, request_message, version_notes
 from specbench.results.environment import environment
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
@@ -99,8 +99,8 @@ def test_two_versions_take_turns_a_b_b_a_and_one_of_them_measures_at_a_time(work
     ("deed", "message"),
     [
         ("sys.exit('no memory')", "candidate: its process ended with exit code 1: no memory"),
-        ("time.sleep(100)", "candidate: said nothing for 1 s, and was ended"),
-        ("print('not JSON', flush=True)", "candidate: sent what is not JSON: b'not JSON"),
+        ("time.sleep(100)", "candidate: sent nothing for 1 s, and was ended"),
+        ("print('not JSON', flush=True)", "candidate: sent a line that is not JSON: b'not JSON"),
         ("write(event='finished', failure='no rows')", "candidate: no rows"),
     ],
 )
@@ -183,12 +183,12 @@ def test_an_interpreter_that_is_not_there_is_named():
 
 
 def test_a_request_arrives_as_it_was_sent_and_an_unknown_option_is_named(tmp_path):
-    message = json.loads(json.dumps(as_message(REQUEST, tmp_path)))
-    assert request_of(message) == Request(**{**vars(REQUEST), "output": tmp_path})
+    message = json.loads(json.dumps(request_message(REQUEST, tmp_path)))
+    assert read_request(message) == Request(**{**vars(REQUEST), "output": tmp_path})
     assert set(message["options"]) == {"limit", "subsets", "overrides"}, "another version may not know the rest"
     message["options"]["of_the_future"] = 1
     with pytest.raises(ConfigError, match="--of-the-future: this version of specbench has no such option"):
-        request_of(message)
+        read_request(message)
 
 
 def test_versions_of_packages_that_differ_are_named():
@@ -199,7 +199,7 @@ def test_versions_of_packages_that_differ_are_named():
     notes = list(version_notes({"baseline": before, "candidate": now}))
     assert notes[0] == "baseline: specbench 0.1.0, commit 0123456789ab, in /env"
     assert notes[2:] == ["torch 2.6 in the baseline, 2.7 in the candidate"]
-    assert "both are the same code" in list(version_notes({"baseline": before, "candidate": before}))[2]
+    assert "both have the same code" in list(version_notes({"baseline": before, "candidate": before}))[2]
 
 
 def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch, tiny_pair, tmp_path):
@@ -211,9 +211,9 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
     request = Request(["mgsm"], ["sd"], options, "specbench check")
 
     def events_of(num_turns):
-        sent, lines = io.BytesIO(), [as_message(request, tmp_path / "run"), *[{}] * num_turns]
+        sent, lines = io.BytesIO(), [request_message(request, tmp_path / "run"), *[{}] * num_turns]
         received = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
-        monkeypatch.setattr(turns, "taken_streams", lambda: (received, sent))
+        monkeypatch.setattr(turns, "take_streams", lambda: (received, sent))
         turns.main()
         assert received.read() == b""
         return [json.loads(line) for line in sent.getvalue().splitlines()]
@@ -230,7 +230,7 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
 
 
 def test_a_worker_whose_asking_process_is_gone_ends(monkeypatch):
-    monkeypatch.setattr(turns, "taken_streams", lambda: (io.BytesIO(), io.BytesIO()))
+    monkeypatch.setattr(turns, "take_streams", lambda: (io.BytesIO(), io.BytesIO()))
     monkeypatch.setattr(turns, "send_lines", lambda send: None)
     monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
     monkeypatch.setattr(os, "_exit", sys.exit)
@@ -287,7 +287,7 @@ def test_this_version_against_itself(specbench, tiny_pair, tmp_path):
     ]  # fmt: skip
     code, out, err = specbench(*words)
     assert code == 0, err
-    assert "both are the same code" in out and "speed in tokens/s" in out
+    assert "both have the same code" in out and "speed in tokens/s" in out
     records = [(tmp_path / "both" / side / "records.jsonl").read_text() for side in ("baseline", "candidate")]
     assert [len(text.splitlines()) for text in records] == [16, 16]
     assert specbench(*words)[0] == 0

@@ -15,7 +15,7 @@ from specbench.cli import make_app
 from specbench.results.bootstrap import Metric
 from specbench.results.check import check
 from specbench.results.leaderboard import load, write
-from specbench.results.ranking import tables
+from specbench.results.ranking import ranking_tables
 from specbench.results.row import Row, RowWarning
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import comparison_table, overview_table, run_table
@@ -142,7 +142,7 @@ TABLES: dict[str, Callable[[Row], list[Table]]] = {
     "run": lambda each: [run_table([each])],
     "methods": lambda each: [comparison_table([each])],
     "tasks": lambda each: [overview_table([[each]])],
-    "leaderboard": lambda each: tables({"1": RecordedRuns().with_records(each, Path("board.json"))}),
+    "leaderboard": lambda each: ranking_tables({"1": RecordedRuns().with_records(each, Path("board.json"))}),
 }
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis.group_statistics import estimate, ratios, variance
 from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
-from specbench.results.check_speed import typical
+from specbench.results.check_speed import typical_ratio
 from specbench.results.log_ratios import SIGNS
 from specbench.results.paired import unpaired_ratio
 from specbench.results.quality import CorpusStatistics, corpus_metrics
@@ -132,7 +132,7 @@ def _held_up(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _typical(columns: Array, seed: int) -> Ends:
-    found = typical(columns)
+    found = typical_ratio(columns)
     return found.low, found.high
 
 

@@ -25,7 +25,7 @@ from specbench.decoding.tree_rules import WalkingRule
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
 from specbench.results.captions import num_timed, verdict_word
-from specbench.results.comparison_input import of_subsets
+from specbench.results.comparison_input import rows_of_subsets
 from specbench.results.environment import environment
 from specbench.results.paired import pair_up
 from specbench.results.runs import RecordedRun, finished_run
@@ -145,7 +145,7 @@ def methods_table(run: RecordedRun) -> str:
     """Returns the table of methods by tasks."""
     cells = {
         (row.method_name, row.task_name): f"{number(row.metric('mean_acceptance_length'), 2)} · "
-        f"{with_interval(row.metric('speedup'))} · {verdict_word(row)}" for row in of_subsets(run.rows, ())
+        f"{with_interval(row.metric('speedup'))} · {verdict_word(row)}" for row in rows_of_subsets(run.rows, ())
     }  # fmt: skip
     methods, tasks = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     lines = [[method, *(cells[method, task] for task in tasks)] for method in methods if method != "ar"]
@@ -198,7 +198,7 @@ def verdicts_part(report: AuditReport) -> str:
 
 def speed_ratio(run: RecordedRun, method: str, other: str) -> Metric:
     """Returns the tokens/s of a method ÷ those of another method of the same run, paired by prompt."""
-    (first,), (second,) = (of_subsets(run.rows_of(name), ()) for name in (other, method))
+    (first,), (second,) = (rows_of_subsets(run.rows_of(name), ()) for name in (other, method))
     pairs = pair_up(run.with_records(first), run.with_records(second))
     return pairs.change("tokens_per_second").change
 
@@ -303,7 +303,7 @@ def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int]
     text = METHODS_TEXT.format(
         device=known["device"],
         torch=known["versions"]["torch"],
-        prompts=", ".join(f"{num_timed(row)} of {row.task_name}" for row in of_subsets(run.rows_of("ar"), ())),
+        prompts=", ".join(f"{num_timed(row)} of {row.task_name}" for row in rows_of_subsets(run.rows_of("ar"), ())),
         least=MIN_PROMPTS,
         command=command_of(words),
     )

@@ -38,8 +38,8 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.results.greedy import DecodeText, compare, measure_noise
-from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, Noise, declaration
+from specbench.results.greedy import DecodeText, compare_greedy, measure_noise
+from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, Noise, declares_lossless
 from specbench.running.compose import compose, unique
 from specbench.running.models import Models, parts
 from specbench.served.decoder import SERVED, ServedDecoder
@@ -143,7 +143,9 @@ class Audit:
         is_counted = steps or told or not is_external
         num_accepted = sum(told, sum(step.num_accepted for step in steps)) if is_counted else None
         outputs = [generation.token_ids for generation in made]
-        return compare(self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted)
+        return compare_greedy(
+            self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
+        )
 
     def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
         """Returns the distribution test of every method that draws, and of the control."""
@@ -317,7 +319,7 @@ def audited_methods(
 def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
     """Returns a method composed for greedy decoding and for draws. Raises ConfigError where it can do neither."""
     is_served = method.decoder is not None and method.decoder.type == SERVED
-    declared = is_served or declaration(method)  # engines say that speculation keeps the target's distribution
+    declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
     subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
     try:
         subject.greedy = compose(method, pair, GREEDY)
@@ -349,7 +351,9 @@ def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
 
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
     """Returns the verdict on a method that was not tried."""
-    return MethodVerdict(method=method.name, verdict=verdict, declared_lossless=declaration(method), reason=reason)
+    return MethodVerdict(
+        method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
+    )
 
 
 def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:

@@ -10,7 +10,7 @@ from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.results.leaderboard import ROWS
 from specbench.results.recorded_prompts import RecordedPrompt
 from specbench.results.row import Row
-from specbench.results.runs import HOW, RecordedRun, split_detail
+from specbench.results.runs import RUN_HINT, RecordedRun, split_detail
 from specbench.running.records import Key, Record
 from specbench.training.passes import Sample
 
@@ -51,10 +51,10 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     """
     path, method = split_detail(text)
     if not path.is_dir():
-        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {HOW}")
+        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
     for name in (ROWS, "records.jsonl"):
         if not (path / name).is_file():
-            raise ConfigError(f"run '{path}': has no {name}: {HOW}")
+            raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
     run = RecordedRun(path)
     if split_precision(run.rows[0].dtype)[1] != "none":
         raise ConfigError(
@@ -63,7 +63,7 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
         )
     routes = run.identity.get("routes", {})
     if not isinstance(routes, dict):
-        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {HOW}")
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {RUN_HINT}")
     assert run.records  # read now: damaged ones are reported before any model is loaded
     # AR drafts nothing, and external code has no draft distribution.
     names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
-from specbench.results.log_ratios import NUM_RESAMPLES, expanded
+from specbench.results.log_ratios import NUM_RESAMPLES, expanded_confidence
 
 Array = NDArray[np.float64]
 Function = Callable[[Sequence[Array]], Array]
@@ -68,7 +68,7 @@ def estimate(
     drawn = drawn[np.isfinite(drawn)]
     if len(drawn) < NUM_RESAMPLES / 2:
         return Metric(value=value)
-    confidence = expanded(smallest)
+    confidence = expanded_confidence(smallest)
     shift = 2 * (float(drawn.mean()) - value)
     low, high = (np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift).clip(least, most)
     return Metric(value=value, low=min(value, float(low)), high=max(value, float(high)))

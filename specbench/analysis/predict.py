@@ -18,11 +18,11 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.captions import computed_on, model_name
-from specbench.results.comparison_input import of_subsets, read_input
+from specbench.results.captions import dtype_and_device, model_name
+from specbench.results.comparison_input import read_input, rows_of_subsets
 from specbench.results.metrics import speed_columns, with_own_passes
 from specbench.results.row import Row
-from specbench.results.runs import RecordedRun, RecordedRuns, place_of
+from specbench.results.runs import RecordedRun, RecordedRuns, run_folder_of
 from specbench.results.units import NULL, number, speed, with_interval
 from specbench.running.records import EMITTED, Generation, Record, step_sum
 from specbench.specs.method import MethodSpec
@@ -146,12 +146,12 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
     report = PredictReport(machine=machine.described(), runs={}, only_own={}, predictions=[])
     for text in dict.fromkeys(runs):
         given = read_input(text)
-        for row in of_subsets(given.rows, subsets):
-            place = place_of(row, given.file)
+        for row in rows_of_subsets(given.rows, subsets):
+            place = run_folder_of(row, given.file)
             if place is None or not place.is_dir():
                 raise ConfigError(f"'{text}': {row.place} has no records here: give the folder of its run")
             recorded = RecordedRow.of(opened.at(place), row, machine)
-            report.runs[text] = computed_on(row)
+            report.runs[text] = dtype_and_device(row)
             report.predictions += recorded.predictions(text)
             if (reason := why_only_own(recorded.method)) is not None:
                 report.only_own[recorded.method.name] = reason

@@ -31,7 +31,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers, words
 from specbench.results.bootstrap import Metric
 from specbench.results.plots import Panel, reach, save_picture
-from specbench.results.units import number, pair, unit_of, with_interval
+from specbench.results.units import number, score_pair, unit_of, with_interval
 from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.method import MethodSpec
@@ -189,7 +189,7 @@ def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
     rows = [
         (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
          number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
-         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), pair(metrics, quality))
+         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), score_pair(metrics, quality))
         for value in values for metrics in [value.metrics]
     ]  # fmt: skip
     columns = words("key") + numbers(
@@ -247,7 +247,8 @@ def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:
     return [
         shown(check.estimate.threshold), str(check.estimate.num_draft_tokens), " → ".join(lengths),
         with_interval(check.errors["mean_acceptance_length"], 0, 100), number(estimated["speedup"], 2),
-        with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100), pair(metrics, quality),
+        with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100),
+        score_pair(metrics, quality),
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
 from specbench.results.bootstrap import Metric
-from specbench.results.environment import check_takes, environment
+from specbench.results.environment import check_accepts_rows, environment
 from specbench.results.execute import measure_into
 from specbench.results.leaderboard_merge import add_rows
 from specbench.results.metrics import metrics_of
@@ -266,7 +266,7 @@ def check_files(request: Request) -> None:
     options = request.options
     if request.leaderboard is not None and options.device_map == "none":
         set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
-        check_takes(request.leaderboard, str(choose_device(options.device)))
+        check_accepts_rows(request.leaderboard, str(choose_device(options.device)))
 
 
 def finish(

@@ -25,7 +25,7 @@ from specbench.core.files import check_output, write_output
 from specbench.core.table import Table, numbers, words
 from specbench.decoding.decoder import stream_seed
 from specbench.results.bootstrap import MIN_PROMPTS
-from specbench.results.units import NULL, number, pair, score, unit_of, with_interval
+from specbench.results.units import NULL, number, score, score_pair, unit_of, with_interval
 from specbench.running.plan import Loaded
 from specbench.running.prompts import prompt_digest
 from specbench.running.request import Request
@@ -148,7 +148,7 @@ def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequenc
         rows.append([
             file.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
             number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),
-            with_interval(metrics["speedup"], 2), pair(metrics, trials.quality),
+            with_interval(metrics["speedup"], 2), score_pair(metrics, trials.quality),
         ])  # fmt: skip
     columns = words("file") + numbers("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval",
                                       heading(trials.quality, "method"))  # fmt: skip

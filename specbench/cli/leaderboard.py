@@ -217,14 +217,14 @@ def compare(
     Intervals are over prompts, as if others of the task were drawn: equal values have an interval too.
     """
     from specbench.results.compare import compare as compared
-    from specbench.results.compare import tables
+    from specbench.results.compare import comparison_tables
     from specbench.results.comparison_input import read_input, select_rows
 
     tasks, subsets = split(task or ""), split(subset or "")
     inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with stderr.status("reading the records"):
         found = compared(*inputs)
-    print_result(found.as_json(), as_json, lambda: tables(found))
+    print_result(found.as_json(), as_json, lambda: comparison_tables(found))
     for line in found.unread if not as_json else ():
         stdout.print(line, soft_wrap=True)
 

@@ -51,7 +51,7 @@ def suite(
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
     from specbench.publish.cells import RUNS, cells_of, load_suite
-    from specbench.publish.forecast import cells_table, make_forecast, problems
+    from specbench.publish.forecast import cells_table, make_forecast, problem_lines
     from specbench.publish.suite import measure_suite, show
 
     folder = path("--runs", runs) or RUNS
@@ -59,7 +59,7 @@ def suite(
     forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))
-        for line in problems(forecast):
+        for line in problem_lines(forecast):
             stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return
     result = measure_suite(forecast, ray, workers, path("--leaderboard", leaderboard))

@@ -1,4 +1,4 @@
-"""The suites that there are, and the cells of one: a task on a pair at one temperature with one seed, all methods."""
+"""Suites and their cells. A cell is one run: a task on a pair, at one temperature and with one seed, all methods."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -26,13 +26,13 @@ from specbench.specs.servers import read_servers
 
 KIND = "leaderboards"
 RUNS = Path("runs")
-FOLDER = "suites"  # in the folder of runs
+FOLDER = "suites"  # inside the folder of runs
 
 
 @dataclass(frozen=True)
 class SuiteCell:
-    """Methods that one run measures, since all are paired with the same AR answers. `temperature`: the task's own when
-    None. `options`: those of the command line. `runs`: the folder of all runs."""
+    """One run of a suite. All its methods are paired with the same AR answers. `temperature`: None is the task's.
+    `options`: the options of the command line. `runs`: the folder of all runs."""
 
     suite: SuiteSpec
     pair_name: str
@@ -48,12 +48,12 @@ class SuiteCell:
 
     @property
     def setting(self) -> str:
-        """Returns temperature and seed as the folder has them, such as t0.7-s0."""
+        """Temperature and seed as in the folder's name, such as t0.7-s0."""
         return f"s{self.seed}" if self.temperature is None else f"t{self.temperature:.10g}-s{self.seed}"
 
     @property
     def place(self) -> tuple[str, str, str, str]:
-        """Returns the names of suite, pair, task and setting: the last parts of the folder."""
+        """The names of suite, pair, task and setting: the last parts of the folder."""
         return self.suite.name, self.pair_name, self.task.label, self.setting
 
     @property
@@ -66,7 +66,7 @@ class SuiteCell:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Returns the methods of the task that are not excluded here, as the pair replaces them."""
+        """The methods of the task that are not excluded here, with the replacements of the pair."""
         place: dict[str, Any] = {"pair": self.pair_name, "task": self.task.label, "seed": self.seed}
         place |= {} if self.temperature is None else {"temperature": self.temperature}
         return tuple(
@@ -77,21 +77,20 @@ class SuiteCell:
 
     @property
     def specs(self) -> list[MethodSpec]:
-        """Returns AR and the methods. Raises ConfigError for one that is unknown, and for a file of servers that cannot
-        be read."""
+        """AR and the methods. Raises ConfigError for an unknown method, or if the file of servers cannot be read."""
         if self.pair.servers is None:
             return [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
         return read_servers(Path(self.pair.servers)).methods(self.methods)
 
     @property
     def limit(self) -> int | float | None:
-        """Returns the examples per subset; None: all."""
+        """The examples per subset; None: all."""
         found = (self.options.limit, self.pair.limit, self.task.limit, self.suite.limit)
         return next((limit for limit in found if limit is not None), None)
 
     @cached_property
     def request(self) -> Request:
-        """Returns the run that measures the cell."""
+        """The request that measures the cell."""
         suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
         options = replace(
@@ -104,41 +103,30 @@ class SuiteCell:
             overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
         servers = [] if pair.servers is None else ["--servers", pair.servers]
-        words = [
-            "specbench",
-            "run",
-            "--task",
-            task.task,
-            "--method",
-            ",".join(self.methods),
-            *servers,
-            *options.words(),
-        ]
+        methods = ",".join(self.methods)
+        words = ["specbench", "run", "--task", task.task, "--method", methods, *servers, *options.words()]
         is_sample = (pair.target or EMBEDDED).startswith(EMBEDDED) and options.data in (None, "sample")
-        if is_sample and options.limit is None:  # else `specbench run` measures a share
+        if is_sample and options.limit is None:  # otherwise `specbench run` measures only a part
             words += ["--limit", "all"]
         command = shlex.join([*words, "--output", str(self.folder)])
         file = None if pair.servers is None else Path(pair.servers)
         return Request([task.task], self.methods, options, command, output=self.folder, servers=file)
 
     def rows(self) -> list[Row]:
-        """Returns the rows of the folder; none where it was never measured."""
+        """Returns the rows of the folder; an empty list if the cell was never measured."""
         path = self.folder / "leaderboard.json"
         return load(path) if path.is_file() else []
 
     def is_measured(self, rows: Sequence[Row]) -> bool:
-        """Returns whether rows cover this cell's current request, with the tasks and methods as they are today. The
-        machine and the versions stand in the rows."""
-        asked = self.request.settings()
+        """Returns whether the rows cover the cell's current request with the current versions of tasks and methods. The
+        machine and the versions of packages may be others."""
+        settings = self.request.settings()
         has_fairness = not self.task.fairness or any(row.fairness for row in rows)
-        return (
-            bool(rows)
-            and has_fairness
-            and {(row.task, row.method) for row in rows if row.request == asked} == self.row_names()
-        )
+        names = {(row.task, row.method) for row in rows if row.request == settings}
+        return bool(rows) and has_fairness and names == self.row_names()
 
     def row_names(self) -> set[tuple[str, str]]:
-        """Returns task and method of every row, as rows name them. Raises ConfigError for those that are unknown."""
+        """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones."""
         tasks, methods = with_overrides(load_tasks(self.task.task), self.specs, self.request.options.overrides)
         return {(named(task), named(method)) for task in tasks for method in methods}
 
@@ -147,8 +135,8 @@ def cells_of(
     suite: SuiteSpec, options: RunOptions | None = None, runs: Path = RUNS, pair: str | None = None,
     tasks: Sequence[str] | None = None,
 ) -> list[SuiteCell]:  # fmt: skip
-    """Returns all cells that have methods, those of a pair one after the other. `pair`, `tasks`: a pair and tasks, all
-    when None. Raises ConfigError for a pair or task that the suite has not."""
+    """Returns all cells that have methods, pair by pair. `pair`, `tasks`: select a pair and tasks; None selects all.
+    Raises ConfigError for a pair or task that the suite lacks."""
     options = options or RunOptions()
     if pair is not None and pair not in suite.pairs:
         raise ConfigError(f"--pair {pair}: suite '{suite.name}' has no such pair: {nearest(pair, suite.pairs)}")
@@ -160,12 +148,12 @@ def cells_of(
     known = {cell.task.label for cell in cells}
     for name in tasks or [""]:
         if name not in known:
-            raise ConfigError(f"--task '{name}': no chosen pair has such a task: {nearest(name, known)}")
+            raise ConfigError(f"--task '{name}': no selected pair has this task: {nearest(name, known)}")
     return [cell for cell in cells if cell.task.label in tasks]
 
 
 def folder_of(suite: SuiteSpec, runs: Path) -> Path:
-    """Returns the folder of a suite, which holds those of its cells and their leaderboard."""
+    """Returns the folder of a suite, which holds the folders of its cells and their leaderboard."""
     return runs / FOLDER / suite.name
 
 
@@ -175,8 +163,7 @@ def board_names() -> list[str]:
 
 
 def suite_path(name_or_path: str) -> Path:
-    """Returns the file of a built-in suite, or the path itself where it is one. Raises ConfigError for an unknown
-    name."""
+    """Returns the file of a built-in suite, or the path if a path is given. Raises ConfigError for an unknown name."""
     if is_path(name_or_path):
         return Path(name_or_path)
     if name_or_path not in board_names():
@@ -185,52 +172,52 @@ def suite_path(name_or_path: str) -> Path:
 
 
 def read_suite(name_or_path: str) -> SuiteSpec:
-    """Returns a suite as its file says it. Raises ConfigError naming the file, the key and the problem."""
+    """Reads a suite. Raises ConfigError naming the file, the key and the problem."""
     path = suite_path(name_or_path)
     suite = build(SuiteSpec, yaml_files.read(path), f"{path}: ")
-    if suite.published and path.stem != suite.name:  # its leaderboard is the .json beside it
-        raise ConfigError(f"{path}: name = '{suite.name}': must be the file's own name, '{path.stem}'")
+    if suite.published and path.stem != suite.name:  # its leaderboard is the .json of the same name
+        raise ConfigError(f"{path}: name = '{suite.name}': must be the name of the file, '{path.stem}'")
     return suite
 
 
 def load_suite(name_or_path: str) -> SuiteSpec:
-    """Returns a suite all of whose cells can be measured. Raises ConfigError also for unknown tasks, subsets, methods
-    and overrides."""
+    """Reads a suite and checks that all its cells can be measured. Raises ConfigError also for unknown tasks, subsets,
+    methods and overrides."""
     path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):
-        with prefixed(f"{path}: tasks.{number}: "):
+        with prefix_errors(f"{path}: tasks.{number}: "):
             _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.label, ())])
-        with prefixed(f"{path}: methods: "):
+        with prefix_errors(f"{path}: methods: "):
             for method in () if suite.is_served else suite.methods_of(task):
                 load_method(method)
     for name, pair in {} if suite.is_served else suite.pairs.items():
-        with prefixed(f"{path}: pairs.{name}.methods: "):
+        with prefix_errors(f"{path}: pairs.{name}.methods: "):
             for method in filter(None, pair.methods.values()):
                 load_method(method)
             if pair.methods and not cells_of(suite, pair=name):
-                raise ConfigError("nothing is left to measure: leave the pair out")
+                raise ConfigError("no method is left to measure: leave the pair out")
     cells = cells_of(suite)
     if not cells:
-        raise ConfigError(f"{path}: exclude: nothing is left of the grid: take an entry out")
+        raise ConfigError(f"{path}: exclude: no cell of the grid is left: remove an entry")
     checked = set()
     for cell in cells:
         key = cell.task.label, cell.methods, cell.temperature, cell.pair.engine
         if key not in checked:
             checked.add(key)
-            with prefixed(f"{path}: {cell.name}: "):
-                if not suite.is_served:  # the file of the servers may not be there yet, and the published figures are
+            with prefix_errors(f"{path}: {cell.name}: "):
+                if not suite.is_served:  # published figures can be shown without the file of servers
                     cell.row_names()
                     _check_engine(cell)
     return suite
 
 
 def is_suite(path: Path) -> bool:
-    """Returns whether a file is meant to be a suite. Raises ConfigError where it cannot be read."""
+    """Returns whether a file has the keys of a suite. Raises ConfigError if it cannot be read."""
     return bool({"tasks", "pairs"} & yaml_files.read(path).keys())
 
 
 @contextmanager
-def prefixed(prefix: str) -> Iterator[None]:
+def prefix_errors(prefix: str) -> Iterator[None]:
     """Puts `prefix` before the text of a ConfigError."""
     try:
         yield
@@ -242,8 +229,8 @@ def _check_engine(cell: SuiteCell) -> None:
     own = [method for method in cell.methods if load_method(method).decoder is not None]
     if own and cell.pair.engine not in ("auto", "eager"):
         raise ConfigError(
-            f"method '{file_name(own[0])}' makes passes of its own, which engine = '{cell.pair.engine}' does not "
-            "reach: exclude it there, or give a pair with the engine 'eager'"
+            f"method '{file_name(own[0])}' runs its own forward passes, to which engine = '{cell.pair.engine}' does "
+            "not apply: exclude it there, or give a pair with the engine 'eager'"
         )
 
 

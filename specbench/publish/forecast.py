@@ -1,4 +1,4 @@
-"""The time that a suite takes, from the work left in its cells and the speeds that were measured; and its progress."""
+"""The time that a suite will take, from the remaining work and the measured speeds; and its progress."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ from specbench.publish.workers import (
     WorkerLost,
     WorkerReady,
 )
-from specbench.results.units import NULL
+from specbench.results.units import NULL, names_by_text
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
 from specbench.running.plan import load_asked, without_calibration
@@ -38,7 +38,7 @@ from specbench.specs.catalogue import load_method
 
 @dataclass
 class AnswerTimes:
-    """Sums over the answers of one method. `first_seconds`: until the first token. `tokens`: those after it."""
+    """Sums over the answers of one method. `first_seconds`: until the first token. `tokens`: after the first token."""
 
     answers: int = 0
     first_seconds: float = 0.0
@@ -53,7 +53,7 @@ class AnswerTimes:
         self.tokens += len(generation["token_ids"]) - 1
 
     def seconds(self, max_new_tokens: int | None = None) -> float:
-        """Returns the mean time of an answer, or the time of one of the greatest length, at the mean speed."""
+        """Returns the mean time of an answer, or the time of an answer with `max_new_tokens` at the mean speed."""
         if max_new_tokens is None:
             return (self.first_seconds + self.decode_seconds) / self.answers
         per_token = self.decode_seconds / self.tokens if self.tokens else 0.0
@@ -76,19 +76,19 @@ class MeasuredTimes:
         return max((times.answers for times in self.times.values()), default=0)
 
     def seconds(self, methods: Iterable[str], max_new_tokens: int | None = None) -> float | None:
-        """Returns the time of one example with these methods, or that of answers of the greatest length; None where
-        nothing is known. A method that was not measured counts as the mean of the others."""
+        """Returns the time of one example with these methods, at the mean length or with `max_new_tokens`; None if no
+        time is known. A method that was not measured counts as the mean of the others."""
         known = {name: times.seconds(max_new_tokens) for name, times in self.times.items()}
         return sum(known.get(name, fmean(known.values())) for name in methods) if known else None
 
 
 def generation_seconds(record: Record) -> float:
-    """Returns the time of all answers of a record."""
+    """Returns the total time of the answers of a record."""
     return float(sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in record["methods"].values()))
 
 
 def records_in(folder: Path) -> Iterator[Record]:
-    """Returns the records of a run's folder without half-written ones. They are not checked: measuring does that."""
+    """Yields the records of a run's folder, without half-written ones. They are checked when the run is resumed."""
     path = folder / "records.jsonl"
     if not path.is_file():
         return
@@ -102,14 +102,14 @@ def records_in(folder: Path) -> Iterator[Record]:
             yield record
 
 
-Group = tuple[str, str]  # pair and task: their cells take about the same time for an example
+Group = tuple[str, str]  # pair and task; an example takes about the same time in all cells of a group
 
 
 @dataclass
 class PlannedCell:
-    """A cell and its work. `subsets`: for each the number of blocks (one example, repeat and turn) and the most
-    tokens of an answer; None where the data cannot be read here. `methods`: names as records have them.
-    `problem`: the reason why the cell cannot be measured, as far as it can be known without a model."""
+    """A cell and its work. `methods`: names as in records. `subsets`: for each the number of blocks (one example,
+    repeat and turn) and the largest number of tokens of an answer; None if the data cannot be read here. `problem`: the
+    reason why the cell cannot be measured, if it is known without loading a model."""
 
     cell: SuiteCell
     methods: tuple[str, ...]
@@ -133,8 +133,8 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Seconds. `most`: for answers of the greatest length, at the same speeds. `unknown`: the number of cells that are
-    not in it, since nothing like them was measured."""
+    """An estimate in seconds. `most`: if all answers have the greatest length, at the same speeds. `unknown`: the
+    number of cells that are left out, since no cell like them was measured."""
 
     seconds: float
     most: float
@@ -143,8 +143,8 @@ class TimeEstimate:
 
 @dataclass
 class Forecast:
-    """The plan of a suite with the times measured so far. `loading`: seconds to load a pair's models. `other`: seconds
-    of a cell beside its answers (data, warm-up)."""
+    """The plan of a suite with the times measured so far. `loading`: seconds to load the models of a pair. `other`:
+    seconds of a cell outside its answers (data, warm-up)."""
 
     plan: Sequence[PlannedCell]
     measured: dict[Group, MeasuredTimes] = field(default_factory=lambda: defaultdict(MeasuredTimes))
@@ -157,8 +157,8 @@ class Forecast:
         self.measured[planned.group].add(record)
         planned.num_done += 1
 
-    def of(self, planned: PlannedCell) -> TimeEstimate | None:
-        """Returns the time left of a cell, without loading its models; None where nothing like it was measured."""
+    def time_left(self, planned: PlannedCell) -> TimeEstimate | None:
+        """Returns the remaining time of a cell without loading its models; None if no cell like it was measured."""
         known = self.measured[planned.group]
         if planned.is_measured:
             return TimeEstimate(0, 0)
@@ -172,10 +172,10 @@ class Forecast:
         return TimeEstimate(other + about, other + max(about, most * share))
 
     def total(self, num_workers: int) -> TimeEstimate:
-        """Returns the time left of all cells, shared by the workers: at least that of the longest cell. Each worker
-        loads the models of each pair that it measures."""
+        """Returns the remaining time of all cells, divided by the workers, but at least the time of the longest cell.
+        Each worker loads the models of each pair that it measures."""
         left = [planned for planned in self.plan if not planned.is_measured]
-        found = [estimate for planned in left if (estimate := self.of(planned)) is not None]
+        found = [estimate for planned in left if (estimate := self.time_left(planned)) is not None]
         pairs = [planned.cell.pair_name for planned in left]
         loading = sum(
             self.loading.get(pair, 0.0) * min(num_workers, pairs.count(pair)) for pair in dict.fromkeys(pairs)
@@ -189,16 +189,16 @@ class Forecast:
         return TimeEstimate(shared(about), shared(most), len(left) - len(found))
 
 
-def duration(seconds: float) -> str:
-    """Returns a time such as 45 s, 12 min, 3 h 20 min."""
+def format_duration(seconds: float) -> str:
+    """Returns a time in words: 45 s, 12 min, 3 h 20 min."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def cells_in(forecast: Forecast) -> str:
-    """Returns a number such as 1 cell, 12 cells."""
+def count_cells(forecast: Forecast) -> str:
+    """Returns the number of cells in words: 1 cell, 12 cells."""
     return counted(len(forecast.plan), "cell")
 
 
@@ -206,18 +206,18 @@ Subsets = tuple[tuple[int, int], ...]
 
 
 def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
-    """Returns the plan of all cells, with the records that they have already."""
-    counted: dict[Any, Subsets | ConfigError] = {}
+    """Returns the plan of all cells with their existing records."""
+    known: dict[Any, Subsets | ConfigError] = {}
     plan = []
     for cell in cells:
         key = (cell.task.label, cell.limit, cell.pair_name, cell.methods)
-        if key not in counted:
-            counted[key] = subsets_of(cell)
+        if key not in known:
+            known[key] = subsets_of(cell)
         rows = cell.rows()
         methods = tuple(unique(["ar", *cell.methods]))
         if not cell.suite.is_served:
             methods = tuple(load_method(name).name for name in methods)
-        subsets, problem = (None, str(found)) if isinstance(found := counted[key], ConfigError) else (found, None)
+        subsets, problem = (None, str(found)) if isinstance(found := known[key], ConfigError) else (found, None)
         plan.append(PlannedCell(cell, methods, subsets, cell.is_measured(rows), problem=problem))
     forecast = Forecast(plan)
     for number, cell in enumerate(cells):
@@ -227,8 +227,8 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
 
 
 def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
-    """Returns for each subset the number of its blocks and the most tokens of an answer, or the reason why they are
-    unknown."""
+    """Returns for each subset the number of its blocks and the largest number of tokens of an answer, or the error that
+    keeps them unknown."""
     try:
         spec = run_spec(cell.request)
         if spec.drafter is not None and not spec.drafter.startswith(EMBEDDED):
@@ -247,50 +247,50 @@ def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
 
 
 def cells_table(forecast: Forecast) -> Table:
-    """Returns a table of the cells with their methods, the examples that they have, and the time left."""
+    """Returns a table of the cells with their methods, measured examples and remaining time."""
     rows = []
     for planned in forecast.plan:
-        cell, estimate = planned.cell, forecast.of(planned)
-        times = [duration(estimate.seconds), duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        cell, estimate = planned.cell, forecast.time_left(planned)
+        times = (
+            [format_duration(estimate.seconds), format_duration(estimate.most)] if estimate else ["unknown", "unknown"]
+        )
         times = ["measured already", ""] if planned.is_measured else times
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
         methods = ", ".join(planned.methods[1:] or planned.methods)
         rows.append([cell.pair_name, cell.task.label, cell.setting, methods, done, *times])
     headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
-    return Table(f"{forecast.plan[0].cell.suite.name} · {cells_in(forecast)}", headings, rows)
+    return Table(f"{forecast.plan[0].cell.suite.name} · {count_cells(forecast)}", headings, rows)
 
 
-def problems(forecast: Forecast) -> list[str]:
-    """Returns a line for each reason why cells cannot be measured: the first cell that has it, and how many more."""
-    names: dict[str, list[str]] = {}
-    for planned in forecast.plan:
-        if planned.problem is not None and not planned.is_measured:
-            names.setdefault(planned.problem, []).append(planned.cell.name)
+def problem_lines(forecast: Forecast) -> list[str]:
+    """Returns a line for each reason why cells cannot be measured, with the first cell and the number of others."""
+    left = [planned for planned in forecast.plan if not planned.is_measured]
+    names = names_by_text((planned.cell.name, planned.problem) for planned in left)
     return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 
 class SuiteProgress:
-    """Takes every event of the workers, reports it and updates the forecast. `losses`: a line for each worker
-    that was lost during a job. `bar`: shown on a terminal while it is entered."""
+    """Receives every event of the workers, reports it and updates the forecast. `losses`: a line for each worker that
+    was lost during a job. `bar`: the progress bar, shown inside its `with` block."""
 
     def __init__(self, console: Console, forecast: Forecast, num_workers: int) -> None:
         self._console, self._forecast, self._num_workers = console, forecast, num_workers
         self.losses: list[str] = []
-        self._cells: Sequence[int] = ()  # of the jobs
+        self._cells: Sequence[int] = ()  # the cell of each job
         self._first_only = False
         self._max_losses = 1
-        self._num_lost: Counter[int] = Counter()  # workers, by cell
-        self._generating: dict[int, float] = {}  # seconds, by cell
+        self._num_lost: Counter[int] = Counter()  # lost workers by cell
+        self._generating: dict[int, float] = {}  # seconds by cell
         self._num_ended = 0
         self.bar = ProgressBar(console, "starting", None, MofNCompleteColumn(), redirect=False)
 
     def start(self, cells: Sequence[int], first_only: bool, max_losses: int) -> None:
-        """Begins jobs of these cells; `first_only`: of the first example of each."""
+        """Starts jobs for these cells. `first_only`: only for the first example of each."""
         self._cells, self._first_only, self._max_losses, self._num_ended = cells, first_only, max_losses, 0
         self._num_lost.clear()
 
-    def tell(self, worker: str, job: int | None, event: Event) -> None:
-        """Takes one event, and prints a line if the user needs to know of it."""
+    def report(self, worker: str, job: int | None, event: Event) -> None:
+        """Handles one event, and prints a line if it matters to the user."""
         if job is None:
             self._handle_worker(worker, event)
             return
@@ -307,7 +307,7 @@ class SuiteProgress:
         elif isinstance(event, WorkerLost):
             self._num_lost[cell] += 1
             again = self._num_lost[cell] < self._max_losses
-            then = "it goes back into the queue, with what is recorded of it" if again else "it is given up"
+            then = "it goes back into the queue with its records" if again else "it is given up"
             self.losses.append(f"{name}: {worker} was lost: {event.reason}: {then}")
             say(self._console, self.losses[-1])
         elif isinstance(event, JobFinished) and event.failure is None:
@@ -320,18 +320,18 @@ class SuiteProgress:
             say(self._console, f"{worker} cannot be started: {event.reason}")
 
     def _learn_times(self, cell: int, event: JobFinished) -> None:
-        """Adds a cell's time outside generation to the forecast."""
+        """Adds the time of a cell outside its answers to the forecast."""
         planned = self._forecast.plan[cell]
         pair = planned.cell.pair_name
         self._forecast.loading[pair] = max(event.load_seconds, self._forecast.loading.get(pair, 0.0))
         rest = event.seconds - event.load_seconds - self._generating.pop(cell, 0.0)
         self._forecast.other[planned.group] = max(0.0, rest)
 
-    def ended(self, cell: int, event: JobFinished) -> None:
-        """Says that a cell is measured, or has failed for good."""
+    def finish(self, cell: int, event: JobFinished) -> None:
+        """Reports that a cell is measured or has failed."""
         planned, self._num_ended = self._forecast.plan[cell], self._num_ended + 1
         planned.is_measured = True
-        state = f"measured in {duration(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"
+        state = f"measured in {format_duration(event.seconds)}" if event.failure is None else f"FAILED: {event.failure}"
         say(self._console, f"[{self._num_ended}/{len(self._cells)}] {planned.cell.name}: {state}{self._left()}")
 
     def _show_progress(self, name: str) -> None:
@@ -342,4 +342,4 @@ class SuiteProgress:
 
     def _left(self) -> str:
         seconds = self._forecast.total(self._num_workers).seconds
-        return f" · about {duration(seconds)} left" if seconds >= 1 else ""
+        return f" · about {format_duration(seconds)} left" if seconds >= 1 else ""

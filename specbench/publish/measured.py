@@ -1,4 +1,4 @@
-"""The rows of one pair of a suite, and published figures beside our own numbers."""
+"""The rows of one pair of a suite, and published figures next to our numbers."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,6 @@ from specbench.results.row import ALL, Row
 from specbench.results.units import short
 
 MACHINE_OPTIONS = {"device", "threads", "allow_code_execution"}
-AMOUNT_OPTIONS = {"data", "limit"}
 CellRows = tuple[SuiteCell, Sequence[Row]]
 
 
@@ -43,12 +42,12 @@ class PairRows:
 
     @property
     def measured(self) -> list[CellRows]:
-        """Returns the cells that have rows."""
+        """The cells that have rows."""
         return [(cell, rows) for cell, rows in self.cells if rows]
 
-    def ours(self, reference: FigureReference) -> float | None:
-        """Returns our number for a figure, in the figure's unit; None where nothing is measured, or the figure is of
-        another pair. The embedded models stand beside the figures of every pair."""
+    def our_value(self, reference: FigureReference) -> float | None:
+        """Returns our number for a figure, in the figure's unit; None if it is not measured, or the figure belongs to
+        another pair. The numbers of the embedded models are compared with the figures of every pair."""
         pair = self.suite.pairs[self.pair_name]
         is_own = reference.pair == self.pair_name
         is_own |= reference.pair is None and reference.target in (None, pair.target)
@@ -62,7 +61,7 @@ class PairRows:
         return (value - (base or 0.0)) * (reference.scale or 1)
 
     def _value(self, reference: FigureReference, method: str | None) -> float | None:
-        """Returns the metric of a method of the suite on a subset; without a subset over all, or of the only one."""
+        """Returns the metric of a method on a subset; without a subset, over all subsets or on the only one."""
         rows = [row for cell, found in self.cells if cell.task.label == reference.task for row in found]
         own = [row for row in rows if method is not None and self.method_name(row) == method]
         own = [row for row in own if row.level == (reference.load or "")]
@@ -71,7 +70,7 @@ class PairRows:
         return None if row is None or reference.metric is None else value_of(row, reference.metric)
 
     def method_name(self, row: Row) -> str:
-        """Returns the suite's name of the method of a row, which the pair may have replaced."""
+        """Returns the suite's name of the method of a row; the pair may have replaced the method."""
         for name, replacement in self.suite.pairs[self.pair_name].methods.items():
             if replacement is not None and row.method_name in (replacement, file_name(replacement)):
                 return name
@@ -79,27 +78,21 @@ class PairRows:
 
 
 def value_of(row: Row, metric: str) -> float | None:
-    """Returns the value of a metric, of the row's main score, or of a number of `specbench fairness`."""
-    if metric.startswith(FAIRNESS):
-        return _at(row.fairness, metric.removeprefix(FAIRNESS).split("."))
-    found = row.metrics.get(str(row.quality) if metric == QUALITY else metric)
-    return None if found is None else found.value
-
-
-def _at(numbers: Any, path: Sequence[str]) -> float | None:
-    """Returns the number at the end of a path of fields and keys; None where there is none."""
-    for name in path:
-        numbers = numbers.get(name) if isinstance(numbers, dict) else getattr(numbers, name, None)
-    if isinstance(numbers, Metric):
-        return numbers.value
-    return None if numbers is None or isinstance(numbers, BaseModel | dict | str) else float(numbers)
+    """Returns the value of a metric, of the main score (`quality`), or of a number of `specbench fairness`, given by
+    its path of fields and keys. None if there is none."""
+    if not metric.startswith(FAIRNESS):
+        return row.value(str(row.quality) if metric == QUALITY else metric)
+    found: Any = row.fairness
+    for name in metric.removeprefix(FAIRNESS).split("."):
+        found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+    if isinstance(found, Metric):
+        return found.value
+    return None if found is None or isinstance(found, BaseModel | dict | str) else float(found)
 
 
 def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairRows]:
-    """Returns the rows of a pair; without one those of every pair.
-
-    A cell has the rows of its folder in `runs`, else those of the leaderboard beside the suite's file.
-    """
+    """Returns the rows of a pair, or of every pair for None. The rows of a cell are those of its folder in `runs`; if
+    it has none, those in the leaderboard next to the suite's file."""
     suite = load_suite(name)
     if runs is not None and not runs.is_dir():
         raise ConfigError(f"--runs {runs}: no such folder: give the one that `specbench board run` measured into")
@@ -113,8 +106,8 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
 
 
 def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
-    """Returns the rows of a leaderboard that are of a cell. Where two cells measure the same, a leaderboard keeps one
-    row, which is of both."""
+    """Returns the rows of a leaderboard that belong to a cell. If two cells measure the same, the leaderboard has one
+    row, which belongs to both."""
     if not rows:
         return []
     key = measurement_key(cell.request.settings())
@@ -131,13 +124,13 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
 
 
 def measurement_key(settings: dict[str, Any]) -> str:
-    """Returns a key of a request that neither the machine nor the amount of data changes."""
-    kept = {name: value for name, value in settings.items() if name not in MACHINE_OPTIONS | AMOUNT_OPTIONS}
+    """Returns a key of a request that does not depend on the machine or the amount of data."""
+    kept = {name: value for name, value in settings.items() if name not in {*MACHINE_OPTIONS, "data", "limit"}}
     return json.dumps(kept, sort_keys=True)
 
 
-def outdated(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
-    """Returns a line on rows that were measured with other options or versions than those of the cell now, or None."""
+def outdated_line(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
+    """Returns a line on rows measured with other options or versions than the cell has now; None without any."""
     now = cell.request.settings()
     own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
     for row in own:
@@ -160,7 +153,7 @@ def _option(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class FigureComparison:
-    """A published figure with our number of the same, in the same unit; None where nothing is measured."""
+    """A published figure and our number in the same unit; None if it is not measured."""
 
     table: PublishedTable
     group: FigureGroup
@@ -171,7 +164,7 @@ class FigureComparison:
 
     @property
     def ratio(self) -> float | None:
-        """Returns ours ÷ published; None where nothing is measured, and for changes that do not have the same sign."""
+        """Ours ÷ published; None if ours is not measured, the published figure is 0, or the signs differ."""
         published = self.published.value
         if self.ours is None or published == 0 or self.ours * published < 0:
             return None
@@ -182,25 +175,25 @@ class FigureComparison:
         return " ".join(filter(None, (self.column.heading, self.column.label)))
 
 
-def compared(
+def compare_row(
     table: PublishedTable, group: FigureGroup, row: FigureRow, rows: PairRows
 ) -> list[FigureComparison | None]:
-    """Returns the figures of a published row by column; None where the paper has none."""
+    """Returns the figures of a published row with our numbers, by column; None where the paper has no figure."""
     return [
         None
         if figure is None
-        else FigureComparison(table, group, row, column, figure, rows.ours(table.reference(group, row, column)))
+        else FigureComparison(table, group, row, column, figure, rows.our_value(table.reference(group, row, column)))
         for column, figure in zip(table.columns, row.figures, strict=True)
     ]
 
 
 def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
-    """Returns every figure of a published table beside ours."""
-    return (found for group, row in table.rows() for found in compared(table, group, row, rows) if found is not None)
+    """Returns every figure of a published table with our number."""
+    return (found for group, row in table.rows() for found in compare_row(table, group, row, rows) if found is not None)
 
 
 def as_records(rows: PairRows) -> Iterator[dict[str, object]]:
-    """Returns every published figure of a suite beside ours, for a program to read."""
+    """Yields every published figure of a suite with our number, as a mapping for JSON."""
     for found in (found for table in rows.suite.published for found in comparisons(rows, table)):
         reference = found.table.reference(found.group, found.row, found.column)
         yield {

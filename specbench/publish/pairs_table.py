@@ -1,4 +1,4 @@
-"""The table of what the pairs of a board need: models, GPU memory, draft heads and other parts."""
+"""The table of the requirements of a board's pairs: models, GPU memory, draft heads and other parts."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,24 +12,24 @@ from specbench.results.units import NULL
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 
-GATED = ("meta-llama/", "google/gemma")  # models whose pages ask a user to accept a licence
+GATED = ("meta-llama/", "google/gemma")  # models whose licence a user must accept on their page
 SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])")  # 7b, 8x22b, 68m
 BYTES_PER_PARAMETER = 2
 CAPTION = (
-    "weights: 2 bytes for each parameter, by the sizes in the models' names (≥: one name has none); caches and "
-    "activations come on top",
+    "weights: 2 bytes for each parameter, from the sizes in the models' names (≥: one name has no size); caches and "
+    "activations need more",
     "*: gated; accept the licence on the model's page, then log in with `hf auth login`",
 )
 
 
 def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
-    """Returns a table with a line for each pair of a board. `name`: of the board, as the user gave it."""
+    """Returns a table with a line for each pair of a board. `name`: the board as the user gave it."""
     memory = gpu_gigabytes()
     lines = []
     for each in found:
         pair = each.suite.pairs[each.pair_name]
         share = f"{len(each.measured)} of {len(each.cells)}"
-        lines.append([each.pair_name, "\n".join(needs(each)), weights(pair), fits(pair, memory), share])
+        lines.append([each.pair_name, "\n".join(needed_parts(each)), weights(pair), fits_on_gpu(pair, memory), share])
     columns: list[Column] = [
         *words("pair", "needs"),
         *numbers("weights\nGB"),
@@ -43,15 +43,15 @@ def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
 
 
 def gpu_gigabytes() -> float | None:
-    """Returns the memory of the first GPU with CUDA; None where there is none."""
+    """Returns the memory of the first CUDA GPU; None without one."""
     import torch
 
     return torch.cuda.get_device_properties(0).total_memory / 1e9 if torch.cuda.is_available() else None
 
 
-def needs(rows: PairRows) -> list[str]:
-    """Returns target and drafter, then draft heads by name and other parts of the methods in words; gated models have
-    an asterisk."""
+def needed_parts(rows: PairRows) -> list[str]:
+    """Returns target and drafter, then the draft heads and other parts that the methods need. Gated models have an
+    asterisk."""
     pair = rows.suite.pairs[rows.pair_name]
     if pair.is_embedded:
         return ["embedded, nothing is downloaded"]
@@ -64,20 +64,20 @@ def needs(rows: PairRows) -> list[str]:
 
 
 def sizes(pair: PairSpec) -> Iterator[float | None]:
-    """Returns the parameters of the models in billions; None for a name without a size."""
+    """Yields the parameters of the models in billions; None for a name without a size."""
     for name in filter(None, (pair.target, pair.drafter)):
         found = SIZE.search(name.lower())
         yield found and int(found[1] or 1) * float(found[2]) / (1 if found[3] == "b" else 1000)
 
 
 def weights(pair: PairSpec) -> str:
-    """Returns the bytes of the weights of both models, as far as their names tell."""
+    """Returns the gigabytes of the weights of both models, as far as their names have sizes."""
     known = [size for size in sizes(pair) if size is not None]
     least = "≥ " if None in sizes(pair) else ""
     return f"{least}{sum(known) * BYTES_PER_PARAMETER:.0f}" if known and not pair.is_embedded else NULL
 
 
-def fits(pair: PairSpec, gigabytes: float | None) -> str:
+def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
     """Returns whether the weights fit on a GPU."""
     if pair.is_embedded:
         return "yes"
@@ -90,7 +90,7 @@ def fits(pair: PairSpec, gigabytes: float | None) -> str:
 
 
 def part_of(pair: PairSpec, method: MethodSpec) -> str | None:
-    """Returns the head that is published for the pair's target, or what the drafter of a method declares to need."""
+    """Returns the published head for the pair's target, or the requirement that the drafter of a method declares."""
     text = None if method.decoder is not None else method.drafter.needs
     if text is None:
         return None

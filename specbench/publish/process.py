@@ -1,4 +1,4 @@
-"""A process that measures: its side that sends jobs and receives events, and the program that it runs."""
+"""A process that measures: the parent side, which sends jobs and receives events, and the program of the process."""
 
 import gc
 import io
@@ -45,9 +45,9 @@ PROGRAM = "from specbench.publish.process import main; main()"
 
 
 class ChildProcess:
-    """A process that runs a program of specbench and exchanges messages with this one by its standard streams.
+    """A process that runs a program of specbench and exchanges messages with this process over its standard streams.
 
-    `python`: the interpreter; None is this one, with this package. Its standard error is kept, for `loss`.
+    `python`: the interpreter; None is this one with this package. The standard error is kept for `loss`.
     """
 
     def __init__(self, program: str, python: str | None = None) -> None:
@@ -62,7 +62,7 @@ class ChildProcess:
         variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         own = {"PYTHONPATH": os.pathsep.join(paths)} if self._python is None else {}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(  # in its own process group: an interrupt reaches the asking process alone
+        self._process = subprocess.Popen(  # in its own process group, so that an interrupt reaches only the parent
             [self._python or sys.executable, "-P", "-X", "faulthandler", "-c", self._program], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True, env={**variables, **own},
         )  # fmt: skip
@@ -85,8 +85,7 @@ class ChildProcess:
             self._process = None
 
     def loss(self) -> str:
-        """Returns how a process ended that answers no more, with the first line that a crash has written, or the last
-        line of a traceback."""
+        """Returns how the process ended, with the first line of a crash or the last line of a traceback."""
         assert self._process is not None and self._errors is not None
         code = self._process.wait()
         self._errors.seek(0)
@@ -97,7 +96,7 @@ class ChildProcess:
 
 
 class MeasuringProcess(ChildProcess):
-    """A process that measures on this machine. `open` starts it; when a job ends it, the worker is lost."""
+    """A process that measures on this machine. `open` starts it. If it ends during a job, the worker is lost."""
 
     name = "the measuring process"
 
@@ -106,7 +105,7 @@ class MeasuringProcess(ChildProcess):
         self._settings = settings
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Starts a new process, and waits until it is ready."""
+        """Starts a new process and waits until it is ready."""
         self.start()
         event = self._exchange(self._settings)
         assert isinstance(event, WorkerReady | WorkerLost)
@@ -140,7 +139,7 @@ class MeasuringProcess(ChildProcess):
 
 
 def describe_exit(code: int) -> str:
-    """Returns an exit code in words."""
+    """Describes an exit code in words."""
     if code >= 0:
         return f"with exit code {code}"
     with suppress(ValueError):
@@ -154,8 +153,8 @@ Send = Callable[[Event], None]
 
 
 def main() -> None:
-    """Does jobs until there are no more. The output of libraries goes to the standard error."""
-    messages, events = taken_streams()
+    """Does jobs until there are no more."""
+    messages, events = take_streams()
 
     def send(event: Event) -> None:
         pickle.dump(event, events)
@@ -164,12 +163,12 @@ def main() -> None:
     send_lines(send)
     settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
-    send(ready(settings))
+    send(worker_ready(settings))
     serve(jobs, send)
 
 
-def taken_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """Returns the streams of messages to this process and from it. What libraries print goes to the standard error."""
+def take_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """Returns the streams of messages to this process and from it. The output of libraries goes to standard error."""
     messages, events = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -177,14 +176,14 @@ def taken_streams() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def send_lines(send: Send) -> None:
-    """Makes every line and warning for the user an event."""
+    """Sends every line and warning for the user as an event."""
     console.stderr.file = LineWriter(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
 
 
 def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
-    """Puts every job that arrives into a queue. When the sender is gone, this process ends at once: nothing measured is
-    lost, since a sender of a scratch folder has received the records in it."""
+    """Puts every job that arrives into a queue. If the sender is gone, this process ends at once. No measurement is
+    lost: the sender has received the records of a scratch folder."""
     try:
         while True:
             jobs.put(pickle.load(messages))
@@ -195,24 +194,24 @@ def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch
 
 
 def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
-    """Does one job after the other, as long as the process is sound."""
+    """Does one job after another until one leaves the process in an unknown state."""
     cache = ModelCache()
     is_sound = True
     while is_sound:
         job = jobs.get()
         started = time.monotonic()
-        failure, is_sound = attempt(job, cache, send)
+        failure, is_sound = run_job(job, cache, send)
         send(JobFinished(failure, time.monotonic() - started, cache.load_seconds, is_last=not is_sound))
     sys.exit(0)
 
 
-def attempt(
+def run_job(
     job: RunJob, cache: Any, send: Send, make_reports: "type[SendingReports] | None" = None
 ) -> tuple[str | None, bool]:
-    """Runs a job. `make_reports`: returns the object that is called with its blocks; by default SendingReports.
+    """Runs a job. `make_reports`: the class whose object receives its blocks; by default SendingReports.
 
-    Returns the reason why it failed, None if it did not, and whether the process can go on. It cannot after an error
-    that is not a mistake of the user, nor when memory ran out: the state of the accelerator is then unknown.
+    Returns the reason why the job failed (None if it did not), and whether the process can go on. It cannot after an
+    error that is not the user's mistake, or if memory ran out, since the state of the accelerator is then unknown.
     """
     from specbench.core.threads import share_machine
     from specbench.models.devices import is_out_of_memory
@@ -229,7 +228,7 @@ def attempt(
         with serving() if job.request.servers is not None else nullcontext(cache) as load_pair:
             execute(job.request, console.stderr, load_pair, lambda _, plan: nullcontext(made(send, len(plan))))
         if job.fairness:
-            cache.drop()  # the numbers need models of their own
+            cache.drop()  # `specbench fairness` loads its own models
             add_fairness(job)
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)
@@ -239,7 +238,7 @@ def attempt(
 
 
 def add_fairness(job: RunJob) -> None:
-    """Adds the numbers of `specbench fairness` to the rows of a job's folder; languages of free texts are left out."""
+    """Adds the numbers of `specbench fairness` to the rows of a job's folder, without the languages of free texts."""
     from specbench.analysis import fairness
 
     options = job.request.options
@@ -252,7 +251,7 @@ def add_fairness(job: RunJob) -> None:
 
 
 class SendingReports:
-    """Sends an event for every recorded block."""
+    """Sends every recorded block as an event."""
 
     def __init__(self, send: Send, num_blocks: int) -> None:
         self._send = send
@@ -267,22 +266,22 @@ class SendingReports:
 
 
 class LineWriter(io.TextIOBase):
-    """A text stream that sends an event for every line."""
+    """A text stream that sends every line as an event."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._begun = ""
+        self._partial_line = ""
 
     def write(self, text: str) -> int:
         """Sends the lines that are complete with this text."""
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:
             self._send(LogLine(line))
         return len(text)
 
 
-def ready(settings: WorkerSettings) -> WorkerReady:
-    """Returns the machine and the versions that this process measures with."""
+def worker_ready(settings: WorkerSettings) -> WorkerReady:
+    """Returns the machine and the versions of this process."""
     from specbench.core.threads import set_threads
     from specbench.models.loading import choose_device
     from specbench.results.environment import environment
@@ -293,8 +292,8 @@ def ready(settings: WorkerSettings) -> WorkerReady:
 
 
 class ModelCache:
-    """Keeps loaded models by name and options. Another target drops them all before it is loaded, so that two pairs
-    are never in memory together. `load_seconds`: time that the last run took to load models."""
+    """Keeps loaded models by name and options. A new target first drops all of them, so that two pairs are never in
+    memory together. `load_seconds`: the time in which the last run loaded its models."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], CausalLM] = {}
@@ -302,7 +301,7 @@ class ModelCache:
         self.load_seconds = 0.0
 
     def __call__(self, spec: RunSpec) -> Models:
-        """Returns the models of a run. Those that it shares with the last run are kept, the others are dropped."""
+        """Returns the models of a run. Models of the last run that this one does not use are dropped."""
         started, self.load_seconds = time.monotonic(), 0.0
         self._used = set()
         target: dict[str, Any] = {name: getattr(spec, name) for name in ("dtype", "device", "engine")}

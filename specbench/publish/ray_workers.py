@@ -1,4 +1,4 @@
-"""Workers on the machines of a ray cluster: each has one GPU, or CPUs, and sends back every record."""
+"""Workers on the machines of a ray cluster: each has one GPU or several CPUs, and sends back every record."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")
 
 
 class ActorHost:
-    """A ray actor in the cluster: a process that measures, and the folder that it measures into."""
+    """A ray actor in the cluster, with a process that measures and the folder of its run."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="specbench-"))
@@ -43,7 +43,7 @@ class ActorHost:
         return self._process.open()
 
     def measure(self, job: RunJob, files: Files) -> Iterator[Event]:
-        """Does a job in a folder that holds these files at first. Yields the events, with the files written."""
+        """Does a job in a folder that starts with these files. Yields the events, with the files that were written."""
         folder = self._scratch / "cell"
         shutil.rmtree(folder, ignore_errors=True)
         self._scratch.mkdir(mode=0o700, exist_ok=True)
@@ -58,7 +58,7 @@ class ActorHost:
             yield sent
 
     def _for_the_sender(self, event: Event, folder: Path, job: RunJob) -> Event:
-        """Returns an event with the files of the folder, and with the folder's name on the sender's machine."""
+        """Returns an event with the files of the folder, and with paths as on the sender's machine."""
         if isinstance(event, JobStarted):
             return replace(event, files=files_of(folder))
         if isinstance(event, LogLine):
@@ -70,21 +70,20 @@ class ActorHost:
 
 
 def files_of(folder: Path, with_records: bool = False) -> Files:
-    """Returns the files of a run by name. `with_records`: the records too."""
+    """Returns the files of a run by name. `with_records`: includes the records."""
     names = (*RUN_FILES, *(["records.jsonl"] if with_records else []))
     return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 
-ANSWER_SECONDS = 10  # of a cluster's head
-START_SECONDS = 180  # until a worker has started Python and imported torch
-STORE_BYTES = 128 * 2**20  # of ray's own memory on this machine, which only records pass through
+ANSWER_SECONDS = 10  # time for a cluster's head to answer
+START_SECONDS = 180  # time for a worker to start Python and import torch
+STORE_BYTES = 128 * 2**20  # memory of ray's object store on this machine, which only carries records
 LOCAL = "local"
 
 
 @dataclass
 class RayWorker:
-    """A worker with an actor in the cluster; `open` makes a new one where it is gone. `ray`: the module. `needs`: GPUs
-    or CPUs of the actor."""
+    """A worker with an actor in the cluster. `ray`: the module. `needs`: the GPUs or CPUs of the actor."""
 
     ray: Any
     name: str
@@ -93,7 +92,7 @@ class RayWorker:
     actor: Any = None
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Makes an actor unless there is one, and starts a new process in it."""
+        """Creates an actor if there is none, and starts a new process in it."""
         try:
             if self.actor is None:
                 self.actor = self.ray.remote(ActorHost).options(max_restarts=0, **self.needs).remote(self.settings)
@@ -107,7 +106,7 @@ class RayWorker:
         return found
 
     def events(self, job: RunJob) -> Iterator[Event]:
-        """Sends a job with its records, and writes every record that arrives once. Yields the events."""
+        """Sends a job with its records, and writes every new record that arrives. Yields the events."""
         records = RecordFile(job.folder / "records.jsonl")
         known = {record_key(record) for record in records.read()}
         try:
@@ -124,7 +123,7 @@ class RayWorker:
         except self.ray.exceptions.RayError as error:
             self.close()
             yield WorkerLost(first_line(error))
-        except Exception:  # a record cannot be written here: nobody waits for the rest
+        except Exception:  # a record cannot be written here, so the rest is not needed
             self.close()
             raise
 
@@ -137,7 +136,7 @@ class RayWorker:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of a message of ray; for a worker that could not be made, its cause."""
+    """Returns the first line of an error of ray; for a worker that could not be created, the last line, its cause."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1] if "creation task" in lines[0] else lines[0]
 
@@ -146,9 +145,9 @@ def first_line(error: Exception) -> str:
 def ray_workers(
     address: str, num_workers: int | None, num_cells: int, settings: WorkerSettings, log: Path
 ) -> Iterator[list[RayWorker]]:
-    """Yields as many workers as the cluster has GPUs, or `num_workers`. The output of ray itself goes into `log`.
+    """Yields `num_workers` workers; for None, as many as the cluster has GPUs. The output of ray goes into `log`.
 
-    Raises ConfigError if ray is not installed, or the cluster cannot be reached or is too small.
+    Raises ConfigError if ray is not installed, or if the cluster cannot be reached or is too small.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     require("ray", "--ray")
@@ -166,8 +165,8 @@ def ray_workers(
 
 
 def connect(ray: Any, address: str) -> None:
-    """Starts ray on this machine alone, or joins a cluster. Raises ConfigError for a wrong address, and if there is no
-    answer within seconds: ray itself would try for minutes."""
+    """Starts ray on this machine, or joins a cluster. Raises ConfigError for a wrong address, and if there is no answer
+    within ANSWER_SECONDS; ray itself would try for minutes."""
     advice = "give `local`, or the address of a cluster's head, such as 10.0.0.1:6379"
     host, _, port = address.rpartition(":")
     if address != LOCAL and (not host or "/" in address or not port.isdecimal()):
@@ -181,18 +180,18 @@ def connect(ray: Any, address: str) -> None:
             return
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         ray.init(address, **quiet)
-    except Exception as error:  # of several kinds: no such address, no answer, no token, another version
+    except Exception as error:  # unknown address, no answer, no token, or another version of ray
         if address == LOCAL:
             raise ConfigError(
-                f"--ray {LOCAL}: ray did not start here ({first_line(error)}): where the machine is busy, run the same "
+                f"--ray {LOCAL}: ray did not start here ({first_line(error)}): if the machine is busy, run the same "
                 "command again later, or leave --ray out"
             ) from error
         raise ConfigError(f"--ray {address}: cannot be reached ({first_line(error)}): {advice}") from error
 
 
 def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple[dict[str, float], int]:
-    """Returns what a worker needs, and how many workers the cluster has room for. Raises ConfigError where workers
-    would have CPUs and --threads does not say how many."""
+    """Returns the resources of a worker, and the number of workers for which the cluster has room. Raises ConfigError
+    if workers need CPUs and --threads is not given."""
     if resources.get("GPU", 0) >= 1 and settings.device in ("auto", "cuda"):
         return {"num_gpus": 1, "num_cpus": 0}, int(resources["GPU"])
     if settings.threads is None:
@@ -203,7 +202,7 @@ def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple
 
 
 def number_of_workers(num_workers: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:
-    """Returns the number of workers. Raises ConfigError for more than there is room for."""
+    """Returns the number of workers. Raises ConfigError if the cluster has no room for them."""
     if most < 1:
         raise ConfigError(
             "--ray: the cluster has no GPU, and fewer CPUs than --threads asks for: add a machine, or ask for fewer"

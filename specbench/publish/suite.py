@@ -1,4 +1,4 @@
-"""A suite from its cells to its rows: an estimate, the measurement of what is missing, all rows in a leaderboard."""
+"""Measures a suite: estimates the time, measures the missing cells, and puts all rows into a leaderboard."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.loading import choose_device
 from specbench.publish.cells import SuiteCell, folder_of
-from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, cells_in, duration
+from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, count_cells, format_duration
 from specbench.publish.process import MeasuringProcess
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
@@ -28,7 +28,7 @@ from specbench.publish.workers import (
     failure_reason,
 )
 from specbench.results.conditions import check_together
-from specbench.results.environment import check_takes
+from specbench.results.environment import check_accepts_rows
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.leaderboard_merge import add_rows
 from specbench.results.row import Row
@@ -36,13 +36,13 @@ from specbench.running.progress import report_kept_results
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 
-MAX_LOSSES = 3  # workers that one cell may cost
+MAX_LOSSES = 3  # a cell fails after it has lost so many workers
 
 
 @dataclass
 class SuiteResult:
-    """The rows of the cells, which the leaderboard gets one cell at a time, and the reasons of those that failed.
-    `losses`: a line for each worker that was lost."""
+    """The rows of the cells, which are also added to the leaderboard, and the failed cells with their reasons.
+    `losses`: a line for each lost worker."""
 
     leaderboard: Path
     rows: list[tuple[SuiteCell, Sequence[Row]]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class SuiteResult:
     losses: Sequence[str] = ()
 
     def add(self, cell: SuiteCell, failure: str | None = None) -> str | None:
-        """Adds a cell. Returns the reason why it failed, None if it did not."""
+        """Adds a cell. Returns the reason why it failed; None if it did not."""
         try:
             if failure is None:
                 rows = cell.rows()
@@ -66,21 +66,21 @@ class SuiteResult:
 def run_suite(
     forecast: Forecast, processes: Sequence[WorkerProcess], leaderboard: Path, console: Console
 ) -> SuiteResult:
-    """Measures what is missing. Raises ConfigError before anything is measured for a leaderboard that cannot take the
-    rows, and for workers that differ."""
+    """Measures the missing cells. Raises ConfigError before any measurement if the leaderboard cannot take the rows, or
+    if the workers differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     result = SuiteResult(leaderboard)
     for file in dict.fromkeys(forecast.plan[number].cell.request.servers for number in missing):
         if file is not None:
-            check_takes(leaderboard, read_servers(file).device)
+            check_accepts_rows(leaderboard, read_servers(file).device)
     check_takes_measured(leaderboard, [planned.cell for planned in forecast.plan if planned.is_measured])
-    say(console, f"{cells_in(forecast)}, {len(forecast.plan) - len(missing)} measured already")
+    say(console, f"{count_cells(forecast)}, {len(forecast.plan) - len(missing)} measured already")
     for planned in forecast.plan:
         if planned.is_measured:
             result.add(planned.cell)
     if missing:
         progress, machines = SuiteProgress(console, forecast, len(processes)), MachineCheck(leaderboard)
-        with progress.bar, WorkerPool(processes, machines.accept, progress.tell) as pool:
+        with progress.bar, WorkerPool(processes, machines.accept, progress.report) as pool:
             if not forecast.plan[0].cell.suite.is_served:  # else the servers' machine counts, not the worker's
                 machines.check_leaderboard()
             if line := machines.sharing_warning():
@@ -91,8 +91,8 @@ def run_suite(
 
 
 def check_takes_measured(leaderboard: Path, cells: Sequence[SuiteCell]) -> None:
-    """Raises ConfigError for a leaderboard that cannot be written, is broken, or has rows that do not go together with
-    those of cells that are measured already."""
+    """Raises ConfigError for a leaderboard that cannot be written, is broken, or has rows that may not share a file
+    with the rows of measured cells."""
     check_writable(leaderboard)
     if leaderboard.exists() and (there := load(leaderboard)):
         rows = [(str(cell.folder), row) for cell in cells for row in cell.rows()]
@@ -103,31 +103,29 @@ def measure(
     pool: WorkerPool, progress: SuiteProgress, forecast: Forecast, missing: Sequence[int], result: SuiteResult,
     console: Console, num_sharing: int,
 ) -> None:  # fmt: skip
-    """Measures one example of every task and pair of which nothing is known, whose records are the cells' own, then all
-    that is missing."""
-    if first := unknown(forecast, missing):
-        say(
-            console, f"measuring one example of each task on each pair ({len(first)}), to estimate the time of the rest"
-        )
+    """Measures one example of every task and pair without measured times, then all missing cells. The records of the
+    examples belong to the cells."""
+    if first := cells_to_try(forecast, missing):
+        say(console, f"measuring one example of each task on each pair ({len(first)}) to estimate the time of the rest")
         progress.start(first, True, max_losses=1)
         jobs = [cell_job(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
         pool.run(jobs, 1, lambda job, event: None)
     estimate, started = forecast.total(pool.num_workers), time.monotonic()
     say(console, estimate_line(estimate, forecast, len(missing), bool(first)))
 
-    def ended(job: int, event: JobFinished) -> None:
+    def finish(job: int, event: JobFinished) -> None:
         failure = result.add(forecast.plan[missing[job]].cell, event.failure)
-        progress.ended(missing[job], replace(event, failure=failure))
+        progress.finish(missing[job], replace(event, failure=failure))
 
     progress.start(missing, False, MAX_LOSSES)
-    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, ended)
-    estimated = f"; the estimate was {duration(estimate.seconds)}, at most {duration(estimate.most)}"
-    say(console, f"it took {duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
+    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, finish)
+    estimated = f"; the estimate was {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)}"
+    say(console, f"it took {format_duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
 
 
-def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
-    """Returns for every pair and task of which nothing is known the cell with the most methods. The first pair
-    comes last; its models then stay loaded. A pair and task with one example need none."""
+def cells_to_try(forecast: Forecast, missing: Sequence[int]) -> list[int]:
+    """Returns for every pair and task without measured times the cell with the most methods, unless it has only one
+    example. The first pair comes last, so that its models stay loaded."""
     found: dict[Group, int] = {}
     for number in missing:
         planned = forecast.plan[number]
@@ -141,7 +139,7 @@ def unknown(forecast: Forecast, missing: Sequence[int]) -> list[int]:
 
 
 def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
-    """Returns the job of a cell; `first_only`: of the first example of its first subset."""
+    """Returns the job of a cell. `first_only`: only the first example of its first subset."""
     if not first_only:
         return RunJob(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
     options = replace(cell.request.options, limit=1, subsets_per_task=1)
@@ -149,15 +147,16 @@ def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> Run
 
 
 def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, has_tried: bool) -> str:
-    """Returns the estimate in words, with what it rests on. `has_tried`: whether examples were measured for it."""
+    """Returns the estimate in words, and the number of examples behind it. `has_tried`: whether examples were measured
+    for it."""
     if estimate.unknown == num_missing:
-        why = "nothing like these cells could be measured" if has_tried else "each task and pair has one example alone"
+        why = "no cell like these could be measured" if has_tried else "each task and pair has only one example"
         return f"estimated time: unknown, since {why}"
     num_records = sum(each.num_records for each in forecast.measured.values())
-    without = f"; it leaves out {estimate.unknown} cells, since nothing like them is measured"
+    without = f"; it leaves out {estimate.unknown} cells, since no cell like them is measured"
     return (
-        f"estimated time: about {duration(estimate.seconds)}, at most {duration(estimate.most)} if every answer has "
-        f"the greatest length; at the speeds of {counted(num_records, 'measured example')}"
+        f"estimated time: about {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)} if every "
+        f"answer has the greatest length; at the speeds of {counted(num_records, 'measured example')}"
         f"{without if estimate.unknown else ''}"
     )
 
@@ -165,13 +164,13 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
 def measure_suite(
     forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
 ) -> SuiteResult:
-    """Measures what is missing of a suite, by one process of this machine or by the workers of a ray cluster."""
+    """Measures the missing cells of a suite in one process of this machine, or with the workers of a ray cluster."""
     cell = forecast.plan[0].cell
     folder = folder_of(cell.suite, cell.runs)
     console = PlainConsole(stderr=True)
-    console.file = sys.stderr  # this stream, although ray replaces sys.stderr
+    console.file = sys.stderr  # keeps this stream when ray replaces sys.stderr
     if ray is None and num_workers is not None:
-        raise ConfigError(f"--workers {num_workers}: these are workers of --ray: add --ray local, or leave it out")
+        raise ConfigError(f"--workers {num_workers}: needs --ray: add --ray local, or leave it out")
     if ray is not None and cell.suite.is_served:
         raise ConfigError(f"--ray {ray}: workers would disturb each other at the servers: leave it out")
     settings = worker_settings(forecast, cell.options, ray is not None)
@@ -187,7 +186,7 @@ def measure_suite(
 
 
 def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -> WorkerSettings:
-    """Returns the settings of every worker. Raises ConfigError where cells would have different numbers of CPU threads,
+    """Returns the settings of all workers. Raises ConfigError if cells would have different numbers of CPU threads,
     since such rows do not compare."""
     cells = [planned.cell for planned in forecast.plan if not planned.cell.suite.is_served]
     embedded = [(cell.pair.target or EMBEDDED).startswith(EMBEDDED) for cell in cells]
@@ -195,14 +194,14 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
         return WorkerSettings(options.device, options.threads or 1)
     if not on_cluster and any(embedded) and choose_device(options.device).type == "cpu":
         raise ConfigError(
-            "the embedded pair measures with 1 CPU thread and other pairs with all, and such rows do not compare: give "
-            "one number for all pairs: --threads 1, or another number"
+            "the embedded pair uses 1 CPU thread and other pairs use all, and such rows do not compare: give the same "
+            "number to all pairs: --threads 1, or another number"
         )
     return WorkerSettings(options.device, options.threads)
 
 
 def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
-    """Prints the rows, the lost workers, and the failures with the commands that repeat them alone."""
+    """Prints the rows, the lost workers, and the failed cells with the commands that repeat them."""
     if result.rows:
         order = {planned.cell.name: number for number, planned in enumerate(forecast.plan)}
         measured = sorted(result.rows, key=lambda each: order[each[0].name])
@@ -210,7 +209,7 @@ def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
     for line in result.losses:
         console.print(f"lost: {line}", soft_wrap=True)
     if result.failures:
-        console.print(f"\n{len(result.failures)} of {cells_in(forecast)} FAILED:", soft_wrap=True)
+        console.print(f"\n{len(result.failures)} of {count_cells(forecast)} FAILED:", soft_wrap=True)
     for cell, failure in result.failures:
         console.print(f"{cell.name}: {failure}\n  {cell.request.command}", soft_wrap=True)
     if result.rows:

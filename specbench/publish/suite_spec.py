@@ -1,5 +1,5 @@
-"""The content of a suite YAML: tasks × methods × pairs × temperatures × seeds, exclusions, and published tables with
-the measurement that each figure is of."""
+"""The content of a suite YAML: tasks × methods × pairs × temperatures × seeds, exclusions, and published tables whose
+figures refer to measurements."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,12 +14,12 @@ from specbench.results.units import meaning
 from specbench.specs.components import Chat, Dtype, EngineName, Name, Spec, Temperature, Text, Version
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
-QUALITY = "quality"  # stands for the main score of a row, whichever metric that is
-FAIRNESS = "fairness."  # begins the path of a number of `specbench fairness`
+QUALITY = "quality"  # stands for the metric of a row's main score
+FAIRNESS = "fairness."  # prefix of the path of a number of `specbench fairness`
 
 
 class Figure(Spec):
-    """One published number, in the unit of its column, and the ± printed after it. In YAML: a number, or a text like
+    """One published number in the unit of its column, with the ± printed after it. In YAML: a number, or a text such as
     1.19±0.06."""
 
     value: float
@@ -37,14 +37,13 @@ class Figure(Spec):
 
 
 class FigureReference(Spec):
-    """The measurement that a figure is of. A key of the column wins over the row, the row over the group, the group
-    over the table.
+    """The measurement to which a figure refers. A key of the column wins over the row, the row over the group, the
+    group over the table.
 
-    `task`: its name in the suite. `load`: of servers, such as concurrency 4; one request at a time when absent.
-    `metric`: of a row of results (`specbench list metrics`); `quality`, the row's main score; or `fairness.…`, the path
-    of a number of `specbench fairness`. `scale`: the figure is so many times the metric (100: a percentage, 1000:
-    milliseconds). `minus`, `change_from`: a method; the figure is the difference to it, or the change from it in
-    percent.
+    `task`: its name in the suite. `load`: the load of servers, such as concurrency 4; if absent, one request at a time.
+    `metric`: a metric of a row (`specbench list metrics`); `quality`, the row's main score; or `fairness.…`, the path
+    of a number of `specbench fairness`. `scale`: figure ÷ metric (100: a percentage, 1000: milliseconds). `minus`,
+    `change_from`: a method; the figure is the difference to it, or the change from it in percent.
     """
 
     pair: Name | None = None
@@ -59,28 +58,27 @@ class FigureReference(Spec):
     change_from: Text | None = None
 
     def within(self, inner: "FigureReference") -> "FigureReference":
-        """Returns this reference, completed and overridden by an inner one."""
+        """Returns this reference with the keys of an inner one, which wins."""
         keys = set(FigureReference.model_fields)
         return FigureReference(**self.model_dump(include=keys) | inner.model_dump(include=keys, exclude_none=True))
 
 
 class FigureColumn(FigureReference):
-    """A column of a published table. `heading`: the text over it and its neighbours."""
+    """A column of a published table. `heading`: the text above it and its neighbours."""
 
     label: Text
     heading: Text | None = None
 
 
 class FigureRow(FigureReference):
-    """A row of a published table with a figure for each column; null where the paper prints none, or none that can be
-    read."""
+    """A row of a published table with a figure for each column; null if the paper prints none, or an unreadable one."""
 
     label: Text
     figures: tuple[Figure | None, ...]
 
 
 class FigureGroup(FigureReference):
-    """Rows under one heading. `hardware`: where it differs from the table's."""
+    """Rows under one heading. `hardware`: given if it differs from the table's."""
 
     heading: Text | None = None
     hardware: Text | None = None
@@ -88,10 +86,8 @@ class FigureGroup(FigureReference):
 
 
 class PublishedTable(FigureReference):
-    """A published table: its number in the paper, the hardware, and what differs from our measurements.
-
-    `elsewhere`: the command that measures such figures, where no run does.
-    """
+    """A published table. `number`: its number in the paper. `differs`: the differences to our measurements.
+    `elsewhere`: the command that measures such figures if no run does."""
 
     number: Text
     title: Text
@@ -103,7 +99,7 @@ class PublishedTable(FigureReference):
 
     @property
     def label(self) -> str:
-        """Returns its name in a text: "table 3", "§8.2"."""
+        """The name in a text: "table 3", "§8.2"."""
         return self.number if self.number.startswith("§") else f"table {self.number}"
 
     @model_validator(mode="after")
@@ -112,8 +108,8 @@ class PublishedTable(FigureReference):
             for row in group.rows:
                 if len(row.figures) != len(self.columns):
                     raise ConfigError(
-                        f"table {self.number}, row '{row.label}': figures = {len(row.figures)} of them, but the table "
-                        f"has {len(self.columns)} columns: give one for each, null where the paper has none"
+                        f"table {self.number}, row '{row.label}': figures has {len(row.figures)} entries, but the "
+                        f"table has {len(self.columns)} columns: give one for each, null where the paper has none"
                     )
         return self
 
@@ -122,11 +118,11 @@ class PublishedTable(FigureReference):
         return ((group, row) for group in self.groups for row in group.rows)
 
     def reference(self, group: FigureGroup, row: FigureRow, column: FigureColumn) -> FigureReference:
-        """Returns the measurement that a figure is of."""
+        """Returns the measurement to which a figure refers."""
         return self.within(group).within(row).within(column)
 
     def references(self) -> list[FigureReference]:
-        """Returns the measurements that the figures of the table are of."""
+        """Returns the measurements to which the figures of the table refer."""
         return [
             self.reference(group, row, column)
             for group, row in self.rows()
@@ -136,7 +132,7 @@ class PublishedTable(FigureReference):
 
 
 def check_metric(where: str, metric: str) -> None:
-    """Raises ConfigError for a metric that is unknown."""
+    """Raises ConfigError for an unknown metric."""
     if metric != QUALITY and not metric.startswith(FAIRNESS) and meaning(metric) is None:
         raise ConfigError(f"{where}: unknown metric '{metric}': `specbench list metrics` shows them")
 
@@ -144,13 +140,12 @@ def check_metric(where: str, metric: str) -> None:
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
-PLURALS = {"pair": "pairs", "task": "tasks", "temperature": "temperatures", "seed": "seeds", "method": "methods"}
 
 
 class TaskEntry(Spec):
     """A task of a suite, written as its name or as a mapping.
 
-    `name`: its name in the suite, needed where a task occurs twice. `methods`, `repeats`: in place of the suite's.
+    `name`: its name in the suite, needed if a task occurs twice. `methods`, `repeats`: replace those of the suite.
     `fairness`: whether the rows also get the numbers of `specbench fairness`.
     """
 
@@ -170,17 +165,17 @@ class TaskEntry(Spec):
 
     @property
     def label(self) -> str:
-        """Returns its name in the suite, which folders have too."""
+        """The name in the suite, and of its folder."""
         return self.name or file_name(self.task)
 
 
 class PairSpec(Spec):
-    """A target and a drafter, without a target the embedded models; or the file of servers that serve a target, whose
+    """A target and a drafter, without a target the embedded models; or a file of servers that serve a target, and whose
     names are the suite's methods.
 
-    `target`: with `servers` it only tells readers which model they serve. `tasks`: the tasks that it is measured on,
-    all when absent. `methods`: methods in place of those of the suite; null: none. `subsets`: by task, in place of the
-    task's.
+    `target`: with `servers` only a note on the model that they serve. `tasks`: the tasks to measure; if absent, all.
+    `methods`: replacements for methods of the suite; null removes a method. `subsets`: for each task, replaces the
+    subsets of the task.
     """
 
     servers: Text | None = None
@@ -199,7 +194,7 @@ class PairSpec(Spec):
 
     @property
     def is_embedded(self) -> bool:
-        """Returns whether the target is the embedded one; its numbers are shown for all pairs."""
+        """Whether the target is the embedded one, whose numbers are shown next to the figures of every pair."""
         return self.servers is None and self.target in (None, f"{EMBEDDED}target")
 
     @model_validator(mode="after")
@@ -212,7 +207,7 @@ class PairSpec(Spec):
 
 
 class Exclusion(Spec):
-    """A part of the grid that is not measured: the cells that have one of the values of every given key."""
+    """A part of the grid that is not measured: cells that match one of the values of every given key."""
 
     task: Text | tuple[Text, ...] | None = None
     method: Text | tuple[Text, ...] | None = None
@@ -234,15 +229,15 @@ class Exclusion(Spec):
         return {key: value if isinstance(value, tuple) else (value,) for key, value in given.items()}
 
     def excludes(self, **place: Any) -> bool:
-        """Returns whether a part of the grid is excluded. A key that `place` lacks matches nothing."""
+        """Returns whether a place in the grid is excluded. A key that `place` lacks matches no value."""
         return all(key in place and place[key] in values for key, values in self.values().items())
 
 
 class SuiteSpec(Spec):
     """A suite; with `published` it is a board.
 
-    `temperatures`: in place of the task's own. `limit`: examples per subset; the command line wins over the pair, the
-    pair over the task, the task over the suite. `columns`: the metrics of the table of its rows.
+    `temperatures`: replace the temperature of the tasks. `limit`: examples per subset; the command line wins over the
+    pair, the pair over the task, the task over the suite. `columns`: the metrics in the table of its rows.
     """
 
     name: Name
@@ -264,7 +259,7 @@ class SuiteSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _pairs_without_keys(cls, data: Any) -> Any:
-        """Expands `embedded:` without a name to the embedded models."""
+        """Turns a pair without keys, such as `embedded:`, into the embedded models."""
         if not isinstance(data, Mapping) or not isinstance(data.get("pairs"), Mapping):
             return data
         return {**data, "pairs": {name: {} if pair is None else pair for name, pair in data["pairs"].items()}}
@@ -282,15 +277,15 @@ class SuiteSpec(Spec):
 
     @property
     def is_served(self) -> bool:
-        """Returns whether servers run the methods, so that their names are those of servers."""
+        """Whether servers run the methods, so that methods are named after servers."""
         return any(pair.servers is not None for pair in self.pairs.values())
 
     def methods_of(self, task: TaskEntry) -> tuple[str, ...]:
-        """Returns the methods that a task is measured with, before any is replaced or excluded."""
+        """Returns the methods of a task before replacements and exclusions."""
         return task.methods or self.methods
 
     def axes(self) -> dict[str, tuple[Any, ...]]:
-        """Returns the values of every axis, as `exclude` names them; without `temperatures` none of that axis."""
+        """Returns the values of each axis by the keys of `exclude`; no temperatures if the suite has none."""
         return {
             "pair": tuple(self.pairs), "task": tuple(task.label for task in self.tasks),
             "temperature": self.temperatures or (), "seed": self.seeds,
@@ -300,30 +295,32 @@ class SuiteSpec(Spec):
     def _check_repeated(self) -> None:
         axes = {**self.axes(), "method": tuple(map(file_name, self.methods))}
         for axis, values in axes.items():
-            if (value := repeated(values)) is not None:
+            if (value := first_repeated(values)) is not None:
                 remedy = "give one of them a `name`" if axis == "task" else "give it once"
-                raise ConfigError(f"{PLURALS[axis]}: '{value}' is given twice: {remedy}")
+                raise ConfigError(f"{axis}s: '{value}' is given twice: {remedy}")
         for number, task in enumerate(self.tasks):
-            if (value := repeated(task.subsets or ())) is not None:
+            if (value := first_repeated(task.subsets or ())) is not None:
                 raise ConfigError(f"tasks.{number}.subsets: '{value}' is given twice: give it once")
-        if (value := repeated([table.number for table in self.published])) is not None:
+        if (value := first_repeated([table.number for table in self.published])) is not None:
             raise ConfigError(f"published: table '{value}' is given twice: delete or rename one")
 
     def _check_methods(self) -> None:
         for number, task in enumerate(self.tasks):
             if not self.methods_of(task):
-                raise ConfigError(f"tasks.{number}: '{task.label}' has no methods: give it, or the suite, `methods`")
+                raise ConfigError(
+                    f"tasks.{number}: '{task.label}' has no methods: give `methods` to it or to the suite"
+                )
         overrides = [*self.set, *(text for task in self.tasks for text in task.set)]
         keys = [text.partition("=")[0].strip() for text in overrides]
         if self.temperatures is not None and "generation.temperature" in keys:
-            raise ConfigError("set: generation.temperature is set, and there are `temperatures`: delete one of the two")
+            raise ConfigError("set: generation.temperature contradicts `temperatures`: delete one of the two")
 
     def _check_pairs(self) -> None:
         served = [name for name, pair in self.pairs.items() if pair.servers is not None]
         if 0 < len(served) < len(self.pairs):
             raise ConfigError(
-                f"pairs.{served[0]}: has servers, and other pairs have none: their rows share no leaderboard, so write "
-                "a suite for each"
+                f"pairs.{served[0]}: has servers, but other pairs have none: such rows share no leaderboard: write two "
+                "suites"
             )
         if served and (names := [task.label for task in self.tasks if task.fairness]):
             raise ConfigError(f"tasks: '{names[0]}' has fairness, which needs models in this process: leave it out")
@@ -342,11 +339,11 @@ class SuiteSpec(Spec):
                     check_known(f"exclude.{number}", axis, value, self.axes()[axis])
 
     def _check_published(self) -> None:
-        """Raises ConfigError for a figure that names a pair, task or method which the suite lacks; it may name none."""
+        """Raises ConfigError for a figure that names a pair, task or method which the suite lacks."""
         if self.published and len(self.temperatures or ()) + len(self.seeds) > 1:
             raise ConfigError(
-                "published: a figure is of one temperature and one seed: give tasks of their own, with `set`, in place "
-                "of `temperatures` and `seeds`"
+                "published: a figure belongs to one temperature and one seed: instead of `temperatures` and `seeds`, "
+                "give separate tasks with `set`"
             )
         axes = self.axes()
         methods = {"ar", *axes["method"]}
@@ -361,20 +358,20 @@ class SuiteSpec(Spec):
                     check_metric(where, figure.metric)
 
 
-def repeated(values: Iterable[Any]) -> Any:
-    """Returns the first value that is given twice; None where there is none."""
+def first_repeated(values: Iterable[Any]) -> Any:
+    """Returns the first value that occurs twice; None without one."""
     known = list(values)
     return next((value for value in known if known.count(value) > 1), None)
 
 
 def check_known(where: str, key: str, value: Any, choices: Iterable[Any]) -> None:
-    """Raises ConfigError for a value that is none of the choices; None names nothing."""
+    """Raises ConfigError for a value that is not among the choices. None is always allowed."""
     if value is not None and value not in choices:
         hint = nearest(str(value), map(str, choices))
         raise ConfigError(f"{where}: {key} = '{value}': the suite has no such {key}: {hint}")
 
 
 def file_name(name_or_path: str) -> str:
-    """Returns the name that a suite gives to a task or method: its own, or that of its file."""
+    """Returns the name of a task or method in a suite: its name, or the name of its file."""
     name = Path(name_or_path).stem if name_or_path.endswith((".yaml", ".yml")) else name_or_path
     return name.replace(":", "-").replace("/", "-")

@@ -1,4 +1,4 @@
-"""The tables of suites: the boards, measured rows, and published figures."""
+"""The tables of suites: boards, measured rows, and published figures."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,16 +9,16 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
-from specbench.publish.measured import CellRows, FigureComparison, PairRows, compared, comparisons, outdated
+from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.results.captions import FEW, computed_on, prescribed, rests_on_few, verdict_word
+from specbench.results.captions import FEW, dtype_and_device, has_few_prompts, verdict_word, why_unranked
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell, warning_lines
 from specbench.results.units import NULL, number, speed, unit_of
 
 NOT_MEASURED = "not measured"
-MAX_NAMES = 5  # pairs or cells that a cell or a line lists
-MAX_FIGURES = 3  # in a row of a printed table: each takes three columns of 100 characters
+MAX_NAMES = 5  # cells that a line lists
+MAX_FIGURES = 3  # figures in a row of a printed table; each takes three columns
 HEADINGS = {
     "acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio": "c", "tokens_per_second": "tok/s",
     "speedup": "speed-up\n95 % interval", "speedup_expected": "expected speed-up", QUALITY: "score",
@@ -35,13 +35,13 @@ def boards_table() -> Table:
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, ", ".join(without) or NULL, *counts])
     columns = [*words("name", "title", "paper", "pair without\ndownload")]
     columns += numbers("pairs with\ndownload", "tasks", "published\ntables")
-    caption = ["`specbench board show NAME`: what each pair needs, and what of it is measured"]
+    caption = ["`specbench board show NAME`: the requirements of each pair, and its measured cells"]
     return Table("boards", columns, rows, caption)
 
 
 def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
-    """Returns a table with a line per cell and method, each over all subsets of the task, with the suite's columns.
-    The caption tells what all cells have in common. `measured`: at least one cell, each with rows."""
+    """Returns a table with a line per cell and method, over all subsets of the task, with the suite's columns. The
+    caption says what all cells share. `measured`: at least one cell, each with rows."""
     metrics = measured[0][0].suite.columns
     axes = _axes([cell for cell, _ in measured])
     varying = [name for name, values in axes.items() if len(set(values)) > 1]
@@ -49,7 +49,7 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
     lines: list[Sequence[str]] = []
     for place, (_, rows) in enumerate(measured):
         first = [axes[name][place] for name in varying]
-        for line, row in enumerate(over_all(rows)):
+        for line, row in enumerate(rows_over_subsets(rows)):
             shown = [*first, str(row.n)] if line == 0 else [""] * (len(first) + 1)
             cells = [cell for metric in metrics for cell in _metric_cells(row, metric)]
             lines.append([*shown, row.method_name, verdict_word(row), *cells])
@@ -73,14 +73,14 @@ def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
     }
 
 
-def over_all(rows: Sequence[Row]) -> list[Row]:
-    """Returns for every task, method and level of load the row over all its subsets, or the only one."""
+def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
+    """Returns for every task, method and level of load the row over all subsets, or of the only subset."""
     ordered = sorted(rows, key=lambda row: row.subset == ALL)
     return list({(row.task, row.method, row.level): row for row in ordered}.values())
 
 
 def _metric_cells(row: Row, metric: str) -> list[str]:
-    """Returns the cell of a metric; for the main score also its name."""
+    """Returns the cell of a metric; for the main score a second one with its name."""
     if metric == QUALITY:
         return [score_cell(row), unit_of(row.quality).label if row.quality in row.metrics else ""]
     if metric == "speedup":
@@ -90,69 +90,73 @@ def _metric_cells(row: Row, metric: str) -> list[str]:
 
 
 def _measured_on(measured: Sequence[CellRows]) -> list[str]:
-    """Returns the models, machines, data and days of the rows, a line each."""
+    """Returns a line each on the models, machines, data and days of the rows."""
     rows = [row for _, found in measured for row in found]
     values = {
-        "target": {row.target for row in rows}, "on": {computed_on(row) for row in rows},
+        "target": {row.target for row in rows}, "on": {dtype_and_device(row) for row in rows},
         "data": {str(row.data_source) for row in rows}, "measured": {row.created[:10] for row in rows},
     }  # fmt: skip
     return [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
 
 
 def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
-    """Returns lines on cells with few prompts, on the marks of speed-ups, and on rows that rank with none."""
-    few = [name for name, (_, rows) in zip(labels, measured, strict=True) if any(map(rests_on_few, over_all(rows)))]
+    """Returns lines on cells with few prompts, on warnings of speed-ups, and on rows that are not ranked."""
+    few = [
+        name
+        for name, (_, rows) in zip(labels, measured, strict=True)
+        if any(map(has_few_prompts, rows_over_subsets(rows)))
+    ]
     where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
-    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in over_all(found)]
+    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in rows_over_subsets(found)]
     marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
-    alone = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := prescribed(row))}
-    return [*([f"{FEW} in {where}"] if few else []), *marks, *sorted(alone)]
+    unranked = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := why_unranked(row))}
+    return [*([f"{FEW} in {where}"] if few else []), *marks, *sorted(unranked)]
 
 
 def pair_table(rows: PairRows) -> Table:
-    """Returns the table of the rows of a pair, with lines on cells that are not measured, or measured otherwise."""
+    """Returns the table of the rows of a pair, with lines on cells that are not measured, or with other options."""
     table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
     missing = sorted({cell.task.label for cell, found in rows.cells if not found})
     lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
-    lines += [line for cell, found in rows.cells if (line := outdated(cell, found)) is not None]
+    lines += [line for cell, found in rows.cells if (line := outdated_line(cell, found)) is not None]
     return replace(table, caption=[*table.caption, *lines])
 
 
 def nothing_measured(rows: PairRows, name: str) -> Text:
-    """Returns the line in the place of a table without rows. `name`: of the suite, as it was given."""
+    """Returns the line that replaces a table without rows. `name`: the suite as the user gave it."""
     tasks = ", ".join(cell.task.label for cell, _ in rows.cells)
     command = f"specbench board run {name} --pair {rows.pair_name}"
-    return Text(f"{rows.suite.name} · {rows.pair_name}: nothing of it is measured ({tasks}): {command}\n")
+    return Text(f"{rows.suite.name} · {rows.pair_name}: not measured yet ({tasks}): {command}\n")
 
 
 def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Table | Text]:
-    """Returns every published table with ours, in parts of at most three figures a row, each followed by its
-    notes. Differences that several tables share are printed once. `measured_only`: a line names the tables of which
-    nothing is measured."""
+    """Yields every published table with our numbers, in parts of at most MAX_FIGURES figures a row, followed by its
+    notes. Differences that a table shares with the one before are not repeated. `measured_only`: tables of which no
+    figure is measured are only named in a line."""
     printed: tuple[str, ...] = ()
-    without = [each for each in rows.suite.published if all(found.ours is None for found in comparisons(rows, each))]
+    unmeasured = [each for each in rows.suite.published if all(found.ours is None for found in comparisons(rows, each))]
     for published in rows.suite.published:
-        if measured_only and published in without:
+        if measured_only and published in unmeasured:
             continue
-        for columns in _parts(published.columns):
+        for columns in _split_columns(published.columns):
             yield _published(published, columns, rows)
         yield Text("\n".join([*_notes(published, published.differs == printed), ""]))
         printed = published.differs
-    if measured_only and without:
-        labels = "; ".join(each.label for each in without)
-        yield Text(f"published, and not measured here: {labels}; --pair {rows.pair_name} prints the figures\n")
+    if measured_only and unmeasured:
+        labels = "; ".join(each.label for each in unmeasured)
+        yield Text(f"published, but not measured here: {labels}; --pair {rows.pair_name} prints the figures\n")
 
 
 def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
-    beside = "" if published.elsewhere else f" beside {rows.pair_name} (ours)"
-    title = f"{rows.suite.name} · {published.label} (published){beside}"
+    ours = "" if published.elsewhere else f" and {rows.pair_name} (ours)"
+    title = f"{rows.suite.name} · {published.label} (published){ours}"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""
     shown: list[Column] = [*words("")]
     for column in columns:
         shown += numbers(f"{column.label}\npaper")
         shown += [] if published.elsewhere else numbers("ours", "ratio")
     lines: list[Sequence[str]] = []
-    digits = [  # of each column: the most decimals that the paper prints in it
+    digits = [  # for each column the largest number of decimals that the paper prints
         max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
         for number in range(len(published.columns))
     ]
@@ -160,7 +164,7 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
         for row in group.rows:
-            found = compared(published, group, row, rows)
+            found = compare_row(published, group, row, rows)
             kept = [(each, digits[n]) for n, each in enumerate(found) if published.columns[n] in columns]
             if any(each is not None for each, _ in kept):
                 cells = _figure_cells(kept)
@@ -170,8 +174,8 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
 
 
 def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[str]:
-    """Returns published, ours and ratio of each figure, given its digits. "Not measured" stands once in a row of which
-    nothing is."""
+    """Returns the cells published, ours and ratio of each figure, given with its digits. A row of which no figure is
+    measured says so once."""
     is_measured = any(each is not None and each.ours is not None for each, _ in found)
     cells, absent = list[str](), NULL if is_measured else NOT_MEASURED
     for each, digits in found:
@@ -186,8 +190,8 @@ def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[
     return cells
 
 
-def _parts(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
-    """Returns the columns in parts of about the same length; those under one heading stay together."""
+def _split_columns(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
+    """Yields the columns of each heading in parts of about the same length, at most MAX_FIGURES."""
     for _, found in groupby(columns, key=lambda column: column.heading):
         own = list(found)
         length = math.ceil(len(own) / math.ceil(len(own) / MAX_FIGURES))

@@ -1,8 +1,8 @@
 """`specbench check --against`: two installed versions of specbench measure one run in turns, generation by generation.
 
-Each version runs in a process of its own, from its own interpreter, into a folder of its own. The processes take turns
-in the order baseline, candidate, candidate, baseline, and only the one whose turn it is measures, so that other work on
-the machine meets both alike. They exchange JSON lines with the asking process, so that the versions may differ.
+Each version has its own interpreter, process and folder. The processes take turns in the order baseline, candidate,
+candidate, baseline, and never measure at the same time, so that other work on the machine affects both alike. They
+exchange JSON lines with this process, since the versions may differ.
 """
 
 import json
@@ -24,7 +24,7 @@ from specbench.core.progress import Say
 from specbench.core.resources import PACKAGE, builtin_dir
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.timing import HOST
-from specbench.publish.process import ChildProcess, SendingReports, attempt, send_lines, taken_streams
+from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob
 from specbench.results.environment import environment
 from specbench.running.models import load_models
@@ -33,17 +33,17 @@ from specbench.running.run_folder import folder_of
 from specbench.specs.run_options import RunOptions, flag_of
 
 PROGRAM = "from specbench.publish.turns import main; main()"
-FIRST_VERSION = "0.1.0"  # of those that can measure in turns
+FIRST_VERSION = "0.1.0"  # the first version that can measure in turns
 BASELINE, CANDIDATE = "baseline", "candidate"
-START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # until a process that says nothing is ended; a turn may compile
-SLOWEST = 10  # times as long as the longest turn before it a turn may take, if that is more than TURN_SECONDS
-FINISHED = math.inf  # the block of a side that has finished
+START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # a silent process is ended after this time; a turn may include compiling
+SLOWEST = 10  # a turn may also take this many times as long as the longest turn before it
+FINISHED = math.inf  # stands for the next block of a side that has finished
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Version:
-    """An installed specbench. `code`: the digest of its source files and of its tasks and methods."""
+    """An installed specbench. `code`: a digest of its source files, tasks and methods. `package`: its folder."""
 
     version: str | None
     commit: str | None
@@ -57,7 +57,7 @@ class Version:
 
 
 def this_version() -> Version:
-    """Returns the version that this process runs."""
+    """Returns the version of specbench in this process."""
     found = environment("cpu", "", "")
     files = [*PACKAGE.rglob("*.py"), *(file for kind in ("tasks", "methods") for file in builtin_dir(kind).rglob("*"))]
     contents = (file.read_bytes() for file in sorted(files) if file.is_file() and file.suffix != ".pyc")
@@ -66,8 +66,8 @@ def this_version() -> Version:
 
 
 def main() -> None:
-    """Measures one run in a process of its own, which waits for its turn before every generation."""
-    messages, events = taken_streams()
+    """The program of a side: measures one run, and waits for its turn before every generation."""
+    messages, events = take_streams()
 
     def write(message: Message) -> None:
         events.write(json.dumps(message).encode() + b"\n")
@@ -75,14 +75,14 @@ def main() -> None:
 
     def read() -> Message:
         line = messages.readline()
-        if not line:  # the asking process is gone
+        if not line:  # the parent process is gone
             os._exit(1)
         found: Message = json.loads(line)
         return found
 
     def send(event: Event) -> None:
         if not isinstance(event, BlockRecorded):
-            write(message_of(event))
+            write(event_message(event))
 
     class TurnReports(SendingReports):
         def wait(self, number: int) -> None:
@@ -93,13 +93,13 @@ def main() -> None:
     HOST.leave_out_waits()
     write({"event": "ready", **asdict(this_version())})
     try:
-        failure, _ = attempt(RunJob(request_of(read())), load_models, send, TurnReports)
+        failure, _ = run_job(RunJob(read_request(read())), load_models, send, TurnReports)
     except ConfigError as error:
         failure = str(error)
     send(JobFinished(failure))
 
 
-def message_of(event: Event) -> Message:
+def event_message(event: Event) -> Message:
     """Returns an event as JSON."""
     match event:
         case LogLine(line):
@@ -111,15 +111,16 @@ def message_of(event: Event) -> Message:
     raise TypeError(event)
 
 
-def as_message(request: Request, output: Path) -> Message:
-    """Returns a request as JSON, without the options that have their default: another version may not know them."""
+def request_message(request: Request, output: Path) -> Message:
+    """Returns a request as JSON. Options with their default are left out, since another version may not know them."""
     options = {name: value for name, value in asdict(request.options).items() if value != getattr(RunOptions, name)}
     return {"tasks": list(request.tasks), "methods": list(request.methods), "options": options,
             "command": request.command, "output": str(output)}  # fmt: skip
 
 
-def request_of(message: Message) -> Request:
-    """Returns the request of `as_message`. Raises ConfigError for an option that this version does not have."""
+def read_request(message: Message) -> Request:
+    """Returns the request in a message of `request_message`. Raises ConfigError for an option that this version
+    lacks."""
     for name in message["options"]:
         if name not in RunOptions.__dataclass_fields__:
             raise ConfigError(f"{flag_of(name)}: this version of specbench has no such option")
@@ -156,26 +157,26 @@ class Side(ChildProcess):
         self.close()
 
     def send(self, message: Message) -> None:
-        """Sends a message. A process that is gone is found by `receive`."""
+        """Sends a message. If the process is gone, the next `receive` reports it."""
         messages, _ = self.streams
         with suppress(OSError):
             messages.write(json.dumps(message).encode() + b"\n")
             messages.flush()
 
     def receive(self, seconds: float) -> Message:
-        """Returns the next event, after printing the lines before it. Raises ConfigError where the process has ended,
-        says nothing for so many seconds, or has failed."""
+        """Prints lines until the next event, and returns this event. Raises ConfigError if the process has ended, has
+        failed, or is silent for `seconds`."""
         while True:
             try:
                 line = self._lines.get(timeout=seconds)
             except queue.Empty:
-                raise ConfigError(f"{self.name}: said nothing for {seconds:.0f} s, and was ended") from None
+                raise ConfigError(f"{self.name}: sent nothing for {seconds:.0f} s, and was ended") from None
             if not line:
                 raise ConfigError(f"{self.name}: {self.loss()}")
             try:
                 message: Message = json.loads(line)
             except ValueError:
-                raise ConfigError(f"{self.name}: sent what is not JSON: {line[:100]!r}") from None
+                raise ConfigError(f"{self.name}: sent a line that is not JSON: {line[:100]!r}") from None
             if message["event"] == "finished" and message["failure"] is not None:
                 raise ConfigError(f"{self.name}: {message['failure']}")
             if message["event"] != "line":
@@ -183,12 +184,12 @@ class Side(ChildProcess):
             self.say(message["line"])
 
     def version(self) -> Version:
-        """Returns the version that the process runs. Raises ConfigError for one that cannot measure in turns."""
+        """Returns the version of the process. Raises ConfigError for a version that cannot measure in turns."""
         try:
             message = self.receive(START_SECONDS)
         except ConfigError as error:
             if "No module named 'specbench'" in str(error):
-                raise ConfigError(f"{self.name}: has no specbench: install there the version to compare with") from None
+                raise ConfigError(f"{self.name}: has no specbench: install the version to compare with there") from None
             if "No module named 'specbench.publish" in str(error):
                 needed = f"the first version that can is {FIRST_VERSION}"
                 raise ConfigError(f"{self.name}: its specbench cannot measure in turns: {needed}") from None
@@ -199,7 +200,7 @@ class Side(ChildProcess):
 
 @dataclass(frozen=True)
 class MeasuredInTurns:
-    """The folders of both runs, and lines on the versions."""
+    """The folders of both runs, and notes on the versions."""
 
     baseline: Path
     candidate: Path
@@ -207,10 +208,10 @@ class MeasuredInTurns:
 
 
 def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTurns:
-    """Measures a run with the version of the interpreter `against` and with this one. What the folder holds already is
-    kept. `tell`: is called with the progress.
+    """Measures a run with the specbench of the interpreter `against` and with this one. Blocks that the folder has are
+    not measured again. `tell`: receives the progress.
 
-    Raises ConfigError for bad input, and where a process fails.
+    Raises ConfigError for bad input, and if a process fails.
     """
     with Side(BASELINE, against) as first, Side(CANDIDATE, None) as second:
         versions = {BASELINE: first.version(), CANDIDATE: second.version()}
@@ -218,8 +219,8 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
         asked = {**request.settings(), **identity}
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         with ResumableFolder(folder).held(identity):
-            first.send(as_message(request, folder / BASELINE))
-            second.send(as_message(request, folder / CANDIDATE))
+            first.send(request_message(request, folder / BASELINE))
+            second.send(request_message(request, folder / CANDIDATE))
             try:
                 take_turns((first, second), tell)
             except ConfigError as error:
@@ -231,8 +232,8 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
 def take_turns(sides: Sequence[Side], tell: Say) -> None:
     """Lets both sides measure, one at a time, until both have finished.
 
-    A turn ends when the side waits again, before its next generation. Both sides have the same generations before them
-    while they wait in the same block; else the side that is behind, after an interruption, goes on alone.
+    A turn ends when the side waits again, before its next generation. Sides that wait in the same block take turns; if
+    one is behind, after an interruption, it measures alone until it has caught up.
     """
     num_blocks, *others = {side.receive(TURN_SECONDS)["num_blocks"] for side in sides}
     if others:
@@ -250,12 +251,12 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
 
 
 def version_notes(versions: dict[str, Version]) -> Iterator[str]:
-    """Yields a line on each version, on the same code in both, and on other versions of packages."""
+    """Yields a line for each version, and lines if the code is the same and for packages whose versions differ."""
     before, now = versions[BASELINE], versions[CANDIDATE]
     for name, version in versions.items():
         yield f"{name}: {version}"
     if before.code == now.code:
-        yield "both are the same code, so that every difference is noise"
+        yield "both have the same code, so every difference is noise"
     for name in sorted({*before.versions, *now.versions} - {"specbench"}):
         first, second = (each.versions.get(name) for each in (before, now))
         if first != second:

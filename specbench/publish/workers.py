@@ -1,4 +1,4 @@
-"""A pool of workers and the jobs that they share: an idle worker takes the next job, a lost worker's job returns."""
+"""A pool of workers that share jobs: an idle worker takes the next job; the job of a lost worker goes to another."""
 
 import queue
 import threading
@@ -20,9 +20,9 @@ from specbench.running.request import Request
 
 @dataclass(frozen=True)
 class RunJob:
-    """One run. `cwd`: the folder that its paths start from, where the worker's machine has it. `fairness`: whether the
-    rows get the numbers of `specbench fairness`. `num_sharing`: the workers that share the CPUs of a machine, this one
-    among them."""
+    """One run. `cwd`: the folder from which its paths start, if the worker's machine has it. `fairness`: whether the
+    rows get the numbers of `specbench fairness`. `num_sharing`: the number of workers that share the CPUs of a machine,
+    this one included."""
 
     request: Request
     cwd: Path | None = None
@@ -31,15 +31,15 @@ class RunJob:
 
     @property
     def folder(self) -> Path:
-        """Returns the folder of the records."""
+        """The folder of the records."""
         assert self.request.output is not None
         return self.request.output
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The first message to a worker: its device, whose name may hold the threads. `scratch`: a folder that is removed
-    when the sender is gone."""
+    """The first message to a worker. `threads`: the number of CPU threads; None: all. `scratch`: a folder that the
+    worker removes when the sender is gone."""
 
     device: str
     threads: int | None
@@ -66,8 +66,8 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobStarted:
-    """The models are loaded. `files`: those of the run's folder, by name, if the folder is the worker's own.
-    `num_blocks`: of the whole run."""
+    """The models are loaded. `files`: the files of the run's folder by name, if the folder is on the worker's machine.
+    `num_blocks`: the number of blocks of the whole run."""
 
     files: dict[str, bytes] | None = None
     num_blocks: int = 0
@@ -75,7 +75,7 @@ class JobStarted:
 
 @dataclass(frozen=True)
 class BlockRecorded:
-    """A block is on the worker's disk. `measured`: False where it was there before."""
+    """A block is on the worker's disk. `measured`: False if it was there before."""
 
     record: Record
     measured: bool
@@ -83,8 +83,8 @@ class BlockRecorded:
 
 @dataclass(frozen=True)
 class JobFinished:
-    """The run is over. `failure`: the reason why it has no rows. `load_seconds`: for models that were not loaded
-    before. `is_last`: the process ends itself."""
+    """The run is over. `failure`: the reason why it has no rows; None if it has. `load_seconds`: the time to load
+    models. `is_last`: whether the process now ends itself."""
 
     failure: str | None
     seconds: float = 0.0
@@ -95,7 +95,7 @@ class JobFinished:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """The worker's process is gone, with the reason; a job that it had is not finished."""
+    """The worker's process is gone. Its job, if it had one, is not finished."""
 
     reason: str
 
@@ -104,7 +104,7 @@ Event = WorkerReady | LogLine | JobStarted | BlockRecorded | JobFinished | Worke
 
 
 class WorkerProcess(Protocol):
-    """Measures one job at a time in a process that may be lost; `open` starts it, or a new one in its place."""
+    """Measures one job at a time in a process that may be lost. `open` starts the process, or replaces a lost one."""
 
     @property
     def name(self) -> str: ...
@@ -114,21 +114,21 @@ class WorkerProcess(Protocol):
 
 
 class WorkerPool:
-    """Processes that share jobs, each followed by a thread that opens it, again where it has ended, and gives it jobs.
+    """Processes that share jobs. For each, a thread opens the process, gives it jobs, and opens it again if it ends.
 
-    `tell` is called with every event, the worker's name and the number of its job; `accept` may refuse a worker
-    by raising ConfigError, which ends the suite.
+    `accept`: may refuse a worker by raising ConfigError, which ends the suite. `report`: receives the worker's name,
+    the number of its job, and every event.
     """
 
     def __init__(
         self, processes: Sequence[WorkerProcess], accept: Callable[[WorkerReady], None],
-        tell: Callable[[str, int | None, Event], None],
+        report: Callable[[str, int | None, Event], None],
     ) -> None:  # fmt: skip
         self._jobs: queue.SimpleQueue[tuple[int, RunJob] | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[str, int | None, Event]] = queue.SimpleQueue()
-        self._processes, self._accept, self._tell = processes, accept, tell
+        self._processes, self._accept, self._report = processes, accept, report
         self._is_closed = False
-        self.num_workers = len(processes)  # those that are not lost for good
+        self.num_workers = len(processes)  # without those that could not be opened
 
     def __enter__(self) -> "WorkerPool":
         for process in self._processes:
@@ -147,7 +147,7 @@ class WorkerPool:
         self._close()
 
     def _work(self, process: WorkerProcess) -> None:
-        """Does jobs in a process until the pool is closed or the process cannot be opened."""
+        """Gives jobs to a process until the pool is closed or the process cannot be opened."""
         while not self._is_closed and isinstance(self._send(process, None), WorkerReady):
             event: Event | None = None
             while event is None or (isinstance(event, JobFinished) and not event.is_last):
@@ -157,25 +157,25 @@ class WorkerPool:
                 event = self._send(process, job)
 
     def _send(self, process: WorkerProcess, job: tuple[int, RunJob] | None) -> Event:
-        """Sends all events of a job, or that of opening the process, and the loss of the worker where they end in an
-        error. Returns the last event."""
+        """Puts the events of a job, or of opening the process if `job` is None, into the queue. An error counts as the
+        loss of the worker. Returns the last event."""
         number = None if job is None else job[0]
-        event: Event = WorkerLost("it sent nothing")
+        event: Event = WorkerLost("it sent no event")
         try:
             for event in [process.open()] if job is None else process.events(job[1]):
                 self._events.put((process.name, number, event))
-        except Exception as error:  # of the connection, or of a disk that takes no records
+        except Exception as error:  # the connection failed, or the disk takes no records
             event = WorkerLost(failure_reason(error))
             self._events.put((process.name, number, event))
         return event
 
-    def run(self, jobs: Sequence[RunJob], max_losses: int, ended: Callable[[int, JobFinished], None]) -> None:
-        """Does every job, and calls `ended` once for each. A job whose worker is lost goes to another worker, until
-        that has happened `max_losses` times."""
+    def run(self, jobs: Sequence[RunJob], max_losses: int, finish: Callable[[int, JobFinished], None]) -> None:
+        """Does every job, and calls `finish` once for each. A job whose worker is lost goes to another worker, but
+        fails after `max_losses` losses."""
         for waiting in enumerate(jobs):
             self._jobs.put(waiting)
-        losses, num_ended = Counter[int](), 0
-        while num_ended < len(jobs):
+        losses, num_finished = Counter[int](), 0
+        while num_finished < len(jobs):
             job, event = self._next_event()
             if job is not None and isinstance(event, WorkerLost):
                 losses[job] += 1
@@ -185,16 +185,15 @@ class WorkerPool:
                 times = f" {max_losses} times" if max_losses > 1 else ""
                 event = JobFinished(f"its worker was lost{times}: {event.reason}")
             if job is not None and isinstance(event, JobFinished):
-                ended(job, event)
-                num_ended += 1
+                finish(job, event)
+                num_finished += 1
 
     def _next_event(self) -> tuple[int | None, Event]:
-        """Waits for an event. Returns it with the number of its job. Raises ConfigError if the last worker cannot be
-        opened."""
+        """Waits for an event. Returns the number of its job and the event. Raises ConfigError if no worker is left."""
         name, job, event = self._events.get()
         if isinstance(event, WorkerReady):
             self._accept(event)
-        self._tell(name, job, event)
+        self._report(name, job, event)
         if job is None and isinstance(event, WorkerLost):
             self.num_workers -= 1
             if not self.num_workers:
@@ -209,7 +208,7 @@ class WorkerPool:
 
 
 class MachineCheck:
-    """Refuses a worker whose rows would not compare with those of the first worker, or of an existing leaderboard."""
+    """Refuses workers whose rows would not compare with those of the first worker or of an existing leaderboard."""
 
     def __init__(self, leaderboard: Path) -> None:
         self._leaderboard = leaderboard
@@ -217,7 +216,7 @@ class MachineCheck:
         self._hosts: list[str] = []
 
     def accept(self, ready: WorkerReady) -> None:
-        """Raises ConfigError naming both values where a worker differs."""
+        """Raises ConfigError, with both values, if a worker differs from this process or from the first worker."""
         versions = environment("cpu", "", "")["versions"]
         here = {f"version of {name}": versions.get(name) for name in (*VERSIONS, "specbench")}
         there = {f"version of {name}": ready.versions.get(name) for name in (*VERSIONS, "specbench")}
@@ -225,7 +224,7 @@ class MachineCheck:
         for name, value in here.items():
             if there[name] != value:
                 raise ConfigError(
-                    f"worker on {ready.host}: {name} = {there[name]}, here it is {value}: install the same on every "
+                    f"worker on {ready.host}: {name} = {there[name]}, but {value} here: install the same on every "
                     "machine, and do not change it while a suite runs"
                 )
         self._first = self._first or ready
@@ -233,34 +232,32 @@ class MachineCheck:
         if ready.device != self._first.device:
             raise ConfigError(
                 f"workers have different devices, {self._first.device} on {self._first.host} and {ready.device} on "
-                f"{ready.host}: their rows do not compare: give each kind of machine a cluster and --runs of its own"
+                f"{ready.host}: their rows do not compare: use a separate cluster and --runs for each kind of machine"
             )
 
     def num_sharing(self) -> int:
-        """Returns the most workers that share the CPUs of one machine; 1 where each has its own, or a GPU."""
+        """Returns the largest number of workers that share the CPUs of one machine; 1 if they use GPUs."""
         if self._first is None or "thread" not in self._first.device:
             return 1
         return max(map(self._hosts.count, self._hosts))
 
     def check_leaderboard(self) -> None:
-        """Raises ConfigError where the rows of the workers do not go into the leaderboard. Call it when all workers
-        have started."""
+        """Raises ConfigError if the leaderboard cannot take the rows of the workers. Call it when all have started."""
         if self._first is not None and self._leaderboard.exists():
             device = called(self._first.device, self.num_sharing())
             check_rows(self._leaderboard, device, self._first.versions)
 
     def sharing_warning(self) -> str | None:
-        """Returns a line on workers that share the CPUs of one machine; None where there are none."""
+        """Returns a warning about workers that share the CPUs of one machine; None if none do."""
         if (number := self.num_sharing()) == 1:
             return None
         host = max(self._hosts, key=self._hosts.count)
         return (
-            f"{number} workers share the CPUs and memory of {host} and slow each other down: their speed-ups, each "
-            "measured beside AR in its own worker, compare only with others measured in this way, as the device of "
-            "their rows says"
+            f"{number} workers share the CPUs and memory of {host} and slow each other down: their speed-ups, measured "
+            "with AR in the same worker, compare only with others measured in this way; the device in the rows says so"
         )
 
 
 def failure_reason(error: Exception) -> str:
-    """Returns why a cell failed, in one line."""
+    """Returns the reason of a failure in one line."""
     return str(error) if isinstance(error, ConfigError) else " ".join(f"{type(error).__name__}: {error}".split())

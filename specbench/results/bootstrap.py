@@ -1,16 +1,16 @@
 """Ratios of sums over prompts with their 95 % intervals: the source of every metric that has an interval.
 
-Prompts are resampled, each with all its repeats, turns and columns: AR and the method stay paired. For times of servers
-that were up by turns, the parts of the run are (`Prompts.of_times`).
+The bootstrap resamples prompts. A prompt keeps its repeats, turns and columns, so that AR and the method stay paired.
+For times of servers that take turns, it resamples the parts of the run instead (`Prompts.of_times`).
 
-- ratios of sums (speed-ups, tokens/s, acceptance length): bootstrap-t of the log ratio (`log_ratios.studentized`);
-  with 5 to 15 prompts its normal form (`log_ratios.normal`), with fewer none; of negative numbers, or where too few
-  prompts differ, expanded percentiles.
-- shares: bootstrap-t of the log odds, within 0 and 1; right and wrong answers, 5 to 15 prompts, and where too few
-  differ: Wilson's (`wilson`).
-- differences of scores, corpus scores: expanded percentiles.
-- prompts that are all equal: shares and their differences keep a width, 1 − 0.025^(1/n) (`of_equal`); a ratio
-  without bounds, such as a speed-up, has an interval without width.
+- Ratios of sums (speed-ups, tokens/s, acceptance length): bootstrap-t of the log ratio
+  (`log_ratios.studentized_interval`). With 5 to 15 prompts its normal form (`log_ratios.normal_interval`), with fewer
+  no interval. For negative numbers, and where too few prompts differ, expanded percentiles.
+- Shares: bootstrap-t of the log odds, within 0 and 1. Wilson's interval (`wilson_interval`) for right and wrong
+  answers, for 5 to 15 prompts, and where too few prompts differ.
+- Differences of scores, and corpus scores: expanded percentiles.
+- If all prompts are equal, the interval of a share or of a difference of shares has the width 1 − 0.025^(1/n)
+  (`equal_values_interval`). A ratio without bounds, such as a speed-up, then has an interval without width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,24 +28,22 @@ from specbench.results.log_ratios import (
     TAILS,
     Array,
     are_equal,
-    normal,
-    percentiles,
-    quick,
+    normal_interval,
+    percentile_interval,
+    quick_interval,
     ratio_of,
-    studentized,
+    studentized_interval,
 )
 
 Column = NDArray[np.float64]
 Bounds = tuple[float, float]
 SHARE: Bounds = (0.0, 1.0)
-MIN_PROMPTS = (
-    5  # with 5 the intervals of heavy-tailed speed-ups hold the truth in 87 % of all cases, with fewer in less
-)
-SMALL_SAMPLE = 30  # captions warn of intervals of fewer prompts
+MIN_PROMPTS = 5  # with 5, intervals of heavy-tailed speed-ups hold the truth in 87 % of all cases; with fewer, in less
+SMALL_SAMPLE = 30  # captions warn of intervals over fewer prompts
 
 
 class FilePart(BaseModel):
-    """Base of what a file of results holds: it is not changed, and unknown keys are errors."""
+    """Base class of the parts of result files. It is immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -65,8 +63,8 @@ class Metric(FilePart):
 
 
 class Intervals(FilePart):
-    """The way in which the intervals of a row were computed: the method for each kind of number, the level and the
-    number of resamples."""
+    """How the intervals of a row were computed: the method for each kind of number, the confidence level and the number
+    of resamples."""
 
     method: dict[str, str]
     level: FiniteFloat
@@ -90,8 +88,8 @@ INTERVALS = Intervals(
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompt or part of each record, and the seed of the intervals. `is_quick`: intervals of ratios without bounds
-    are `log_ratios.quick`, for a table that is shown while measuring."""
+    """The prompt or part of each record, and the seed of the intervals. `is_quick`: ratios without bounds get the
+    `log_ratios.quick_interval`, for a table that is shown during a run."""
 
     cluster: NDArray[np.int64]  # [num_records], the number of the record's prompt or part
     seed: int
@@ -105,8 +103,8 @@ class Prompts:
 
     @classmethod
     def of_times(cls, records: Sequence[Mapping[str, Any]], seed: int) -> Self:
-        """Returns what intervals of times resample: the parts of a run whose servers were up by turns, since the
-        records of a part share the start of their servers; else prompts."""
+        """Returns the units to resample for intervals of times: the parts of a run if its servers took turns, since the
+        records of a part share the start of their servers; otherwise prompts."""
         parts = [record.get("part") for record in records]
         return cls._of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
 
@@ -119,12 +117,12 @@ class Prompts:
         """Returns Σ numerator / Σ denominator with its interval.
 
         `values`: two lists [num_records]; four, to divide by the ratio of a baseline; or eight, to divide one such
-        speed-up by another. `bounds`: the least and greatest numerator / denominator that a record can have.
+        speed-up by another. `bounds`: the least and greatest value of numerator / denominator that a record can have.
         """
         columns: list[Column] = [
             np.bincount(self.cluster, weights=np.asarray(column)).astype(np.float64) for column in values
         ]
-        columns = _within(columns, bounds) or columns
+        columns = _clip_to_bounds(columns, bounds) or columns
         value = ratio(columns)
         low, high = (None, None) if value is None else interval(columns, self.seed, bounds, is_quick=self.is_quick)
         return Metric(value=value, low=low, high=high)
@@ -136,8 +134,8 @@ class Prompts:
 
 
 def ratio(columns: Sequence[Column]) -> float | None:
-    """Returns Σ first / Σ second; with four columns divided by Σ third / Σ fourth, and so on. None where it is
-    undefined."""
+    """Returns Σ first / Σ second; of four columns, this ratio divided by Σ third / Σ fourth; of eight, the ratio of two
+    such ratios. None where it is undefined."""
     found = float(ratio_of(np.array([column.sum() for column in columns])))
     return found if np.isfinite(found) else None
 
@@ -145,32 +143,32 @@ def ratio(columns: Sequence[Column]) -> float | None:
 def interval(
     columns: Sequence[Column], seed: int, bounds: Bounds | None = None, *, is_quick: bool = False
 ) -> tuple[float | None, float | None]:
-    """Returns the 95 % interval of a ratio of sums, of a ratio of two such ratios, or of a ratio of two of these.
+    """Returns the 95 % interval of `ratio`.
 
-    columns: two, four or eight arrays [num_prompts] (numerator, denominator, and those of the baseline; then the same
-    of the other side). A prompt is resampled with all its columns. Prompts with a denominator of zero are left out.
-    Fewer than MIN_PROMPTS prompts have no interval. `bounds`: of numerator / denominator of two columns. Without them,
-    prompts that all have the same ratio have an interval without width: these prompts show no difference; others may.
+    columns: two, four or eight arrays [num_prompts]: numerator and denominator, then those of the baseline, then the
+    same four of the other side. Prompts with a denominator of zero are left out. Fewer than MIN_PROMPTS prompts have no
+    interval. `bounds`: the bounds of numerator / denominator, for two columns. If all prompts have the same ratio and
+    there are no bounds, the interval has no width: these prompts show no difference, but others may.
     """
     usable = np.logical_and.reduce([denominator > 0 for denominator in columns[1::2]])
     drawn = np.array([column[usable] for column in columns], dtype=np.float64)
     if drawn.shape[1] < MIN_PROMPTS:
         return None, None
-    inside = _within(drawn, bounds)
+    inside = _clip_to_bounds(drawn, bounds)
     if bounds is not None and inside is not None:
-        low, high = bounded(np.array(inside), bounds, seed)
+        low, high = bounded_interval(np.array(inside), bounds, seed)
     elif are_equal(drawn):
         low = high = float(ratio_of(drawn.sum(axis=1)))
     elif is_quick:
-        low, high = quick(drawn) or (np.nan, np.nan)
+        low, high = quick_interval(drawn) or (np.nan, np.nan)
     else:
-        low, high = studentized(drawn, seed) or normal(drawn) or percentiles(drawn, seed)
+        low, high = studentized_interval(drawn, seed) or normal_interval(drawn) or percentile_interval(drawn, seed)
     return (float(low), float(high)) if np.isfinite(low) and np.isfinite(high) else (None, None)
 
 
-def _within(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[Column] | None:
-    """Returns the columns, with the rounding of float32 beyond the bounds removed; None where a value is out of
-    bounds, as the score of a plug-in may be."""
+def _clip_to_bounds(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[Column] | None:
+    """Returns the columns, clipped where float32 rounding put a value beyond a bound; None if a value is out of bounds,
+    as the score of a plug-in may be."""
     if bounds is None:
         return None
     least, most = (bound * columns[1] for bound in bounds)
@@ -180,47 +178,44 @@ def _within(columns: Sequence[Column] | Column, bounds: Bounds | None) -> list[C
     return [columns[0].clip(least, most), columns[1]]
 
 
-def bounded(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:
+def bounded_interval(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:
     """Returns the interval of a weighted mean of bounded values; columns [2, num_prompts]: sums of values, of weights.
 
-    Equal values, as of a method that was right every time: `of_equal`. Bounds that begin at 0: bootstrap-t of the log
-    odds, which are a log ratio of sums too; `wilson` where every prompt is at a bound (right or wrong), or too few
-    differ. Differences, with bounds on both sides of 0: expanded percentiles; on a side to which no prompt differs they
-    reach as far as for equal values.
+    If all values are equal, for example if a method was always right: `equal_values_interval`. For shares, whose bounds
+    begin at 0: bootstrap-t of the log odds, which are a log ratio of sums too; or `wilson_interval` if every prompt is
+    at a bound (right or wrong), or too few prompts differ. For differences, with bounds on both sides of 0: expanded
+    percentiles. Towards a side on which no prompt lies, they reach as far as for equal values.
     """
     value, (least, most) = float(columns[0].sum() / columns[1].sum()), bounds
     if are_equal(columns):
-        return of_equal(value, bounds, columns.shape[1])
+        return equal_values_interval(value, bounds, columns.shape[1])
     if least < 0:
-        return _of_differences(columns, bounds, seed)
+        low, high = percentile_interval(columns, seed)
+        unseen_low, unseen_high = equal_values_interval(value, bounds, columns.shape[1])
+        low = min(low, unseen_low) if columns[0].min() >= 0 else low
+        return low, max(high, unseen_high) if columns[0].max() <= 0 else high
     parts = np.stack([columns[0] - least * columns[1], most * columns[1] - columns[0]]).clip(min=0.0)
-    odds = None if (parts.min(axis=0) == 0).all() else studentized(parts, seed)
-    low, high = wilson(parts) if odds is None else (each / (1 + each) for each in odds)
+    odds = None if (parts.min(axis=0) == 0).all() else studentized_interval(parts, seed)
+    low, high = wilson_interval(parts) if odds is None else (each / (1 + each) for each in odds)
     return least + (most - least) * low, least + (most - least) * high
 
 
-def _of_differences(columns: Array, bounds: Bounds, seed: int) -> tuple[float, float]:
-    low, high = percentiles(columns, seed)
-    unseen = of_equal(float(columns[0].sum() / columns[1].sum()), bounds, columns.shape[1])
-    low = min(low, unseen[0]) if columns[0].min() >= 0 else low
-    return low, max(high, unseen[1]) if columns[0].max() <= 0 else high
-
-
-def of_equal(value: float, bounds: Bounds, num_prompts: int) -> tuple[float, float]:
-    """Returns the interval of equal values, which have no variance. n equal prompts exclude, at 97.5 % to each side,
-    that more than a share 1 − 0.025^(1/n) of all prompts has another value (3.7 % for n = 100). That value may be at
-    a bound."""
+def equal_values_interval(value: float, bounds: Bounds, num_prompts: int) -> tuple[float, float]:
+    """Returns the interval of equal values, which have no variance. n equal prompts exclude, with 97.5 % confidence on
+    each side, that more than a share 1 − 0.025^(1/n) of all prompts has another value (3.7 % for n = 100). These other
+    prompts are assumed to lie at a bound."""
     unseen = 1 - TAILS[0] ** (1 / num_prompts)
     return value - unseen * (value - bounds[0]), value + unseen * (bounds[1] - value)
 
 
-def wilson(parts: Array) -> tuple[float, float]:
-    """Returns Wilson's interval of a share, with Student's t, for the effective number of answers: as many independent
-    answers as give the variance of the share between prompts. Repeats of a prompt and prompts of uneven weight count
-    for less; without such variance it is n − 1. The interval stays within 0 and 1. (Effective sample size: Korn and
-    Graubard, Survey Methodology 24, 1998; with Wilson's: Kott and Carr, Journal of Official Statistics 13, 1997.)
+def wilson_interval(parts: Array) -> tuple[float, float]:
+    """Returns Wilson's interval of a share, with Student's t, for the effective number of answers: the number of
+    independent answers with the same variance as the share has between prompts. Repeats of a prompt and prompts of
+    uneven weight lower it; without variance it is n − 1. The interval stays within 0 and 1. (Effective sample size:
+    Korn and Graubard, Survey Methodology 24, 1998; in Wilson's interval: Kott and Carr, Journal of Official Statistics
+    13, 1997.)
 
-    parts [2, num_prompts]: how much of each prompt's weight is in the share, and how much is not.
+    parts [2, num_prompts]: the weight of each prompt inside the share and outside it.
     """
     values, weights = parts[0], parts.sum(axis=0)
     num_prompts, total = len(values), weights.sum()

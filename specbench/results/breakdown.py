@@ -1,10 +1,10 @@
-"""The time of each method per emitted token, by part; and why a method that accepts more may be slower."""
+"""The time per emitted token of each method by part, and why a method that accepts more may be slower."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from specbench.core.table import Table, numbers, words
-from specbench.results.captions import bridges, prescribed
+from specbench.results.captions import bridges, why_unranked
 from specbench.results.metrics import expected_speedup
 from specbench.results.row import Row
 from specbench.results.tables import acceptance_heading
@@ -15,12 +15,12 @@ PARTS = {
     "tokenizer": "tokenizer_seconds", "other": "other_seconds",
 }  # fmt: skip
 MILLISECONDS = 1000.0
-SAME = 0.02  # acceptance rates closer than that, and speed-ups by that share, count as equal
+SAME = 0.02  # acceptance rates that differ by less, and speed-ups that differ by a smaller share, count as equal
 
 
 def breakdown_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of one task and subset, a line per method: milliseconds per emitted token after the first, and
-    their parts, which sum to the whole."""
+    """Returns a table of one task and subset with a line per method: milliseconds per emitted token after the first, in
+    all and by part."""
     plain = token_pass(rows)
     spent = ("all", "draft", "verify", "rule and\nsampling", "tokenizer", "other", "draft\nshare")
     figures = (*spent, acceptance_heading(rows), "draft\ncost c", "verify\ncost v")
@@ -31,8 +31,8 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
 
 
 def per_token(row: Row) -> dict[str, float | None]:
-    """Returns milliseconds per emitted token by part; None for a part that the records do not hold. "all" is 1000 ÷
-    tok/s."""
+    """Returns milliseconds per emitted token by part; None for a part that the records lack. "all" is 1000 ÷ tok/s, and
+    the parts are scaled to sum to it."""
     speed = row.value("tokens_per_second")
     spent = [row.value(name) for name in ("draft_seconds", "verify_seconds", "overhead_seconds")]
     whole = None if not speed else MILLISECONDS / speed
@@ -43,26 +43,27 @@ def per_token(row: Row) -> dict[str, float | None]:
     return {"all": whole, **{part: None if seconds is None else scale * seconds for part, seconds in parts.items()}}
 
 
-def why(rows: Sequence[Row]) -> str | None:
-    """Returns one line on a method that accepts more than another and is slower: the one with the highest rate, and the
-    part that takes it the most additional time. Without such a method, the largest part of the slowest method that is
-    slower than the baseline. None without either.
+def explanation_line(rows: Sequence[Row]) -> str | None:
+    """Returns a line on the method with the highest acceptance rate that is slower than a method with a lower one, and
+    on the part that takes it most additional time. If there is none, a line on the largest part of the slowest method
+    that is slower than the baseline. None if there is none either.
 
-    Acceptance rates do not compare across bridges, nor with prescribed ones. Of two speed-ups whose intervals overlap
-    neither is slower.
+    Acceptance rates do not compare across bridges, nor with prescribed ones. If the intervals of two speed-ups overlap,
+    neither method is slower.
     """
     needed = ("acceptance_rate", "speedup", "draft_seconds")
-    known = [row for row in rows if all(row.value(name) is not None for name in needed) and prescribed(row) is None]
+    known = [row for row in rows if all(row.value(name) is not None for name in needed) and why_unranked(row) is None]
     beaten = [pair for pair in permutations(known, 2) if _accepts_more_and_is_slower(*pair)]
     if beaten:
         slow, fast = max(beaten, key=lambda pair: (_number(pair[0], "acceptance_rate"), _number(pair[1], "speedup")))
-        return _compared(slow, fast, token_pass(rows))
+        return _explain_slower(slow, fast, token_pass(rows))
     slower = [row for row in known if (row.metric("speedup").high or _number(row, "speedup")) < 1]
-    return _explained(min(slower, key=lambda row: _number(row, "speedup")), token_pass(rows)) if slower else None
+    return _explain_slowest(min(slower, key=lambda row: _number(row, "speedup")), token_pass(rows)) if slower else None
 
 
 def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
-    """Returns whether this holds for a row. α and seconds compare where the bridge and the engine are the same."""
+    """Returns whether `row` accepts more than `other` and is slower. Rows with different bridges or engines do not
+    compare."""
     if bridges(row) != bridges(other) or row.engine != other.engine:
         return False
     if _number(row, "acceptance_rate") <= _number(other, "acceptance_rate") + SAME:
@@ -73,7 +74,7 @@ def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
     return _number(row, "speedup") < (1 - SAME) * _number(other, "speedup")
 
 
-def _compared(slow: Row, fast: Row, plain: float | None) -> str:
+def _explain_slower(slow: Row, fast: Row, plain: float | None) -> str:
     spent, spent_fast = per_token(slow), per_token(fast)
     more = {part: (spent[part] or 0.0) - (spent_fast[part] or 0.0) for part in PARTS}
     part = max(more, key=lambda name: more[name])
@@ -82,7 +83,7 @@ def _compared(slow: Row, fast: Row, plain: float | None) -> str:
     return f"{_summary(slow)}, {_summary(fast)}: {reason}"
 
 
-def _explained(row: Row, plain: float | None) -> str:
+def _explain_slowest(row: Row, plain: float | None) -> str:
     spent = per_token(row)
     part = max(PARTS, key=lambda name: spent[name] or 0.0)
     share = (spent[part] or 0.0) / (spent["all"] or 1.0)
@@ -90,7 +91,8 @@ def _explained(row: Row, plain: float | None) -> str:
 
 
 def _explaining_numbers(part: str, row: Row, plain: float | None) -> dict[str, str]:
-    """Returns the numbers that explain a part: of drafting the draft cost, of verifying τ and the verification cost."""
+    """Returns the numbers that explain a part: the draft cost for drafting; τ and the verification cost for
+    verifying."""
     numbers = {
         "draft": {"c": row.value("cost_ratio")},
         "verify": {"τ": row.value("mean_acceptance_length"), "v": verification_cost(row, plain)},
@@ -99,7 +101,7 @@ def _explaining_numbers(part: str, row: Row, plain: float | None) -> dict[str, s
 
 
 def _in_brackets(numbers: Mapping[str, str], other: Mapping[str, str] = {}) -> str:
-    """Returns the numbers, each with that of another method where it differs."""
+    """Returns the numbers in brackets, each with the number of another method if it differs."""
     texts = [
         f"{sign} = {value}" + (f", not {other[sign]}" if other.get(sign, value) != value else "")
         for sign, value in numbers.items()
@@ -132,52 +134,50 @@ def _caption(rows: Sequence[Row]) -> list[str]:
         "verification cost v: the mean verifying pass ÷ the mean pass of ar",
     ]
     plain = token_pass(rows)
-    warnings = [expensive_verification(rows), why(rows), *(skewed_cost(row, plain) for row in rows)]
+    warnings = [expensive_verification(rows), explanation_line(rows), *(skewed_cost(row, plain) for row in rows)]
     return [*parts, *filter(None, warnings)]
 
 
-SKEWED = 1.5  # a larger mean draft cost ÷ c is reported
-NEGLIGIBLE = 0.05  # passes of the baseline: a smaller effect on a step is not reported
-EXPENSIVE = 1.25  # passes of the baseline: a larger verification cost is reported
+SKEWED = 1.5  # a mean draft cost ÷ c from here on is reported
+NEGLIGIBLE = 0.05  # an effect on a step below this, in passes of the baseline, is not reported
+EXPENSIVE = 1.25  # a verification cost from here on, in passes of the baseline, is reported
 
 
 def token_pass(rows: Sequence[Row]) -> float | None:
-    """Returns the mean seconds of a pass of the baseline; None where the baseline is not among the rows."""
+    """Returns the mean seconds of a pass of the baseline; None if the rows do not include the baseline."""
     plain = next((row for row in rows if row.method_name == "ar" and row.accepted_tokens_per_step), None)
     return None if plain is None else _number(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
 
 
 def verification_cost(row: Row, plain: float | None) -> float | None:
-    """Returns the verification cost v: the mean verifying pass in mean passes of the baseline, which take `plain`
-    seconds. None where the steps of a method are unknown."""
+    """Returns the verification cost v: the mean verifying pass ÷ `plain`, the mean seconds of a pass of the baseline.
+    None if the steps of the method are unknown."""
     whole, num_passes = row.value("verify_seconds"), sum(row.accepted_tokens_per_step or ())
     return whole / num_passes / plain if whole and num_passes and plain else None
 
 
 def expensive_verification(rows: Sequence[Row]) -> str | None:
-    """Returns a line with the expected speed-ups at the measured verification costs, where these are well above the
-    one pass that the formula assumes; else None."""
+    """Returns a line with the expected speed-ups at the measured verification costs, for methods whose cost is well
+    above the one pass that the formula assumes; None without such a method."""
     plain = token_pass(rows)
-    expected = [
-        f"{row.method_name} {_expected(row, cost):.2f}"
-        for row in rows
-        if (cost := verification_cost(row, plain)) and cost >= EXPENSIVE and row.value("speedup_expected") is not None
-    ]
+    expected = []
+    for row in rows:
+        cost = verification_cost(row, plain)
+        if cost and cost >= EXPENSIVE and row.value("speedup_expected") is not None:
+            rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
+            speedup = expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
+            expected.append(f"{row.method_name} {speedup:.2f}")
     if not expected:
         return None
     return (
-        f"the expected speed-up assumes that a verifying pass costs one pass of ar; with v it is {', '.join(expected)}"
+        f"the expected speed-up assumes that a verifying pass costs as much as a pass of ar; with v instead it is "
+        f"{', '.join(expected)}"
     )
 
 
-def _expected(row: Row, cost: float) -> float:
-    rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
-    return expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
-
-
 def skewed_cost(row: Row, plain: float | None) -> str | None:
-    """Returns a line where the mean draft cost is well above the median draft cost c; else None. The mean is a lower
-    bound: it counts every step as if it had drafted all its tokens. For drafts as text it is unknown."""
+    """Returns a line if the mean draft cost is well above the median draft cost c; otherwise None. The mean is a lower
+    bound, since it counts every step as if it had drafted all its tokens. It is unknown for drafts as text."""
     cost, whole = row.value("cost_ratio"), row.value("draft_seconds")
     num_passes = row.num_draft_tokens * sum(row.accepted_tokens_per_step or ())
     if not (cost and whole and num_passes and plain) or row.value("speedup_expected") is None:

@@ -1,4 +1,4 @@
-"""Rows → the sentences below their tables: conditions, evidence, and what makes the numbers weak."""
+"""Rows → the sentences below their tables: conditions, evidence, and reasons to doubt the numbers."""
 
 import json
 from collections import Counter
@@ -8,15 +8,15 @@ from typing import Any
 from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.results.row import ALL, Evidence, Row
-from specbench.results.units import names_by_text, pair, unit_of
+from specbench.results.units import names_by_text, score_pair, unit_of
 from specbench.running.records import Record
 from specbench.tasks.judge import JUDGED
 
-SYNTHETIC = "synthetic"  # the drafter whose acceptance rate is an option
+SYNTHETIC = "synthetic"  # the drafter with a prescribed acceptance rate
 
 
 def drafter_of(row: Row) -> str:
-    """Returns the drafter with its revision, and whether it is the method's own draft model or replaces it."""
+    """Returns the drafter with its revision, and whether it is the method's draft model or replaces that one."""
     if "routes" in row.options:
         source = "task" if row.options["language"] == "given" else "prompt"
         return f"by the language of the {source}: {row.drafter}{_replacement(row)}"
@@ -31,7 +31,7 @@ def _replacement(row: Row) -> str:
 
 
 def _drafters(row: Row) -> list[dict[str, Any]]:
-    """Returns the options of the drafter, or of that of each route."""
+    """Returns the options of the drafter of the method, or of each route."""
     return [part.get("drafter") or {} for part in _parts(row)]
 
 
@@ -41,12 +41,12 @@ def _parts(row: Row) -> list[dict[str, Any]]:
 
 
 def bridges(row: Row) -> frozenset[str]:
-    """Returns the vocabulary bridges of a method; of several routes those of each."""
+    """Returns the vocabulary bridges of a method, or of all its routes."""
     return frozenset(str(part.get("bridge", "shared")) for part in _parts(row))
 
 
 def draft_length(row: Row) -> str:
-    """Returns the draft tokens, or the levels of draft trees, in words, or says that one model decodes alone."""
+    """Returns in words the number of draft tokens or of levels of draft trees, or that one model decodes alone."""
     if "drafter_share" in row.options:
         return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
     if decodes_alone(row):
@@ -63,12 +63,12 @@ def draft_length(row: Row) -> str:
 
 
 def decodes_alone(row: Row) -> bool:
-    """Returns whether nothing is drafted, so that the rule judges nothing."""
+    """Returns whether one model decodes alone, so that nothing is drafted or judged."""
     return row.num_draft_tokens == 0 and "decoder" not in row.options
 
 
 def drafter_kind(row: Row) -> str:
-    """Returns the type of the drafter; "its own" for external code; of a server the speculation method."""
+    """Returns the type of the drafter; for a server its speculation method, for other external code "its own"."""
     if "decoder" in row.options:
         return str(row.options["decoder"]["options"].get("method", "none")) if row.served else "its own"
     return str(row.options.get("drafter", {}).get("type", "none"))
@@ -78,9 +78,9 @@ def model_name(name: str, revision: str | None) -> str:
     return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name
 
 
-def prescribed(row: Row) -> str | None:
-    """Returns why a row is not ranked: its acceptance rate is an option of a drafter that knows the target's tokens.
-    None for all other rows."""
+def why_unranked(row: Row) -> str | None:
+    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate. None for
+    all other rows."""
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
     if not rates:
         return None
@@ -89,7 +89,7 @@ def prescribed(row: Row) -> str | None:
 
 FEW = f"fewer than {SMALL_SAMPLE} prompts"
 FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
-MANY_CUT = 0.1  # a larger share of answers that ended at the limit is reported
+MANY_CUT = 0.1  # a larger share of answers cut at the limit is reported
 OWN_OUTPUTS = "by comparing this run's outputs with AR's"
 SOURCES = {
     "greedy equal": "as this run's outputs equal AR's",
@@ -97,7 +97,7 @@ SOURCES = {
 }
 
 
-def caption(rows: Sequence[Row]) -> list[str]:
+def caption_lines(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each condition, then for each reason to doubt the numbers."""
     row = rows[0]
     location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
@@ -110,8 +110,8 @@ def caption(rows: Sequence[Row]) -> list[str]:
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
-        *([f"not ranked: {reason}"] if (reason := prescribed(row)) else []),
-        f"{_by_subset(rows, sampling_of)}; {computed_on(row)}",
+        *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
+        f"{_by_subset(rows, sampling_of)}; {dtype_and_device(row)}",
         f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
         f"data: {row.data_source} ({locations})",
     ]
@@ -130,21 +130,21 @@ def caption(rows: Sequence[Row]) -> list[str]:
     if reason is not None:
         sentences.append(f"no expected speed-up: {reason}")
     small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
-             for r in rows if rests_on_few(r)]  # fmt: skip
+             for r in rows if has_few_prompts(r)]  # fmt: skip
     if small:
         sentences.append(f"{FEW} in {', '.join(small)}")
     return sentences
 
 
-def rests_on_few(row: Row) -> bool:
-    """Returns whether the speed-up has fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
-    absent. The speed-up of the baseline over itself is exact, and that of a load rests on windows."""
+def has_few_prompts(row: Row) -> bool:
+    """Returns whether the speed-up is of fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
+    absent. The baseline's speed-up over itself is exact, and intervals of a load resample windows."""
     has_speedup = row.value("speedup") is not None and not is_baseline(row)
     return has_speedup and num_timed(row) < SMALL_SAMPLE and not row.level
 
 
 def no_forecast(row: Row) -> str | None:
-    """Returns why a row with a known acceptance rate has no expected speed-up; else None."""
+    """Returns the reason why a row with an acceptance rate has no expected speed-up; otherwise None."""
     rate, cost, expected = map(row.value, FORECAST)
     if rate is None or expected is not None or is_baseline(row):
         return None
@@ -158,19 +158,19 @@ def is_baseline(row: Row) -> bool:
 
 
 def verdict_word(row: Row) -> str:
-    """Returns the verdict as tables show it; the baseline has none."""
+    """Returns the verdict as tables show it; "baseline" for the baseline, which has none."""
     return "baseline" if is_baseline(row) else row.verdict
 
 
 def num_timed(row: Row) -> int:
-    """Returns how many prompts the speed-up rests on."""
+    """Returns the number of prompts behind the speed-up."""
     num_prompts = row.value("num_prompts_timed")
     return row.n if num_prompts is None else int(num_prompts)
 
 
 def verdict_of(row: Row) -> str:
-    """Returns the verdict and what it rests on: an audit with its evidence, the rule, or the run's own outputs. These
-    never say "lossless", and of a sampled run nothing."""
+    """Returns the verdict with its source: an audit with its evidence, the rule, or the run's own outputs. Outputs
+    never give "lossless", and those of a sampled run give no verdict."""
     if row.verdict == "not audited":
         return row.verdict
     if row.evidence is not None:
@@ -183,8 +183,8 @@ def verdict_of(row: Row) -> str:
 
 
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
-    """Returns a line with the verdicts that nothing measured: those that an external decoder states of itself, and
-    those that a file states without evidence."""
+    """Returns a line with the verdicts that were not measured: those that an external decoder declares, and those in a
+    file without evidence."""
     verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
     stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
     return [f"verdict of {'; '.join(stated)}"] if stated else []
@@ -201,14 +201,14 @@ def _evidence(found: Evidence) -> str:
 
 
 def lossless_word(row: Row) -> str:
-    """Returns whether a method is lossless by its rule; for external code whether it claims to be."""
+    """Returns whether the rule of a method is lossless, or whether external code claims to be."""
     if "decoder" in row.options:
         return "claimed" if row.lossless else "not claimed"
     return "yes" if row.lossless else "no"
 
 
 def _code(row: Row) -> list[str]:
-    """Returns the external code of a method, and a note where it reports no first token."""
+    """Returns a line on the external code of a method, with a note if it reports no first token."""
     decoder = row.options.get("decoder")
     if decoder is None:
         return []
@@ -224,24 +224,24 @@ def _options(row: Row) -> str:
     if decodes_alone(row):
         return ""
     options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
-    if row.served is not None:  # the method is named as the drafter
+    if row.served is not None:  # the drafter names the method
         options = {name: value for name, value in options.items() if name != "method"}
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 
 def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
-    """Returns the text of the rows; of several texts each with its subsets."""
+    """Returns the text that all rows share; if they differ, each text with its subsets."""
     texts = [text_of(row) for row in rows]
     return texts[0] if len(set(texts)) == 1 else _with_subsets(rows, texts)
 
 
-def computed_on(row: Row) -> str:
-    """Returns dtype, device, and the engine where it is not eager."""
+def dtype_and_device(row: Row) -> str:
+    """Returns dtype and device, and the engine if it is not eager."""
     return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
 
 
 def sampling_of(row: Row) -> str:
-    """Returns the sampling in words."""
+    """Returns the sampling parameters in words."""
     sampling = row.sampling
     if sampling.temperature == 0:
         return "greedy"
@@ -253,24 +253,24 @@ def sampling_of(row: Row) -> str:
     return ", ".join(parts)
 
 
-IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for any task
+IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for every task
 
 
-def heading(rows: Sequence[Row]) -> str:
-    """Returns the name and unit of the score of these rows; of several scores "score", which `notes` explains."""
+def score_heading(rows: Sequence[Row]) -> str:
+    """Returns the name and unit of the score; "score" if rows have several, which `score_notes` then lists."""
     names = {row.quality for row in rows if row.quality is not None}
     return unit_of(names.pop()).label if len(names) == 1 else "score"
 
 
 COUNTS_OF_ANSWERS = {
-    "num_unscored": "not scored, and in no mean",
+    "num_unscored": "not scored, and left out of means",
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
-    "num_unjudged": "not rated by the judge, and in no mean of its ratings",
+    "num_unjudged": "not rated by the judge, and left out of the mean rating",
 }
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Returns a line for each note on the scores of one task and one method."""
+def score_notes(rows: Sequence[Row]) -> list[str]:
+    """Returns the notes on the scores of one task and one method, one line each."""
     lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
         lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
@@ -279,10 +279,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
         texts = [row.signatures.get(name) for row in parts]
         lines.append(f"{unit_of(name).label}: {_with_subsets(parts, texts) if len({*texts}) > 1 else texts[0]}")
     for name in (JUDGED, "language_share", "repetition_rate"):
-        shown = [pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
+        shown = [score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
         if any(shown):
             lines.append(f"{unit_of(name).label}, ar → method: {_with_subsets(rows, shown)}")
-    unidentified = ["cannot be identified" if _has_unknown_language(row) else None for row in parts]
+    is_unknown = [
+        row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None for row in parts
+    ]
+    unidentified = ["cannot be identified" if unknown else None for unknown in is_unknown]
     if any(unidentified):
         lines.append(f"language of the answers: {_with_subsets(parts, unidentified)}")
     for name, meaning in COUNTS_OF_ANSWERS.items():
@@ -292,13 +295,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _nonzero(rows: Sequence[Row], name: str, meaning: str, form: Callable[[float], str]) -> list[str]:
-    """Returns a line with the values of a metric that are not 0."""
+    """Returns a line with the nonzero values of a metric."""
     texts = [form(value) if (value := row.value(name)) else None for row in rows]
     return [f"{meaning}: {_with_subsets(rows, texts)}"] if any(texts) else []
 
 
 def why_unscored(records: Sequence[Record]) -> str | None:
-    """Returns the most frequent reason for absent scores, in one line; None where no score is absent."""
+    """Returns a line with the most frequent reason for missing scores; None if none is missing."""
     generations = (generation for record in records for generation in record["methods"].values())
     problems = Counter(generation["problem"] for generation in generations if generation.get("problem"))
     if not problems:
@@ -310,18 +313,13 @@ def why_unscored(records: Sequence[Record]) -> str | None:
 
 
 def _is_reported(row: Row, name: str) -> bool:
-    """Returns whether a caption reports a metric: of texts without a reference always; of others the language share
-    where it is low, and ratings of a judge in addition to their own score."""
+    """Returns whether a caption reports a metric: always for texts without a reference; for others the language share
+    if it is low, and the judge's rating in addition to the main score."""
     if name == JUDGED:
         return row.quality != JUDGED and any(map(row.value, (name, f"{name}_ar")))
     shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]
     low = name == "language_share" and min(shares, default=1.0) < IN_LANGUAGE
     return name in row.metrics and (row.quality == "loop_free" or low)
-
-
-def _has_unknown_language(row: Row) -> bool:
-    """Returns whether the language of the answers cannot be identified, though a subset asks for one."""
-    return row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None
 
 
 def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:

@@ -1,7 +1,7 @@
-"""`specbench check`: a baseline and a candidate → what has become worse, and what could not be compared.
+"""`specbench check`: a baseline and a candidate → regressions, and what could not be compared.
 
-Counts have no noise: the same outputs must not take more passes than before. Ratios have noise, and are judged together
-(`check_speed`).
+Counts have no noise: equal outputs must not take more passes than before. Ratios of speeds have noise, and are judged
+together (`check_speed`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -33,18 +33,17 @@ from specbench.results.check_speed import (
     LENGTH,
     SPEED,
     SPEEDUP,
-    Pending,
+    PendingRatio,
     SpeedControl,
-    joined,
     judge_all,
-    lengths,
+    length_ratio,
+    log_scale_ratio,
     ratio_of_speeds,
-    speeds,
-    speedups,
+    speed_ratios,
 )
 from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
 from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
-from specbench.results.paired import RowWithRecords, joined_pairs, pair_up, unpaired_ratio
+from specbench.results.paired import RowWithRecords, join_pairs, pair_up, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import marked_warnings
@@ -60,10 +59,10 @@ def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing,
     in_turns: bool = False, trust_remote_code: bool = False,
 ) -> CheckReport:  # fmt: skip
-    """Returns the comparison of both sides. `max_regression`: 0.03 lets a speed-up fall by 3 %. `ignore`: conditions
-    that may differ (`conditions.IGNORABLE`). `say`: is called with the progress. `in_turns`: both sides were measured
-    at the same time, block by block, so that speeds are compared in place of speed-ups, and AR's too.
-    `trust_remote_code`: runs the target's own Python code to tell near-ties apart.
+    """Compares both sides. `max_regression`: 0.03 allows a speed-up to fall by 3 %. `ignore`: conditions that may
+    differ (`conditions.IGNORABLE`). `say`: receives the progress. `in_turns`: whether both sides were measured in
+    turns, block by block; then speeds, also AR's, are compared instead of speed-ups. `trust_remote_code`: whether to
+    run the target's Python code to recognize near-ties.
 
     Raises ConfigError for bad input.
     """
@@ -84,7 +83,7 @@ def check(
         own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
         rejected = [row for row in refused if row.candidate.names[::2] == (task, method)]
         reasons = names_by_text((row.candidate.subset, reason) for row in rejected for reason in row.reasons)
-        each = MethodFindings(task, method, problems=[f"{text} (of {', '.join(of)})" for text, of in reasons.items()])
+        each = MethodFindings(task, method, problems=[f"{text} ({', '.join(of)})" for text, of in reasons.items()])
         if own:
             say(f"comparing {each.name}")
             each.notes += [*_changes(own), *_noise(own), *_warnings(own)]
@@ -106,7 +105,7 @@ def _noise(pairs: Sequence[RowPair]) -> list[str]:
     if not names:
         return []
     return [
-        f"{', '.join(names)} differs, and rounding may change drafts: of the counts only τ is compared, by its interval"
+        f"{', '.join(names)} differs, and rounding may change drafts: τ is the only count compared, by its interval"
     ]
 
 
@@ -120,14 +119,12 @@ def _warnings(pairs: Sequence[RowPair]) -> list[str]:
 def _unpaired_rows(
     baseline: ComparisonInput, candidate: ComparisonInput, new: Sequence[Row] | None, missing: Sequence[Row]
 ) -> tuple[list[str], list[str]]:
-    """Returns problems and notes on rows that only one side has. `new`: None where nothing is compared.
-
-    A row of a baseline run that the candidate lacks is a problem: without it the gate would pass anything.
-    """
+    """Returns problems and notes on rows that only one side has. `new`: rows that only the candidate has; None if
+    nothing was compared. A row that only a baseline run has is a problem, or the gate would pass anything."""
     problems, notes = [], []
     if new is None:
         own_names, baseline_names = (_names(side.rows) or "no rows" for side in (candidate, baseline))
-        problems.append(f"the two have nothing in common: the candidate has {own_names}, the baseline {baseline_names}")
+        problems.append(f"no rows in common: the candidate has {own_names}, the baseline {baseline_names}")
     if new:
         notes.append(f"new, so not compared: {_names(new)}")
     if missing and baseline.run is not None:
@@ -139,19 +136,19 @@ def _unpaired_rows(
 
 
 def _names(rows: Iterable[Row], most: int = 3) -> str:
-    """Returns task and method with their subsets."""
+    """Returns the tasks and methods of rows with their subsets."""
     found = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
     parts = {name: [subset for subset in subsets if subset != ALL] or subsets for name, subsets in found.items()}
     more = {name: f" and {len(subsets) - most} more" * (len(subsets) > most) for name, subsets in parts.items()}
     return ", ".join(f"{name} ({', '.join(subsets[:most])}{more[name]})" for name, subsets in parts.items())
 
 
-# An output that differs, of which nothing else is known.
+# A difference of unknown place and gap, which counts as no near-tie.
 UNSCORED = TokenDifference(prompt="", position=0, ar_token=None, method_token=None, gap=None, near_tie=False)
 
 
 class ByRecords:
-    """Compares the records of two runs, prompt by prompt."""
+    """Compares two runs by their records, prompt by prompt."""
 
     def __init__(
         self, baseline: RecordedRun, candidate: RecordedRun, control: SpeedControl, say: Say, in_turns: bool,
@@ -162,23 +159,23 @@ class ByRecords:
 
     @cached_property
     def target(self) -> "Target":
-        """The baseline's target. It needs torch, so it is loaded only where outputs differ."""
+        """The baseline's target, which imports torch. It is loaded only if outputs differ."""
         from specbench.results.recorded_prompts import Target
 
         return Target(self.runs[0], self.trust_remote_code)
 
-    def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
-        """Puts findings into `compared`; returns the ratios that are not judged yet."""
+    def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:
+        """Adds findings to `compared`. Returns the ratios, which are judged later."""
         parts = [part for pair in pairs if pair.subset != ALL for part in self._part(compared, pair)]
         for part in parts:
             self._compare_part(compared, part)
         if not parts:
             return []
-        now, before = map(counts_of, joined_pairs([part.equal_records() for part in parts]).generations())
+        now, before = map(counts_of, join_pairs([part.equal_records() for part in parts]).generations())
         num_equal, num_records = sum(len(part.equal) for part in parts), sum(part.num_records for part in parts)
         compared.cells |= change_cells(before, now) | {OUTPUTS: f"{num_equal} of {num_records}"}
         if compared.method == BASELINE and not self.in_turns:
-            records = joined_pairs([part.records for part in parts])
+            records = join_pairs([part.records for part in parts])
             self.control.add(compared.task, ratio_of_speeds(records.times, records.speed_columns(with_own=False)))
             return []
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
@@ -190,28 +187,28 @@ class ByRecords:
         ]  # fmt: skip
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
-        """Returns the pair with its records; nothing, and a problem, where the two sides have read other prompts."""
+        """Returns the pair with its records; an empty list, with a problem in `compared`, if the prompts differ."""
         before, now = map(_with_records, self.runs, (pair.baseline, pair.candidate))
         pairs = pair_up(before, now, same=())
         num_records = len(pairs.records[0])
         if not len(before.records) == len(now.records) == num_records:
-            compared.problems.append(f"{pair.subset}: the two sides have measured other examples")
+            compared.problems.append(f"{pair.subset}: the two sides have measured different examples")
             return []
         for name in ("prompt", "prompt_tokens"):
-            # later turns have an answer before them, which may be another one
+            # the prompts of later turns hold earlier answers, which may differ
             both = zip(*pairs.records, strict=True)
             other = [(a, b) for a, b in both if record_key(a)[4] == 0 and a.get(name) != b.get(name)]
             if other:
                 first, second = other[0]
                 compared.problems.append(
-                    f"{pair.subset}: {name} of {len(other)} of {num_records} records is not the same; example "
+                    f"{pair.subset}: {name} differs in {len(other)} of {num_records} records; example "
                     f"{first['id']}: {first.get(name)} in the baseline, {second.get(name)} in the candidate"
                 )
                 return []
         return [RecordsOfSubset.of(pair, pairs)]
 
     def _compare_part(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
-        """Puts the findings on the outputs of a subset and on their counts into `compared`."""
+        """Adds the findings on the outputs of a subset and on their counts to `compared`."""
         equal, subset, num_different = part.equal_records(), part.rows.subset, len(part.different)
         compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal)]
         found = None
@@ -219,12 +216,12 @@ class ByRecords:
             try:
                 found = self._differences(compared, part) if num_different else []
             except NeedsCode as error:
-                compared.notes.append(f"{subset}: near-ties cannot be told apart and count as differences: {error}")
+                compared.notes.append(f"{subset}: near-ties cannot be recognized, and count as differences: {error}")
                 found = [UNSCORED] * num_different
             except ConfigError as error:
                 compared.problems.append(
-                    f"{subset}: {num_different} of {part.num_records} outputs are not the baseline's, "
-                    f"and it is unknown whether these are near-ties: {error}"
+                    f"{subset}: {num_different} of {part.num_records} outputs differ from the baseline's, and it is "
+                    f"unknown whether these are near-ties: {error}"
                 )
                 return
         compared.findings.append(output_finding(subset, len(part.equal), num_different, found))
@@ -234,7 +231,7 @@ class ByRecords:
             compared.findings += compare_counts(subset, before, now, detail)
 
     def _differences(self, compared: MethodFindings, part: RecordsOfSubset) -> list[TokenDifference]:
-        """Returns the first difference of each output that is not the baseline's, scored by the target."""
+        """Returns the first difference of each output that differs from the baseline's, scored by the target."""
         self.say(f"asking the target about {len(part.different)} outputs of {compared.name} {part.rows.subset}")
         row = part.rows.baseline
         candidate = {record_key(record): record for record in part.records.records[1]}
@@ -242,57 +239,52 @@ class ByRecords:
 
 
 def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
-    """Returns a row with the records that its run has of it."""
+    """Returns a row with its records from its run."""
     method = run.methods.get(row.method_name) or run.method_of(row)
     return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
 
 
-def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
-    """Returns the ratios of the speeds. Outputs that differ took other work, so their times are left out."""
+def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
+    """Returns the ratios of the speeds over equal outputs. Different outputs need different work, so their times are
+    left out."""
     num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
     if num_equal < num_records:
         others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
-        compared.not_compared.append(f"times of {others}: the tokens are not the baseline's, so they are of other work")
-    measured = speeds(joined_pairs([part.equal_records() for part in parts]))
+        compared.not_compared.append(f"times of {others}: they have other tokens than the baseline's, so other work")
+    measured = speed_ratios(join_pairs([part.equal_records() for part in parts]), over_ar=False)
     if not measured:
         compared.problems.append(f"{SPEED} of {subset}: no equal answers of more than one token on both sides")
-    return [Pending(compared, what, subset, each) for what, each in measured.items()]
+    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
 
 
-def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
+def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
     """Returns the ratios of the speed-ups."""
-    records = joined_pairs([part.records for part in parts])
+    records = join_pairs([part.records for part in parts])
     had = any(part.rows.baseline.value("speedup") is not None for part in parts)
     has = any(part.rows.candidate.value("speedup") is not None for part in parts)
     if not (had and has):
         where = compared.problems if had else compared.not_compared
         where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
         return []
-    measured = speedups(records)
+    measured = speed_ratios(records, over_ar=True)
     if not measured:
         compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
-    return [Pending(compared, what, subset, each) for what, each in measured.items()]
+    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
 
 
-def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[Pending]:
-    """Returns the ratio of τ where outputs or their rounding may differ."""
+def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
+    """Returns the ratio of τ if outputs or rounding may differ; otherwise counts are compared instead."""
     others = any(part.different for part in parts) and not parts[0].is_exact
     is_noisy = others or any(part.rows.rounding() for part in parts)
     if not is_noisy or parts[0].rows.candidate.num_draft_tokens == 0:
         return []
-    compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, stands for them")
-    return [Pending(compared, LENGTH, subset, lengths(joined_pairs([part.records for part in parts])))]
+    compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, is compared instead")
+    return [PendingRatio(compared, LENGTH, subset, length_ratio(join_pairs([part.records for part in parts])))]
 
 
-NOT_HELD = "outputs, draft passes and paired prompts: a leaderboard file does not hold them"
-NOT_DRAWN_AGAIN = "outputs are sampled, so counts are compared by intervals"
-
-
-def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[Pending]:
-    """Compares rows with the rows of a leaderboard file, which has no records.
-
-    Puts findings into `compared`; returns the ratios that are not judged yet.
-    """
+def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:
+    """Compares rows with the rows of a leaderboard file, which has no records. Adds findings to `compared`, and returns
+    the ratios, which are judged later."""
     whole = [pair for pair in pairs if pair.subset == ALL]
     parts = [pair for pair in pairs if pair.subset != ALL] or whole
     shown = (whole or parts)[0]
@@ -300,7 +292,7 @@ def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequenc
         speeds = (row.metric("tokens_per_second") for row in (shown.baseline, shown.candidate))
         control.add(compared.task, Metric(value=unpaired_ratio(*speeds).value))
         return []
-    compared.not_compared.append(NOT_HELD)
+    compared.not_compared.append("outputs, draft passes and paired prompts: a leaderboard file does not have them")
     greedy = all(pair.candidate.sampling.temperature == 0 for pair in parts)
     strict = greedy and not any(pair.rounding() for pair in parts)
     for pair in parts:
@@ -310,7 +302,7 @@ def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequenc
             compared.findings += compare_counts(pair.subset, before, now)
     compared.cells |= change_cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
     if not greedy:
-        compared.notes.append(NOT_DRAWN_AGAIN)
+        compared.notes.append("outputs are sampled, so counts are compared by intervals")
     names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", ROW_LENGTH: IN_ROWS[ROW_LENGTH]}
     return [
         pending for pair in whole or parts for what, name in names.items()
@@ -318,12 +310,16 @@ def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequenc
     ]  # fmt: skip
 
 
-def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPair) -> list[Pending]:
-    """Returns the ratio of a metric of two rows, with the interval that their own intervals give (`Pairs.change`)."""
+def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPair) -> list[PendingRatio]:
+    """Returns the ratio of a metric of two rows, with an interval from their own intervals (`Pairs.change`)."""
     change = pair_up(RowWithRecords(pair.baseline), RowWithRecords(pair.candidate)).change(metric)
     if change.first.value is None or change.second.value is None:
         where = compared.not_compared if change.first.value is None else compared.problems
         where.append(f"{what} of {pair.subset}: {compared.method} has none")
         return []
     num_prompts = min(num_timed(row) if what == SPEEDUP else row.n for row in (pair.baseline, pair.candidate))
-    return [Pending(compared, what, pair.subset, joined((change.first, change.second), change.change, num_prompts))]
+    return [
+        PendingRatio(
+            compared, what, pair.subset, log_scale_ratio((change.first, change.second), change.change, num_prompts)
+        )
+    ]

@@ -1,4 +1,4 @@
-"""The findings of a check on verdicts, outputs and counts; its report and its exit code."""
+"""The findings of a check on verdicts, outputs and counts, its report and its exit code."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,8 @@ EXIT_CODES: dict[CheckResult, int] = {"identical": 0, "fine": 0, "regressed": 1,
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison: `what` of `subset`, then and now.
-
-    `ratio`: of numbers with noise, the candidate's value ÷ the baseline's, with the interval that decides.
-    """
+    """One comparison: `what` of `subset` in the baseline and in the candidate. `ratio`: for numbers with noise, the
+    candidate's value ÷ the baseline's, with the interval that decides."""
 
     what: str
     subset: str
@@ -39,8 +37,8 @@ class Finding:
 
 @dataclass
 class MethodFindings:
-    """A method on a task. `problems`: why a required comparison was not possible. `not_compared`: values that one
-    side lacks. `cells`: the numbers over all subsets, for the table."""
+    """The findings on a method on a task. `problems`: why required comparisons were impossible. `not_compared`: values
+    that one side lacks. `cells`: the numbers over all subsets for the table, by heading."""
 
     task: str
     method: str
@@ -67,9 +65,9 @@ class MethodFindings:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The whole check. `widening`: the factor of the intervals of ratios, for `num_tolerant` of them at once.
-    `identical`: both sides hold the same rows and the same records. `in_turns`: both sides were measured in turns, so
-    that speeds are compared in place of speed-ups."""
+    """The result of a check. `widening`: the factor that widens the intervals of `num_tolerant` ratios. `identical`:
+    whether both sides have the same rows and records. `in_turns`: whether both sides were measured in turns, so that
+    speeds are compared instead of speed-ups."""
 
     baseline: str
     candidate: str
@@ -84,7 +82,7 @@ class CheckReport:
 
     @property
     def result(self) -> CheckResult:
-        """Returns the result of the check; a regression outweighs problems."""
+        """The result of the check; a regression outweighs problems."""
         if self.identical:
             return "identical"
         results = {each.result for each in self.compared}
@@ -103,9 +101,8 @@ DIVERGED = "diverged"
 
 @dataclass(frozen=True)
 class RecordsOfSubset:
-    """The records of one subset on both sides, by the same keys. `equal`, `different`: the keys of those with equal
-    outputs, and of those whose outputs differ first; later turns after a difference have other prompts, and are in
-    neither."""
+    """The paired records of one subset. `equal`, `different`: the keys of records with equal and with different
+    outputs. Turns after a different one have other prompts, and are in neither."""
 
     rows: RowPair
     records: Pairs
@@ -129,7 +126,7 @@ class RecordsOfSubset:
 
     @property
     def is_exact(self) -> bool:
-        """Returns whether a different output is an error, as it is for a lossless method that does not sample."""
+        """Whether a different output is an error: the method is lossless and does not sample."""
         return self.rows.candidate.lossless and self.rows.candidate.sampling.temperature == 0
 
     @property
@@ -137,11 +134,11 @@ class RecordsOfSubset:
         return len(self.records.records[0])
 
     def equal_records(self) -> Pairs:
-        return self.records.of_keys(set(self.equal))
+        return self.records.select(set(self.equal))
 
 
 def verdict_finding(pair: RowPair) -> list[Finding]:
-    """Returns a finding where a method has lost its losslessness, by its rule or compared with its own AR."""
+    """Returns a finding if a method is no longer lossless, by its rule or compared with the AR of its run."""
     before, now = pair.baseline.verdict, pair.candidate.verdict
     made_lossy = pair.baseline.lossless and not pair.candidate.lossless
     if not made_lossy and (now != DIVERGED or before == DIVERGED):
@@ -150,11 +147,11 @@ def verdict_finding(pair: RowPair) -> list[Finding]:
 
 
 def output_finding(subset: str, num_equal: int, num_different: int, found: Sequence[TokenDifference] | None) -> Finding:
-    """Returns the finding on outputs. `found`: the differences of a lossless method in a greedy run; None where
-    outputs may differ."""
+    """Returns the finding on outputs. `found`: the differences of a lossless method in a greedy run; None if outputs
+    may differ."""
     before = f"of {num_equal + num_different}"
     if found is None:
-        detail = "which a lossy or sampling method may do" if num_different else ""
+        detail = "outputs of a lossy or sampling method may differ" if num_different else ""
         now = f"{num_equal} equal" + f", {num_different} other" * bool(num_different)
         return Finding(OUTPUTS, subset, before, now, regressed=False, detail=detail)
     serious = [each for each in found if not each.near_tie]
@@ -166,14 +163,14 @@ def output_finding(subset: str, num_equal: int, num_different: int, found: Seque
     return Finding(OUTPUTS, subset, before, now, bool(serious), detail)
 
 
-FOLLOWS = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
+DERIVED = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
 
 
 def changes_with_equal_tokens(subset: str, pairs: Pairs) -> Iterator[Finding]:
-    """Yields a finding for a text, finish or score that changed in pairs of equal token ids. These follow from the
-    token ids, so a change comes from the decoding of text, the stop rules, the scorer, or an edit."""
+    """Yields a finding for a text, finish or score that changed although the token ids are equal. The cause is then the
+    decoding of text, the stop rules, the scorer, or an edit of the records."""
     both = list(zip(*pairs.records, strict=True))
-    for what, names in FOLLOWS.items():
+    for what, names in DERIVED.items():
         changed = []
         for records in both:
             before, now = (record["methods"][pairs.method] for record in records)
@@ -194,7 +191,7 @@ Counts = Mapping[str, float | None]
 
 
 def counts_of(own: Sequence[Generation]) -> Counts:
-    """Returns τ, α and passes of generations; None where nothing is drafted, or a decoder does not report them."""
+    """Returns τ, α and passes of generations; None if nothing is drafted, or the decoder does not report a count."""
     passes = [target_passes(g) for g in own]
     tokens, steps = map(sum, length_columns([own]))
     rates = [rate for rate in acceptance_rates(own) if rate is not None]
@@ -210,7 +207,7 @@ def counts_of(own: Sequence[Generation]) -> Counts:
 
 
 def counts_of_row(row: Row) -> Counts:
-    """Returns the counts that a row has; it has no draft passes."""
+    """Returns the counts of a row, which has no draft passes."""
     return {what: row.value(name) for what, name in IN_ROWS.items()}
 
 
@@ -223,7 +220,8 @@ def _known(baseline: Counts, candidate: Counts) -> Iterator[tuple[str, float, fl
 
 
 def compare_counts(subset: str, baseline: Counts, candidate: Counts, detail: str = "") -> Iterator[Finding]:
-    """Yields a finding for every count that both sides have, with enough digits to differ, three at least."""
+    """Yields a finding for every count that both sides have, with at least three digits, and enough to show a
+    change."""
     for what, before, now in _known(baseline, candidate):
         worse = (before - now if MORE_IS_BETTER[what] else now - before) > ROUNDING * abs(before)
         digits = next((n for n in range(3, 10) if f"{before:.{n}f}" != f"{now:.{n}f}"), 3)
@@ -232,7 +230,7 @@ def compare_counts(subset: str, baseline: Counts, candidate: Counts, detail: str
 
 
 def change_cells(baseline: Counts, candidate: Counts) -> dict[str, str]:
-    """Returns the counts then and now, for a table; one number where they are equal."""
+    """Returns the counts of both sides as cells of a table; a single number if they are equal."""
     return {
         what: " → ".join(dict.fromkeys((f"{before:.3f}", f"{now:.3f}")))
         for what, before, now in _known(baseline, candidate)

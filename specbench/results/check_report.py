@@ -8,7 +8,7 @@ from specbench.results.check_findings import LENGTH, OUTPUTS, PASSES, RATE, Chec
 from specbench.results.check_speed import FALSE_ALARMS, SPEED, SPEEDUP
 from specbench.results.units import NULL, names_by_text, with_interval
 
-MOST = 8  # lines of a kind: the rest is counted
+MAX_LINES = 8  # of a section; further lines are counted
 
 
 def headers(report: CheckReport) -> tuple[str, ...]:
@@ -18,12 +18,12 @@ def headers(report: CheckReport) -> tuple[str, ...]:
 
 
 def speed_name(report: CheckReport) -> str:
-    """Returns what is judged: speed-ups, or of runs that took turns the speeds."""
+    """Returns the name of the judged number: speed-up, or speed if the runs took turns."""
     return SPEED if report.in_turns else SPEEDUP
 
 
 def headline(report: CheckReport) -> str:
-    """Returns the result with its counts."""
+    """Returns the result with the number of comparisons."""
     num_regressions = sum(len(each.regressions) for each in report.compared)
     num_findings = sum(len(each.findings) for each in report.compared)
     if report.result == "regressed":
@@ -36,7 +36,7 @@ def headline(report: CheckReport) -> str:
 
 
 def cells(compared: MethodFindings) -> list[str]:
-    """Returns a line of the table, under `headers`; of several ratios of speeds the lowest."""
+    """Returns a line of the table under `headers`, with the lowest ratio of speeds."""
     ratios = [
         f for f in compared.findings if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
     ]
@@ -50,42 +50,46 @@ def cells(compared: MethodFindings) -> list[str]:
 
 
 def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
-    """Returns the texts below the table: a heading and its lines, each at most MOST."""
+    """Returns the sections below the table: a heading and at most MAX_LINES lines each."""
     several = len({each.task for each in report.compared}) > 1
     every = [(each.name if several else each.method, each) for each in report.compared]
     found = {
         "regressed": [f"{name}, {finding}" for name, each in every for finding in each.regressions],
-        "cannot compare": [*report.problems, *grouped([(n, text) for n, each in every for text in each.problems])],
-        "not compared": grouped([(name, text) for name, each in every for text in each.not_compared]),
-        "notes": [*grouped([(n, text) for n, each in every for text in each.notes]), *report.notes, *decided(report)],
+        "cannot compare": [*report.problems, *group_texts([(n, text) for n, each in every for text in each.problems])],
+        "not compared": group_texts([(name, text) for name, each in every for text in each.not_compared]),
+        "notes": [
+            *group_texts([(n, text) for n, each in every for text in each.notes]),
+            *report.notes,
+            *decision_line(report),
+        ],
     }
-    return [(heading, shortened(lines)) for heading, lines in found.items() if lines]
+    return [(heading, shorten(lines)) for heading, lines in found.items() if lines]
 
 
-def grouped(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns each text once, with its methods."""
+def group_texts(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns each text once with its methods. `pairs`: (method, text)."""
     return [f"{', '.join(names)}: {text}" for text, names in names_by_text(pairs).items()]
 
 
-def shortened(lines: Sequence[str]) -> list[str]:
-    rest = len(lines) - MOST
-    return list(lines) if rest <= 1 else [*lines[:MOST], f"and {rest} more"]
+def shorten(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MAX_LINES
+    return list(lines) if rest <= 1 else [*lines[:MAX_LINES], f"and {rest} more"]
 
 
-def decided(report: CheckReport) -> list[str]:
-    """Returns how ratios are judged."""
+def decision_line(report: CheckReport) -> list[str]:
+    """Returns a line on how ratios are judged; an empty list if there are none."""
     if not report.num_tolerant:
         return []
     return [
-        f"a {speed_name(report)} has regressed where its whole interval lies below {1 - report.max_regression:.3g}; "
-        f"intervals are {report.widening:.2f} times as wide as those of 95 %, so that at most about "
-        f"{FALSE_ALARMS:.0%} of checks with {report.num_tolerant} intervals and no regression fail; any fall of a "
-        "count is a regression"
+        f"a {speed_name(report)} has regressed if its whole interval lies below {1 - report.max_regression:.3g}; "
+        f"intervals are {report.widening:.2f} times as wide as 95 % intervals, so that at most about "
+        f"{FALSE_ALARMS:.0%} of checks with {report.num_tolerant} intervals and no regression fail; any worse count "
+        "is a regression"
     ]
 
 
 def markdown(report: CheckReport) -> str:
-    """Returns a heading, a table, and the reasons as lists."""
+    """Returns the report as Markdown: a heading, a table, and the sections as lists."""
     headings = ["task", *(heading.replace("\n", " ") for heading in headers(report))]
     rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
     lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
@@ -98,7 +102,7 @@ def markdown(report: CheckReport) -> str:
 
 
 def screen(report: CheckReport) -> Iterator[Table | str]:
-    """Yields a table for each task, then the reasons."""
+    """Yields the report for a terminal: the result, a table for each task, and the sections."""
     yield headline(report)
     first, *figures, last = headers(report)
     columns = (*words(first), *numbers(*figures), *words(last))
@@ -114,7 +118,7 @@ SUITE = "specbench check"
 
 
 def junit(report: CheckReport) -> str:
-    """Returns a test case for each finding, for each problem (an error), and for what was not compared (skipped)."""
+    """Returns JUnit XML: a test case for each finding, problem (an error), and value not compared (skipped)."""
     suite = ElementTree.Element("testsuite", name=SUITE)
     if report.identical:
         _case(suite, SUITE, "identical", None, "")

@@ -1,14 +1,15 @@
 """Speed-ups and other ratios of a check, which have noise.
 
-Each ratio is the candidate's speed-up ÷ the baseline's, each over the AR of its own run. It has regressed where its
-whole interval lies below 1 − max_regression. With records of both sides the interval is paired: prompts are resampled
-with everything that both runs measured of them, so that their lengths and contents cancel. The ratio of a typical
-prompt is judged too (`typical`); it shows smaller falls. From rows alone the two intervals are joined as if the runs
-had nothing in common, which gives a wide interval.
+A ratio is the candidate's speed-up ÷ the baseline's, each over the AR of its own run. It has regressed if its whole
+interval lies below 1 − max_regression. With records of both sides the interval is paired: a resampled prompt keeps all
+that both runs measured of it, so that its length and content cancel. The ratio of a typical prompt is judged too
+(`typical_ratio`); it shows smaller falls. Without records the intervals of the two rows are joined as if the runs were
+independent, which gives a wide interval.
 
-Many such intervals at once would often fail. They are widened on the log scale, so that about one of 100 checks without
-a regression fails at most, whatever max_regression is, on a quiet machine. `SpeedControl` and a max_regression of some
-percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts are not judged: they are too few to widen.
+With many such intervals, some check would often fail by chance. So the intervals are widened on the log scale: on a
+quiet machine at most about one of 100 checks without a regression fails, whatever max_regression is. `SpeedControl` and
+a max_regression of a few percent allow for other work on the machine. Fewer than MIN_PROMPTS prompts are not judged,
+since their intervals cannot be widened reliably.
 """
 
 import math
@@ -24,20 +25,20 @@ from specbench.results.check_findings import Finding, MethodFindings
 from specbench.results.conditions import BASELINE
 from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS, bonferroni
 from specbench.results.metrics import length_columns
-from specbench.results.paired import Pairs, widened_ratio
+from specbench.results.paired import Pairs, widen_ratio
 from specbench.results.units import interval, number, with_interval
 
-MAX_PROMPTS = 2000  # there are two million pairs of so many, and a ratio of sums is sharp enough
+MAX_PROMPTS = 2000  # they form two million pairs; with more prompts, the ratio of sums is precise enough
 Array = NDArray[np.float64]
 Columns = Sequence[Sequence[float]] | Array
 
 
-def typical(columns: Array, by: float = 1.0) -> Metric:
-    """Returns the typical ratio of two speed-ups, with an interval `by` times as wide as that of 95 %; without an
-    interval where prompts are too few for such a width, without a value where they are too many.
+def typical_ratio(columns: Array, by: float = 1.0) -> Metric:
+    """Returns the typical ratio of two speed-ups (Hodges–Lehmann) and its interval, `by` times as wide as a 95 %
+    interval. There is no interval if the prompts are too few for this width, and no value if they are too many.
 
-    columns: as of `medians`; or four, tokens and seconds in the candidate, then in the baseline, for the ratio of two
-    speeds.
+    columns: those of `medians`; or four, tokens and seconds of the candidate, then of the baseline, for the ratio of
+    two speeds.
     """
     logs = _logs(columns)
     if not 0 < logs.shape[1] <= MAX_PROMPTS:
@@ -48,10 +49,10 @@ def typical(columns: Array, by: float = 1.0) -> Metric:
 
 
 def medians(columns: Array) -> tuple[Metric, Metric]:
-    """Returns the median speed-up of a prompt in the baseline and in the candidate.
+    """Returns the median speed-up of the prompts in the baseline and in the candidate.
 
-    columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline; without
-    those of AR, the median speed.
+    columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline. Without
+    the columns of AR [4, num_prompts] it returns the median speeds.
     """
     halves = np.split(_logs(columns), 2)
     now, before = (float(np.exp(np.median(SIGNS[: len(half)] @ half))) for half in halves)
@@ -59,8 +60,8 @@ def medians(columns: Array) -> tuple[Metric, Metric]:
 
 
 def hodges_lehmann(values: Array, by: float = 1.0) -> tuple[float | None, float, float | None]:
-    """Returns the low end of the interval, the estimate and the high end; values: [num_values]. `by` multiplies the
-    1.96 standard deviations of the signed-rank statistic of a 95 % interval. There are no ends where the statistic
+    """Returns the low end of the interval, the estimate and the high end; values: [num_values]. A 95 % interval spans
+    ± 1.96 standard deviations of the signed-rank statistic; `by` multiplies these. There are no ends if the statistic
     of so few values never lies that far out."""
     num_values = len(values)
     first, second = np.triu_indices(num_values)
@@ -72,50 +73,43 @@ def hodges_lehmann(values: Array, by: float = 1.0) -> tuple[float | None, float,
 
 
 def _logs(columns: Array) -> Array:
-    """Returns the logs of the columns, of prompts with a speed on both sides."""
+    """Returns the logs of the columns for the prompts with a speed on both sides."""
     return np.asarray(np.log(columns[:, (columns > 0).all(axis=0)]))
 
 
-FALSE_ALARMS = 0.01  # of whole checks
-MIN_PROMPTS = MIN_STUDENTIZED  # of 5 prompts and 5 methods 5 % of the checks would fail
+FALSE_ALARMS = 0.01  # share of checks without a regression that fail
+MIN_PROMPTS = MIN_STUDENTIZED  # with 5 prompts and 5 methods, 5 % of the checks would fail by chance
 SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
 SPEED, TYPICAL_SPEED = "speed in tokens/s", "tokens/s of a typical prompt"
 
 
 @dataclass(frozen=True)
 class MeasuredRatio:
-    """A number of both runs. `ratio`: returns the candidate's ÷ the baseline's, with an interval that its argument
-    widens. `num_prompts`: those with a value on both sides."""
+    """A number of both runs. `values`: the baseline's and the candidate's. `ratio`: takes a factor, and returns the
+    candidate's ÷ the baseline's with an interval that is wider by this factor. `num_prompts`: prompts with a value on
+    both sides."""
 
     values: tuple[Metric, Metric]
     ratio: Callable[[float], Metric]
     num_prompts: int
 
 
-def joined(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> MeasuredRatio:
+def log_scale_ratio(values: tuple[Metric, Metric], found: Metric, num_prompts: int) -> MeasuredRatio:
     """Returns a ratio whose interval is widened on the log scale."""
-    return MeasuredRatio(values, lambda by: widened_ratio(found, by), num_prompts)
+    return MeasuredRatio(values, lambda by: widen_ratio(found, by), num_prompts)
 
 
-def speedups(pairs: Pairs) -> dict[str, MeasuredRatio]:
-    """Returns the ratio of the speed-ups of all prompts together, and of a typical one; nothing where none has a speed.
-
-    Records with a generation of one token on any side have no speed.
-    """
-    columns = pairs.speed_columns()
-    return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
-
-
-def speeds(pairs: Pairs) -> dict[str, MeasuredRatio]:
-    """Returns the ratio of the speeds, as `speedups` does of speed-ups."""
-    columns = pairs.speed_columns(with_ar=False) if pairs.records[0] else []
+def speed_ratios(pairs: Pairs, over_ar: bool) -> dict[str, MeasuredRatio]:
+    """Returns the ratio of the speed-ups (`over_ar`) or speeds over all prompts, and that of a typical prompt; an empty
+    mapping if no record has a speed. A record has none if one of its generations has only one token."""
+    columns = pairs.speed_columns(with_ar=over_ar) if pairs.records[0] else []
     return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
 
 
 def ratios_of_speedups(prompts: Prompts, kept: Columns) -> dict[str, MeasuredRatio]:
-    """Returns the ratios of the speed-ups of all prompts together and of a typical one. kept [8, num_records]:
-    tokens and seconds of the method and of AR in the candidate, then in the baseline; without those of AR, the ratios
-    of the speeds."""
+    """Returns the ratio of the speed-ups over all prompts and that of a typical prompt. kept [8, num_records]: tokens
+    and seconds of the method and of AR in the candidate, then in the baseline. Without the columns of AR it returns the
+    ratios of the speeds."""
     half = len(kept) // 2
     now, before = (
         prompts.ratio(*side).model_copy(update={"low": None, "high": None}) for side in (kept[:half], kept[half:])
@@ -123,9 +117,9 @@ def ratios_of_speedups(prompts: Prompts, kept: Columns) -> dict[str, MeasuredRat
     whole, each = (SPEEDUP, TYPICAL) if len(kept) == 8 else (SPEED, TYPICAL_SPEED)
     summed = per_prompt(prompts, kept)
     num_prompts = int((summed > 0).all(axis=0).sum())
-    found = {whole: joined((before, now), prompts.ratio(*kept), num_prompts)}
-    if num_prompts >= MIN_PROMPTS and typical(summed).value is not None:
-        found[each] = MeasuredRatio(medians(summed), lambda by: typical(summed, by), num_prompts)
+    found = {whole: log_scale_ratio((before, now), prompts.ratio(*kept), num_prompts)}
+    if num_prompts >= MIN_PROMPTS and typical_ratio(summed).value is not None:
+        found[each] = MeasuredRatio(medians(summed), lambda by: typical_ratio(summed, by), num_prompts)
     return found
 
 
@@ -135,24 +129,24 @@ def per_prompt(prompts: Prompts, columns: Columns) -> Array:
 
 
 def ratio_of_speeds(prompts: Prompts, columns: Columns) -> Metric:
-    """Returns the candidate's tokens/s ÷ the baseline's: of a typical prompt where that has an interval, else of all
-    prompts. columns [4, num_records]: tokens and seconds in the candidate, then in the baseline."""
-    found = typical(per_prompt(prompts, columns))
+    """Returns the candidate's tokens/s ÷ the baseline's: of a typical prompt if that ratio has an interval, otherwise
+    over all prompts. columns [4, num_records]: tokens and seconds of the candidate, then of the baseline."""
+    found = typical_ratio(per_prompt(prompts, columns))
     return prompts.ratio(*columns) if found.high is None else found
 
 
-def lengths(pairs: Pairs) -> MeasuredRatio:
-    """Returns τ of all outputs on each side, and the ratio where both have target passes."""
+def length_ratio(pairs: Pairs) -> MeasuredRatio:
+    """Returns τ over all outputs of each side, and their ratio over the records with target passes on both sides."""
     second, first = pairs.generations()
     columns = length_columns([second, first])
     before, now = (Metric(value=ratio(list(map(np.array, length_columns([side]))))) for side in (first, second))
     num_prompts = len(set(pairs.prompts.cluster[np.array(columns[1]) > 0].tolist()))
-    return joined((before, now), pairs.prompts.ratio(*columns), num_prompts)
+    return log_scale_ratio((before, now), pairs.prompts.ratio(*columns), num_prompts)
 
 
-SAME = 1.02  # of a ratio without an interval: two runs are hardly ever nearer
-DRIFTED = 1.25  # under so much more or less load a speed-up is another one
-EXCESS = 0.5  # of AR's change, on the scale of the logs
+SAME = 1.02  # a ratio nearer to 1 counts as no difference if it has no interval: two runs are hardly ever nearer
+DRIFTED = 1.25  # AR this much faster or slower: the load differs so much that speed-ups do not compare
+EXCESS = 0.5  # share of AR's change by which a speed-up may have changed, on the log scale
 REMEDY = "measure both on the same machine, one after the other, with nothing else running"
 
 
@@ -160,8 +154,9 @@ REMEDY = "measure both on the same machine, one after the other, with nothing el
 class SpeedControl:
     """AR's speed on both sides, which shows a change of load or clock.
 
-    `other_device`: the devices may differ, so that AR's speed shows nothing. `drifted`: by task why speed-ups are not
-    compared. `loads`: by task the factor by which a speed-up may have fallen with AR's speed.
+    `other_device`: the devices may differ, so that AR's speed shows nothing. `drifted`: for each such task the reason
+    why speed-ups are not compared. `loads`: for each task the factor by which a speed-up may have fallen with AR's
+    speed.
     """
 
     other_device: bool
@@ -187,16 +182,16 @@ class SpeedControl:
             return
         by = f"{100 * abs(1 - ratio.value):.1f} % {'slower' if ratio.value < 1 else 'faster'}"
         self.notes.append(
-            f"{task}: {BASELINE} itself is {by} ({speed}): another load or clock, or a change of what {BASELINE} and "
-            "the methods share, such as the loop, which no speed-up shows"
+            f"{task}: {BASELINE} itself is {by} ({speed}): the load or clock changed, or code that {BASELINE} and the "
+            "methods share, such as the loop, whose changes no speed-up shows"
         )
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A ratio of a method in one subset or in all, not judged yet."""
+class PendingRatio:
+    """A ratio of a method in one subset or in all, not judged yet. `method`: gets the finding."""
 
-    of: MethodFindings
+    method: MethodFindings
     what: str
     subset: str
     measured: MeasuredRatio
@@ -206,15 +201,15 @@ class Pending:
         return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
 
     def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
-        """Puts the finding into the method's comparison, with the interval widened. A ratio without a reliable
-        interval is a problem, or the gate would pass anything. A typical prompt without an interval is not compared.
-        `load`: the factor by which a speed-up may have fallen with AR's speed; a smaller fall is not judged."""
+        """Adds a finding, whose interval is widened by the factor `by`, to the method. A ratio without a reliable
+        interval is a problem, or the gate would pass anything; the ratio of a typical prompt is then only left out.
+        `load`: the factor by which a speed-up may have fallen with AR's speed; smaller falls are not judged."""
         if self.measured.values[0].value is None:
-            self.of.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
+            self.method.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
             return
         place, num_prompts = f"{self.what} of {self.subset}", self.measured.num_prompts
         if num_prompts < MIN_PROMPTS:
-            self.of.problems.append(f"{place}: {num_prompts} prompts are too few: measure {MIN_PROMPTS} or more")
+            self.method.problems.append(f"{place}: {num_prompts} prompts are too few: measure {MIN_PROMPTS} or more")
             return
         ratio = self.measured.ratio(by)
         if ratio.high is not None and ratio.value is not None:
@@ -226,31 +221,29 @@ class Pending:
             before, now = (number(each, 3) for each in self.measured.values)
             found = Finding(self.what, self.subset, before, now, regressed, detail, ratio)
             if regressed and ratio.high * load >= 1 - max_regression:
-                self.of.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
+                self.method.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
             else:
-                self.of.findings.append(found)
+                self.method.findings.append(found)
         elif self.what in (TYPICAL, TYPICAL_SPEED):
-            self.of.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
+            self.method.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
         else:
-            self.of.problems.append(f"{place}: its ratio has no interval")
+            self.method.problems.append(f"{place}: its ratio has no interval")
 
 
 def judge_all(
-    pending: Sequence[Pending], control: SpeedControl, max_regression: float, paired: bool = True
+    pending: Sequence[PendingRatio], control: SpeedControl, max_regression: float, paired: bool = True
 ) -> tuple[int, float]:
-    """Judges all ratios of a check. Where AR has drifted, the speed-ups of the task are a problem of their methods.
-
-    Returns the number of ratios with an interval, and the factor that widens these.
-    """
+    """Judges all ratios of a check. If AR has drifted in a task, its speed-ups are not judged, which is a problem of
+    their methods. Returns the number of ratios with an interval, and the factor that widens these."""
     kept = []
     for waiting in pending:
-        drifted = control.drifted.get(waiting.of.task)
+        drifted = control.drifted.get(waiting.method.task)
         if drifted is None or waiting.what == LENGTH:
             kept.append(waiting)
-        elif drifted not in waiting.of.problems:
-            waiting.of.problems.append(drifted)
+        elif drifted not in waiting.method.problems:
+            waiting.method.problems.append(drifted)
     num_tolerant = sum(waiting.has_interval for waiting in kept)
     factor = bonferroni(num_tolerant, FALSE_ALARMS)
     for waiting in kept:
-        waiting.judge(factor, max_regression, paired, load=control.loads.get(waiting.of.task, 1.0))
+        waiting.judge(factor, max_regression, paired, load=control.loads.get(waiting.method.task, 1.0))
     return num_tolerant, factor

@@ -1,4 +1,4 @@
-"""Compares two runs, methods or rows: what differs in configuration, in numbers and in answers."""
+"""Compares two runs, methods or rows: their configurations, numbers and answers."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import FEW, rests_on_few
+from specbench.results.captions import FEW, has_few_prompts
 from specbench.results.comparison_input import ComparisonInput
-from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, leaves
+from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import RecordedRuns
@@ -24,8 +24,10 @@ from specbench.running.records import EMITTED, Generation, Record
 
 @dataclass(frozen=True)
 class Agreement:
-    """`num_equal` of `num_answers` pairs have the same tokens; `num_same_steps` of the `num_with_steps` pairs whose
-    steps both sides know have as many tokens in each. `differences`: the first one of each subset."""
+    """The agreement of paired answers. `num_equal`: pairs with the same tokens. `num_with_steps`: pairs whose steps
+    both sides know. `num_same_steps`: those with equally many tokens in every step. `differences`: the first of each
+    subset.
+    """
 
     num_answers: int
     num_equal: int
@@ -35,8 +37,8 @@ class Agreement:
 
 
 def agreement_of(records: Sequence[Record], first: Sequence[Generation], second: Sequence[Generation]) -> Agreement:
-    """Returns the agreement of pairs of answers. Steps are compared by their emitted tokens: engines count drafted
-    tokens after the drafter's end token, and an accepted end token, in several ways."""
+    """Returns the agreement of paired answers. Steps are compared by their emitted tokens, since engines differ in how
+    they count an accepted end token and drafted tokens after the drafter's end token."""
     answers, steps = [], []
     differences: dict[str, str] = {}
     for record, own, other in zip(records, first, second, strict=True):
@@ -47,9 +49,7 @@ def agreement_of(records: Sequence[Record], first: Sequence[Generation], second:
             steps.append(steps_differ)
         if found := steps_differ or tokens_differ:
             differences.setdefault(record["subset"], f"{record['subset']} example {record['example']}, {found}")
-    return Agreement(
-        len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values())
-    )  # fmt: skip
+    return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
 
 
 def _answers_differ(own: Sequence[int], other: Sequence[int]) -> str | None:
@@ -79,14 +79,14 @@ def agreement_lines(found: Agreement) -> list[str]:
     return lines + [f"first difference (first ≠ second): {where}" for where in found.differences]
 
 
-OUTCOMES = RESULT_FIELDS - {"command"}  # what is not part of a configuration
+OUTCOMES = RESULT_FIELDS - {"command"}  # fields that are not part of a configuration
 
 
 @dataclass(frozen=True)
 class ComparedSubset:
-    """A row of each side, of one task and subset. `changes`: of each metric that both sides have. `num_paired`: prompts
-    with records on both sides; 0 where records cannot be read. `same_counts`: whether the outputs and the steps are
-    equal on all of them. `agreement`: of a served row and one of this process."""
+    """A row of each side with the same task and subset. `num_paired`: the number of prompts with records on both sides;
+    0 if records cannot be read. `same_counts`: whether outputs and steps are equal on all of them. `agreement`: of a
+    served row and a row of this process. `changes`: of each metric that both sides have."""
 
     first: Row
     second: Row
@@ -105,7 +105,7 @@ class ComparedSubset:
 
     @property
     def methods(self) -> str:
-        """ "sd", or "sd → ngram" where the sides have different methods, and the level of load."""
+        """ "sd", or "sd → ngram" if the sides have different methods; with the level of load."""
         names = " → ".join(dict.fromkeys((self.first.method_name, self.second.method_name)))
         levels = " → ".join(dict.fromkeys((self.first.level, self.second.level)))
         return f"{names} · {levels}" if levels else names
@@ -116,8 +116,9 @@ class ComparedSubset:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`hindrances`: fields that must match and differ; `differing`: all other fields that differ; `alone`: methods that
-    only one side has, if a side has several; `unread`: why records that exist could not be read."""
+    """The comparison of two inputs. `hindrances`: fields that must match but differ. `differing`: all other fields that
+    differ. `alone`: methods that only one side has, if a side has several. `unread`: why existing records could not be
+    read."""
 
     first: str
     second: str
@@ -155,30 +156,28 @@ class Comparison:
 
 
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
-    """Compares the rows that `rows_in_common` returns. Raises ConfigError also where both sides are the same rows."""
+    """Compares the `rows_in_common`. Raises ConfigError if there are none, or if both sides are the same rows."""
     runs, common = RecordedRuns(), rows_in_common(first, second)
     if all((own.key, own.created) == (other.key, other.created) for own, other in common):
         raise ConfigError(f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one")
     found = []
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
-        found.append(
-            ComparedSubset(own, other, pairs.num_prompts, have_same_counts(pairs), agreement(pairs), changes(pairs))
-        )
-    hindrances = distinct(common, conditions_that_differ)
+        same, agreement = have_same_counts(pairs), served_agreement(pairs)
+        found.append(ComparedSubset(own, other, pairs.num_prompts, same, agreement, metric_changes(pairs)))
+    hindrances = distinct_differences(common, conditions_that_differ)
     named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
     return Comparison(
         first.text, second.text, hindrances,
-        differing=tuple(each for each in distinct(common, configuration) if each.field not in named),
+        differing=tuple(each for each in distinct_differences(common, differing_fields) if each.field not in named),
         alone=tuple(dict.fromkeys(name for name in (*first.methods, *second.methods) if name not in methods)),
-        compared=tuple(found), unread=tuple(runs.unread()),
+        compared=tuple(found), unread=tuple(runs.problem_lines()),
     )  # fmt: skip
 
 
 def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tuple[Row, Row]]:
-    """Returns the rows of both sides with the same task and subset; where a side has several methods also with the
-    same method, and where it has several levels of load with the same level. Raises ConfigError where there are none.
-    """
+    """Pairs the rows of both sides by task and subset; also by method if a side has several methods, and by level of
+    load if it has several levels. Raises ConfigError if there is no pair."""
     several = max(len(first.methods), len(second.methods)) > 1
     has_levels = any(len({row.level for row in side.rows}) > 1 for side in (first, second))
 
@@ -199,17 +198,17 @@ def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tupl
 
 
 def have_same_counts(pairs: Pairs) -> bool:
-    """Returns whether the tokens and steps are equal on every prompt of which both sides have records."""
+    """Returns whether tokens and steps are equal on every prompt with records on both sides; False without any."""
     own, others = pairs.generations() if pairs.records[0] else ([], [])
     names = ("token_ids", "steps")
     return bool(own) and all(a[name] == b[name] for a, b in zip(own, others, strict=True) for name in names)
 
 
-def distinct(
+def distinct_differences(
     common: Sequence[tuple[Row, Row]], differ: Callable[[Row, Row], Sequence[FieldDifference]]
 ) -> tuple[FieldDifference, ...]:
-    """Returns each field in which rows differ once, since rows of several subsets mostly differ in the same fields.
-    Where only some of several methods differ, or with other values, the field begins with the method's name."""
+    """Returns each field in which rows differ once, since the rows of different subsets mostly differ in the same
+    fields. If a field does not differ in all methods, or differs in its values, it begins with the method's name."""
     by_method: dict[str, dict[str, FieldDifference]] = {own.method_name: {} for own, _ in common}
     for own, other in common:
         by_method[own.method_name] |= {each.field: each for each in differ(own, other)}
@@ -224,27 +223,26 @@ def distinct(
     return tuple(found)
 
 
-def agreement(pairs: Pairs) -> Agreement | None:
-    """Returns how many answers and steps are equal; None unless a server made the answers of exactly one side."""
+def served_agreement(pairs: Pairs) -> Agreement | None:
+    """Returns the agreement of answers; None unless a server made the answers of exactly one side."""
     if not pairs.records[0] or (pairs.first.row.served is None) == (pairs.second.row.served is None):
         return None
     second, first = pairs.generations()
     return agreement_of(pairs.records[0], first, second)
 
 
-def changes(pairs: Pairs) -> tuple[MetricChange, ...]:
-    """Returns the changes of speed, acceptance and score, where both sides have a value."""
+def metric_changes(pairs: Pairs) -> tuple[MetricChange, ...]:
+    """Returns the changes of speed, acceptance and score for which both sides have a value."""
     quality = pairs.first.row.quality
     names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
     made = [pairs.change(name) for name in names]
     return tuple(each for each in made if each.first.value is not None and each.second.value is not None)
 
 
-def configuration(first: Row, second: Row) -> list[FieldDifference]:
-    """Returns every field that differs, without the fields of the outcome. An option that one side does not have and
-    that is null on the other does not differ."""
+def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
+    """Returns every field that differs, except those of the outcome. A missing option equals one that is null."""
     own, others = (
-        {name: value for name, value in leaves(row).items() if name.partition(".")[0] not in OUTCOMES}
+        {name: value for name, value in flat_fields(row).items() if name.partition(".")[0] not in OUTCOMES}
         for row in (first, second)
     )
     absent = ((NULL, "null"), ("null", NULL))
@@ -257,12 +255,12 @@ LABELS = {
     "e2e_ratio": ("E2E ratio", 3),
 }  # fmt: skip
 IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
-HINDERED = "conditions differ, so changes below may come from them"
+HINDERED = "these conditions differ, so the changes below may come from them"
 
 
-def tables(comparison: Comparison) -> list[Table]:
-    """Returns a table of the configuration, a table of metrics for every task and method, and a table of the subsets of
-    every method that has several."""
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Returns a table of the configuration, a table of metrics for each task and method, and for each method with
+    several subsets a table of these."""
     num_rows = Counter((each.task, each.methods) for each in comparison.compared)
     wholes = [each for each in comparison.compared if each.subset == ALL or num_rows[each.task, each.methods] == 1]
     parts: dict[str, list[ComparedSubset]] = {}
@@ -280,11 +278,11 @@ def configuration_table(comparison: Comparison) -> Table:
     ]  # fmt: skip
     caption = [f"first: {comparison.first}", f"second: {comparison.second}"]
     if comparison.alone:
-        caption.append(f"not compared, since only one side has them: {', '.join(comparison.alone)}")
+        caption.append(f"not compared, since only one side has these methods: {', '.join(comparison.alone)}")
     if comparison.hindrances:
         caption.append(f"! {HINDERED}")
     elif not comparison.differing:
-        caption.append("nothing: these are two measurements of one configuration")
+        caption.append("nothing differs: these are two measurements of one configuration")
     columns = (*words("", folds=False), *words("field", "first", "second"))
     return Table("what differs in the configuration", columns, rows, caption, num_keys=2)
 
@@ -325,7 +323,7 @@ def _subset_cells(each: ComparedSubset) -> list[str]:
 
 
 def _rest_on_few(each: ComparedSubset) -> bool:
-    return rests_on_few(each.first) or rests_on_few(each.second)
+    return has_few_prompts(each.first) or has_few_prompts(each.second)
 
 
 def _change(change: MetricChange, factor: float) -> tuple[str, str]:
@@ -349,9 +347,9 @@ def _caption(each: ComparedSubset) -> list[str]:
     left_out = max(each.first.n, each.second.n) - each.num_paired
     lines = [f"paired over {counted(each.num_paired, 'prompt')}"]
     if left_out:
-        lines[0] += f"; {left_out} that only one side has are left out of the changes"
+        lines[0] += f"; the changes leave out {left_out} that only one side has"
     if each.same_counts:
-        lines.append("outputs and steps are equal on all of them; the intervals cover other prompts of the task too")
+        lines.append("outputs and steps are equal on all of these; the intervals are about further prompts of the task")
     if each.agreement is not None:
         lines += agreement_lines(each.agreement)
     if each.num_paired < SMALL_SAMPLE:

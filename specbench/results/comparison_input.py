@@ -1,4 +1,4 @@
-"""The inputs of `specbench compare` and `specbench check`: a run, a method of it, or rows of a leaderboard file."""
+"""The inputs of `specbench compare` and `specbench check`: a run, one of its methods, or rows of a leaderboard file."""
 
 import re
 from collections.abc import Sequence
@@ -6,18 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.conditions import BASELINE, leaves
+from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, finished_run, split_detail
 from specbench.results.units import short
 from specbench.running.records import records_of
 
-VERSIONED = ("task", "method")  # also by their bare names
 
-
-def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
-    """Returns the rows in which every KEY=VALUE holds. A key is a field of the file, dotted where it has parts.
+def filter_rows(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
+    """Returns the rows that match every KEY=VALUE. A key is a field of a row; parts of fields have dotted names.
 
     Raises ConfigError for an unknown key, and for a value that no row has.
     """
@@ -26,25 +24,26 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--filter {text}: write it as KEY=VALUE, such as --filter method=sd")
-        known = dict.fromkeys(name for row in rows for name in leaves(row))
+        known = dict.fromkeys(name for row in rows for name in flat_fields(row))
         if key not in known:
             raise ConfigError(f"--filter {text}: no row has '{key}': {nearest(key, known)}")
         found = [row for row in kept if value in names_of(row, key)]
         if not found:
-            values = dict.fromkeys(str(leaves(row)[key]) for row in kept if key in leaves(row))
+            values = dict.fromkeys(str(flat_fields(row)[key]) for row in kept if key in flat_fields(row))
             raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
         kept = found
     return kept
 
 
 def names_of(row: Row, key: str) -> tuple[str, ...]:
-    """Returns the values of a field that a filter may name: of tasks and methods also the name, and name@version."""
-    value = str(leaves(row).get(key))
-    return (value, short(value), short(value).partition("@")[0]) if key in VERSIONED else (value,)
+    """Returns the texts by which a filter may give the value of a field: for tasks and methods also NAME and
+    NAME@VERSION."""
+    value = str(flat_fields(row).get(key))
+    return (value, short(value), short(value).partition("@")[0]) if key in ("task", "method") else (value,)
 
 
-def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
-    """Returns the rows of these subsets; without subsets the rows over all, and those of a task's only subset."""
+def rows_of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
+    """Returns the rows of these subsets; if none is given, the rows over all subsets, or of a task's only subset."""
     if subsets:
         known = dict.fromkeys(row.subset for row in rows)
         for name in subsets:
@@ -56,12 +55,12 @@ def of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
 
 
 NUMBER = re.compile(r"(?:rows\.)?(\d+)")
-HOW = "give a run or a leaderboard file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
+INPUT_HINT = "give a run or a leaderboard file, as PATH, PATH:METHOD or FILE:NUMBER of a row"
 
 
 @dataclass(frozen=True)
 class ComparisonInput:
-    """One side of a comparison. `text`: as the user named it. `run`: None for rows of a leaderboard file."""
+    """One side of a comparison. `text`: the user's input. `run`: None for rows of a leaderboard file."""
 
     text: str
     file: Path
@@ -74,18 +73,18 @@ class ComparisonInput:
         return list(dict.fromkeys(row.method_name for row in self.rows))
 
     def of_methods(self, method: str, *others: str) -> "ComparisonInput":
-        """Returns the rows of a method, and of `others`. Raises ConfigError where no row is of the method."""
+        """Returns the rows of a method and of `others`. Raises ConfigError if the method has no row."""
         if method not in self.methods:
             raise ConfigError(f"{self.text}: has no rows of method '{method}': {nearest(method, self.methods)}")
         return self.with_rows([row for row in self.rows if row.method_name in (method, *others)])
 
     def with_rows(self, rows: Sequence[Row]) -> "ComparisonInput":
-        """Returns the input with these of its rows."""
+        """Returns the input with these rows only."""
         return replace(self, rows=tuple(rows))
 
 
 def read_path(text: str, path: Path) -> ComparisonInput:
-    """Returns all rows of a run's folder or of a leaderboard file. `text`: as the user named it."""
+    """Returns all rows of a run's folder or of a leaderboard file. `text`: the user's input."""
     if not path.is_dir():
         return ComparisonInput(text, path, tuple(load(path)))
     run = finished_run(path)
@@ -110,8 +109,8 @@ def read_candidate(text: str) -> ComparisonInput:
 
 
 def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
-    """Returns the rows of a method and of the baseline, without those of several requests at once. Raises ConfigError
-    where a run's folder has other records than its rows say."""
+    """Returns the rows of a method and of the baseline, without rows of a load. Raises ConfigError if the records of a
+    run do not match the n of its rows."""
     for row in found.run.rows_of(BASELINE) if found.run is not None else ():
         records = records_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
         num_found = len({record["example"] for record in records})
@@ -125,35 +124,33 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
 
 
 def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
-    """Returns the rows that PATH, PATH:METHOD or FILE:NUMBER names, one for each task, subset and method. Of a path
-    alone these are the rows of all methods; the baseline's only where there are no others.
+    """Returns the rows that PATH, PATH:METHOD or FILE:NUMBER names, one for each task, subset and method. PATH gives
+    the rows of all methods; those of the baseline only if there are no others.
 
-    Raises ConfigError for what does not exist, and where the text fits several rows of a task, subset and method.
+    Raises ConfigError for a path, method or row that does not exist, and if several rows of a task, subset and method
+    match.
     """
     path, detail = split_detail(text)
     if not path.exists():
-        raise ConfigError(f"'{text}': no such folder or file: {HOW}")
+        raise ConfigError(f"'{text}': no such folder or file: {INPUT_HINT}")
     found = read_path(text, path)
     if detail is not None and detail not in found.methods and (number := NUMBER.fullmatch(detail)):
-        return found.with_rows([_numbered(found, int(number[1]))])
+        if int(number[1]) >= len(found.rows):
+            last = len(found.rows) - 1
+            raise ConfigError(f"{found.text}: {found.file} has no row {int(number[1])}: the last one is {last}")
+        return found.with_rows([found.rows[int(number[1])]])
     if detail is not None:
         found = found.of_methods(detail)
     if filters:
-        found = found.with_rows(filtered(found.rows, filters))
+        found = found.with_rows(filter_rows(found.rows, filters))
     if detail is None and set(found.methods) != {BASELINE}:
         found = found.with_rows([row for row in found.rows if row.method_name != BASELINE])
     _check_one_each(found)
     return found
 
 
-def _numbered(found: ComparisonInput, number: int) -> Row:
-    if number >= len(found.rows):
-        raise ConfigError(f"{found.text}: {found.file} has no row {number}: the last one is {len(found.rows) - 1}")
-    return found.rows[number]
-
-
 def _check_one_each(found: ComparisonInput) -> None:
-    """Raises ConfigError where a method has several rows of a task and subset."""
+    """Raises ConfigError if a method has several rows of a task and subset."""
     seen: dict[tuple[str, ...], Row] = {}
     for row in found.rows:
         if seen.setdefault((*row.names, row.level), row) is not row:
@@ -164,7 +161,7 @@ def _check_one_each(found: ComparisonInput) -> None:
 
 
 def select_rows(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:
-    """Returns the rows of these tasks and subsets; all where none is named. Raises ConfigError for an unknown one."""
+    """Returns the rows of these tasks and subsets; an empty list selects all. Raises ConfigError for unknown ones."""
     for option, names, known in (
         ("--task", tasks, {row.task_name for row in found.rows}),
         ("--subset", subsets, {row.subset for row in found.rows}),

@@ -1,7 +1,7 @@
-"""Two rows → what differs between them, and what of it must be the same for their numbers to be compared.
+"""The conditions of rows: which fields differ between two rows, and which must be equal to compare their numbers.
 
-As in pyperf, results of other conditions share no table; an error names both values. Methods may differ in name,
-drafter, draft length and options, since they are what is compared. Commit, command and date may differ too.
+As in pyperf, results under different conditions share no table, and an error names both values. Methods may differ in
+name, drafter, draft length and options, since these are compared. Commit, command and date may differ too.
 """
 
 import json
@@ -20,12 +20,12 @@ FIELDS = (
     "versions", "data_source", "data_revision", "shots", "chat", "seed", "n", "subsets", "repeats",
     "intervals", "signatures",
 )  # fmt: skip
-VERSIONS = ("torch", "transformers")  # those that decide about speed
+VERSIONS = ("torch", "transformers")  # packages whose version changes speed
 
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """A field with its two values. `field` is dotted where only a part of it differs: `sampling.temperature`."""
+    """A field with its two values. A part of a field has a dotted name: `sampling.temperature`."""
 
     field: str
     first: Any
@@ -38,13 +38,13 @@ class FieldDifference:
 def differences(
     first: Mapping[str, Any], second: Mapping[str, Any], absent: Any = "–", same: Callable[[Any, Any], bool] = eq
 ) -> list[FieldDifference]:
-    """Returns the fields of either side that differ. `absent`: the value of a field that a side does not have."""
+    """Returns the fields that differ. `absent`: the value of a field that a side lacks. `same`: compares two values."""
     found = [FieldDifference(name, first.get(name, absent), second.get(name, absent)) for name in {**first, **second}]
     return [each for each in found if not same(each.first, each.second)]
 
 
-def leaves(row: Row) -> dict[str, Any]:
-    """Returns every field but the metrics, dotted where it has parts; null and true as JSON writes them."""
+def flat_fields(row: Row) -> dict[str, Any]:
+    """Returns every field except the metrics, with dotted names for parts, and null and booleans as JSON text."""
     found = dotted.flat(row.model_dump(mode="json", exclude={"metrics", "format"}))
     return {
         name: json.dumps(value) if value is None or isinstance(value, bool) else value for name, value in found.items()
@@ -52,9 +52,9 @@ def leaves(row: Row) -> dict[str, Any]:
 
 
 def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[FieldDifference]:
-    """Returns the conditions that must match and differ, in the order of FIELDS; none where the rows may be compared.
+    """Returns the conditions that must match but differ, in the order of FIELDS; an empty list if the rows compare.
 
-    `ignore`: fields that may differ, by their name (`versions`) or that of a part (`versions.torch`).
+    `ignore`: names of fields (`versions`) or parts (`versions.torch`) that may differ.
     """
     own, other = conditions(first), conditions(second)
     names = [name for name in own if name in other and not {name, name.partition(".")[0]} & set(ignore)]
@@ -62,8 +62,7 @@ def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()
 
 
 def conditions(row: Row) -> dict[str, Any]:
-    """Returns the conditions that must match, by name, dotted where a part may differ alone. `signatures` holds
-    those of the row's own scores: a score that another row lacks is compared with nothing."""
+    """Returns the conditions that must match, by name. Parts that may differ on their own have dotted names."""
     return {name: value for field in FIELDS for name, value in _parts(field, getattr(row, field))}
 
 
@@ -72,18 +71,18 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"sampling.{name}", part) for name, part in value]
     if field == "versions":
         return [(f"versions.{name}", value.get(name)) for name in VERSIONS]
-    if field == "subsets":  # how many examples they have is in n
+    if field == "subsets":  # their examples are in n
         return [("subsets", ", ".join(value))]
     if field == "signatures":
         return [(f"signatures.{name}", text) for name, text in value.items()]
-    if field == "shots":  # how many there are is part of the task
+    if field == "shots":  # their number is part of the task
         return [("shots.digest", value.digest)]
-    if field == "served":  # how acceptance was told is no condition, and the engine is one of its own
+    if field == "served":  # the source of acceptance is no condition, and the engine has its own field
         if value is None:
             return []
         load, up = value.load or "one request at a time", "one at a time" if value.turns else "all at once"
-        own = {"load": f"{load}", "memory": value.memory, "caches": value.caches, "servers up": up}
-        return [(f"served.{name}", each) for name, each in own.items()]
+        parts = {"load": f"{load}", "memory": value.memory, "caches": value.caches, "servers up": up}
+        return [(f"served.{name}", part) for name, part in parts.items()]
     if field == "intervals":
         return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
     return [(field, value)]
@@ -91,7 +90,7 @@ def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
 
 BASELINE = "ar"
 IGNORABLE = ("attention", "device", "dtype", "target", "versions")
-UNUSED = ("intervals", "signatures")  # how scores were computed: they are not judged; intervals are made anew
+UNUSED = ("intervals", "signatures")  # a check does not compare scores, and computes intervals anew
 
 
 @dataclass(frozen=True)
@@ -106,14 +105,13 @@ class RowPair:
         return self.candidate.subset
 
     def rounding(self) -> list[str]:
-        """Returns the ignored conditions that change how numbers are rounded. A drafter that is nearly undecided may
-        then draft another token, so that counts have noise too."""
+        """Returns the ignored conditions that change rounding. A drafter that is nearly undecided may then draft
+        another token, so that counts have noise too."""
         return [each.field for each in conditions_that_differ(self.baseline, self.candidate, {"target", *UNUSED})]
 
     def hindrances(self, ignore: Collection[str], by_rows: bool) -> list[FieldDifference]:
-        """Returns the fields that must be the same and differ: the conditions, the number of draft tokens, and the
-        bridge. With other values of these acceptance and draft passes do not compare. `by_rows`: the intervals of rows
-        are compared too."""
+        """Returns the fields that must match but differ: the conditions, and the number of draft tokens and the bridge,
+        without which acceptance and draft passes do not compare. `by_rows`: the intervals of rows must match too."""
         unused = UNUSED[1:] if by_rows else UNUSED
         first, second = (
             {"num_draft_tokens": row.num_draft_tokens, "options.bridge": row.options.get("bridge")}
@@ -123,7 +121,7 @@ class RowPair:
         return [*hindering, *differences(first, second)]
 
     def changes(self) -> list[str]:
-        """Returns the changes of the method, which are what the check is for."""
+        """Returns the changes of the method, whose effect a check measures."""
         rows = (self.baseline, self.candidate)
         first, second = (
             {name: getattr(row, name) for name in ("method", "drafter", "drafter_revision")} for row in rows
@@ -149,11 +147,11 @@ def check_ignored(names: Collection[str]) -> None:
 def pair_rows(
     baseline: Sequence[Row], candidate: Sequence[Row], ignore: Collection[str], by_rows: bool
 ) -> tuple[list[RowPair], list[RefusedRow], list[Row], list[Row]]:
-    """Returns the pairs; rows that do not compare; rows that only the candidate has; rows that only the baseline has.
+    """Returns the pairs, the refused rows, the rows that only the candidate has, and those that only the baseline has.
 
-    Where a file has several rows of a task, subset and method, the nearest counts: with the fewest differences that
-    matter, then with the fewest at all, then with the fewest changes of the method. Two rows that are equally near are
-    refused. `by_rows`: the baseline has no records.
+    If the baseline has several rows of a task, subset and method, the nearest is taken: it has the fewest fields that
+    must match but differ, then the fewest if none is ignored, then the fewest changes of the method. A row with two
+    equally near ones is refused. `by_rows`: the baseline has no records.
     """
 
     def distance(pair: RowPair) -> tuple[int, int, int]:
@@ -182,36 +180,36 @@ def _equally_near(first: Row, second: Row) -> str:
     changes = "; ".join(RowPair(first, second).changes())
     return (
         f"two rows of the baseline are equally near, created {first.created} and {second.created}"
-        f"{f' ({changes})' if changes else ''}: take one of the two out"
+        f"{f' ({changes})' if changes else ''}: remove one of the two"
     )
 
 
-REMEDY = "keep a file for each"
-Sourced = tuple[str, Row]  # where a row is, as "board.json: rows.3"
-Fact = tuple[str, str, Any]  # field, what it is of, value
+KINDS = {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}
+Sourced = tuple[str, Row]  # the place of a row, such as "board.json: rows.3", and the row
 
 
 def check_together(rows: Sequence[Sourced]) -> None:
-    """Raises ConfigError naming the first two rows that do not go together, with the two values."""
+    """Raises ConfigError if two rows may not share a file, with the two values that differ."""
     for problem in conflicts(rows):
         raise ConfigError(problem)
 
 
 def conflicts(rows: Sequence[Sourced]) -> Iterator[str]:
-    """Yields a line for each row that does not go together with one before it, with the two values."""
+    """Yields a line for each row that may not share a file with an earlier one, with the two values that differ."""
     seen: dict[tuple[str, str], tuple[str, Row, Any]] = {}
     for where, row in rows:
-        for field, of, value in facts(row):
-            first_where, first, known = seen.setdefault((field, of), (where, row, value))
+        for field, scope, value in shared_values(row):
+            first_where, first, known = seen.setdefault((field, scope), (where, row, value))
             if known != value:
                 yield (
                     f"{where} ({row.place}): {field} = {value}, but {first_where} ({first.place}) has {known}: a "
-                    f"file holds rows of one {_one(field)}: {REMEDY}"
+                    f"file holds rows of one {KINDS.get(field, 'set of versions')}: keep a file for each"
                 )
 
 
-def facts(row: Row) -> Iterator[Fact]:
-    """Yields the values that all rows of a file share, or all its rows of one task, method or target."""
+def shared_values(row: Row) -> Iterator[tuple[str, str, Any]]:
+    """Yields field, scope and value of what all rows of a file must share. The scope is "" for all rows, or the task,
+    method, model or data to which the value belongs."""
     yield "device", "", row.device
     yield "where methods run", "", "in servers" if row.served else "in this process"
     for name in VERSIONS:
@@ -223,10 +221,5 @@ def facts(row: Row) -> Iterator[Fact]:
     yield "target_revision", row.target, row.target_revision
     if row.drafter is not None and row.drafter_revision is not None and "routes" not in row.options:
         yield "drafter_revision", row.drafter, row.drafter_revision
-    if row.data_revision is not None and row.subset != "all":  # which has a digest of whatever subsets it is of
+    if row.data_revision is not None and row.subset != "all":  # the revision of "all" depends on its subsets
         yield "data_revision", f"{row.task} {row.subset} {row.data_location}", row.data_revision
-
-
-def _one(field: str) -> str:
-    kinds = {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}
-    return kinds.get(field, "set of versions")

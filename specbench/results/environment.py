@@ -1,4 +1,4 @@
-"""The machine and versions of a measurement, and whether a leaderboard file takes rows of this machine."""
+"""The machine and versions of a measurement, and the check that a leaderboard file accepts rows of this machine."""
 
 import os
 import platform
@@ -22,15 +22,15 @@ from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 
 PACKAGES = ("torch", "transformers", "datasets")
-MEASURED_FILES = ("specbench", "tasks", "methods")  # a change anywhere else leaves the numbers as they are
+MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
 
 
 def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
     """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
 
-    device: a torch device ("cpu", "cuda:0", "mps"), or those of a model on several ("cuda:0+cuda:1"). Speed on a CPU
-    depends on the threads, on the workers that share it and on the clock, so its name holds them, and rows with others
-    do not compare. Never raises.
+    `device`: a torch device ("cpu", "cuda:0", "mps"), or several that share a model ("cuda:0+cuda:1"). The speed of a
+    CPU depends on the number of threads, on other workers and on the clock; its name holds these, so that rows in which
+    they differ are not compared. Never raises.
     """
     return {
         "device": _or_null(lambda: _device_names(device)) or device,
@@ -50,8 +50,8 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
 
 
 def commit(checkout: Path) -> str | None:
-    """Returns the commit of a checkout, None for another folder. Where measured files differ from it, "-dirty-" and 8
-    hex digits over these files follow, so that two states are not taken for one."""
+    """Returns the commit of a checkout; None for any other folder. If measured files differ from the commit, "-dirty-"
+    and 8 hex digits over these files are appended, so that different states are not confused."""
     return _or_null(lambda: _commit(checkout))
 
 
@@ -68,7 +68,7 @@ def _commit(checkout: Path) -> str | None:
 
 
 def _digest(checkout: Path, names: list[str]) -> str:
-    """Returns 8 hex digits over the names and contents of files; one that is gone counts as its name alone."""
+    """Returns 8 hex digits over the names and contents of files; a deleted file has the content "gone"."""
     paths = {name: checkout / name for name in names}
     contents = {name: file_digest(path, WHOLE) if path.is_file() else "gone" for name, path in paths.items()}
     parts = (f"{name}\0{content}\0".encode("utf-8", "surrogateescape") for name, content in contents.items())
@@ -84,7 +84,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _device_names(devices: str) -> str:
-    """Returns the names of devices, equal ones with their number: "2 × NVIDIA H100 + some CPU, 1 thread"."""
+    """Returns the names of devices with the number of equal ones: "2 × NVIDIA H100 + some CPU, 1 thread"."""
     names = Counter(place if place == "disk" else _device_name(place) for place in devices.split("+"))
     return " + ".join(f"{number} × {name}" if number > 1 else name for name, number in names.items())
 
@@ -113,10 +113,10 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
         return None
 
 
-def check_takes(file: Path, device: str) -> None:
+def check_accepts_rows(file: Path, device: str) -> None:
     """Raises ConfigError for a file that cannot be written, is broken, or has rows of another machine or version.
 
-    `device`: as `environment` takes it. The name of a machine includes its threads, so they are set before.
+    `device`: see `environment`. Set the number of threads first, since the name of a machine includes it.
     """
     check_writable(file)
     if not file.exists():
@@ -126,7 +126,7 @@ def check_takes(file: Path, device: str) -> None:
 
 
 def check_rows(file: Path, device: str, versions: Mapping[str, str | None]) -> None:
-    """Raises ConfigError for a file with rows of another machine or other versions; `device`: as rows name it."""
+    """Raises ConfigError for a file with rows of another machine or other versions. `device`: the name in rows."""
     now = {"device": device, **{f"versions.{name}": versions.get(name) for name in VERSIONS}}
     for number, row in enumerate(load(file)):
         known = conditions(row)

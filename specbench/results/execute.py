@@ -15,8 +15,8 @@ from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
-from specbench.results.environment import check_takes, environment
-from specbench.results.greedy import ties_of_records
+from specbench.results.environment import check_accepts_rows, environment
+from specbench.results.greedy import count_ties
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live_table import LiveTable
 from specbench.results.load import load_groups, load_rows, read_windows
@@ -24,7 +24,7 @@ from specbench.results.loggers import Loggers, make_loggers
 from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
-from specbench.results.verdict import declaration, different
+from specbench.results.verdict import declares_lossless, differing_records
 from specbench.running import runner
 from specbench.running.blocks import Block, blocks, what_blocks_are
 from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
@@ -49,10 +49,8 @@ def measurement_of(
     spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record], command: str,
     settings: Mapping[str, Any] | None = None,
 ) -> Measurement:  # fmt: skip
-    """Returns what a command measured. `settings`: those of its request.
-
-    The target is asked where a greedy answer of a lossless method is not AR's.
-    """
+    """Returns what a command measured. `settings`: the settings of its request. The target scores the greedy answers of
+    lossless methods that differ from AR's."""
     return Measurement(
         command=command,
         request=dict(settings or {}),
@@ -72,11 +70,11 @@ def measurement_of(
     )  # fmt: skip
 
 
-def prompts(
+def prompt_ids_of(
     cell: Cell, models: Models, records: Sequence[Record], chat: str
 ) -> Callable[[Mapping[str, Any]], list[int]]:
-    """Returns a function that gives the target's prompt ids of a record of a cell, AR's answers in the earlier turns
-    included."""
+    """Returns a function that takes a record of a cell and returns the target's prompt ids, with AR's answers in
+    earlier turns."""
     examples = {(cell.subset, example.index): example for example in cell.data.examples}
     ids = record_prompts(examples, {cell.subset: cell.budgets}, records, models.target, chat)
     return lambda record: ids(dict(record))
@@ -93,40 +91,39 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
         if cell.task.generation.temperature != 0:
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
-        ids = prompts(cell, models, own, spec.chat)
+        ids = prompt_ids_of(cell, models, own, spec.chat)
         for method in spec.methods:
             same_prompts = with_the_same_history(own, method.name)
-            found = [] if declaration(method) is False else different(same_prompts, method.name)
+            found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
             if found and (target := models.scoring) is not None:
-                num_near_ties, tolerance = ties_of_records(found, method, target, ids)
+                num_near_ties, tolerance = count_ties(found, method, target, ids)
                 yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=len(found),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
 
 
 class Reports(Protocol):
-    """An object that is called with every block of a run that is recorded, and that may make the run wait before a
-    generation (`runner.run`)."""
+    """Receives every recorded block of a run. `wait` is called before each generation, and may delay it."""
 
     def wait(self, number: int) -> None: ...
     def report(self, where: str, record: Record, measured: bool) -> None: ...
 
 
-# Takes a console and the blocks of a run; reports them while they are measured.
+# Takes a console and the planned blocks; returns a context whose reports receive each block.
 MakeProgress = Callable[[Console, Sequence[Block]], AbstractContextManager[Reports]]
 Listener = Callable[[str, Record, bool], None]
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The rows of a run and the places of their files."""
+    """The rows of a run, and the paths of its records and leaderboard."""
 
     rows: Sequence[Row]
     records: Path
     leaderboard: Path
 
     def tables(self) -> Iterator[Table]:
-        """Yields the tables: those of the rows, then the comparison, the draft trees and the breakdown of each task,
-        an overview of several tasks, and the loads of servers."""
+        """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
+        overview of several tasks, and the tables of loads."""
         from specbench.results.breakdown import breakdown_table
         from specbench.results.load import load_tables
         from specbench.results.served import served_table
@@ -145,15 +142,14 @@ class RunOutcome:
         yield from load_tables(self.rows)
 
     def by_method(self) -> list[list[Row]]:
-        """Returns the rows of each task and method; AR's only where it is the only method. Rows of a load have tables
-        of their own."""
+        """Returns the rows of each task and method without rows of a load; AR's only if it is the only method."""
         rows = [row for row in self.rows if not row.level]
         pairs = dict.fromkeys((row.task, row.method) for row in rows)
         shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
         return [[row for row in rows if (row.task, row.method) == pair] for pair in shown]
 
     def by_task(self) -> list[list[Row]]:
-        """Returns the rows of each task over all its subsets (or of its only one), a row per method."""
+        """Returns the rows of each task over all its subsets, or of its only subset: a row per method."""
         groups = []
         for task in dict.fromkeys(row.task for row in self.rows):
             rows = [row for row in self.rows if row.task == task and not row.level]
@@ -171,7 +167,7 @@ def execute(
     has_default_limit: bool = False,
 ) -> RunOutcome:
     """Measures the blocks without a record, and writes the rows. Progress goes to `console`. `load_pair`: returns the
-    models, some of which may be loaded already. `has_default_limit`: a request without a limit gets the default one."""
+    models, which may be loaded already. `has_default_limit`: whether a request without a limit gets the default one."""
     takes_all = ALL in request.methods
     request, reasons = all_methods(request)
     spec = run_spec(request)
@@ -185,23 +181,17 @@ def execute(
         say(console, line)
     if request.plot is not None:
         check_plot(request.plot)
-    if request.leaderboard is not None and spec.device_map == "none":  # reported before anything is loaded
+    if request.leaderboard is not None and spec.device_map == "none":  # checked before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
-        check_takes(request.leaderboard, device)
+        check_accepts_rows(request.leaderboard, device)
     loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     if takes_all:
-        spec = fitting(spec, models, loaded, reasons, console)
+        spec = keep_fitting_methods(spec, models, loaded, reasons, console)
     cells = make_cells(spec, models, loaded)
-    conditions = environment(**models.environment())
-    identity = run_identity(spec, cells, models, conditions)
-    if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
-        del identity["code_execution"]
-        say(console, "--allow-code-execution: no effect, no answer of these tasks is run")
-    path = request.output or default_folder(spec, identity)
-    folder = RunFolder(path, identity, named_by_digest=request.output is None)
-    models.log_into(path)
-    loggers.start(path.name, request.settings(), str(path))
+    folder = run_folder(request, spec, cells, models, console)
+    models.log_into(folder.path)
+    loggers.start(folder.path.name, request.settings(), str(folder.path))
     try:
         records, rows = measure_into(
             folder, spec, cells, models, request.command, console, request.judging, make_progress,
@@ -222,9 +212,21 @@ def execute(
     return outcome
 
 
-def fitting(spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str, str], console: Console) -> RunSpec:
+def run_folder(request: Request, spec: RunSpec, cells: Sequence[Cell], models: Models, console: Console) -> RunFolder:
+    """Returns the folder of a run: the requested one, or one named after the identity of the run."""
+    identity = run_identity(spec, cells, models, environment(**models.environment()))
+    if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
+        del identity["code_execution"]
+        say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
+    path = request.output or default_folder(spec, identity)
+    return RunFolder(path, identity, named_by_digest=request.output is None)
+
+
+def keep_fitting_methods(
+    spec: RunSpec, models: Models, loaded: Loaded, reasons: Mapping[str, str], console: Console
+) -> RunSpec:
     """Returns the spec of `--method all` with the methods that fit the models and the data, and prints why others are
-    left out. `reasons`: why methods are left out already, by name."""
+    left out. `reasons`: for methods that are left out already."""
     samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
     reasons = {**reasons, **misfits(spec.methods, models, samplings)}
     if reasons:
@@ -237,8 +239,8 @@ def measure_into(
     judging: "Judging | None" = None, make_progress: MakeProgress = LiveTable,
     settings: Mapping[str, Any] | None = None, listeners: Sequence[Listener] = (),
 ) -> tuple[list[Record], list[Row]]:  # fmt: skip
-    """Measures what the folder does not hold yet. Returns its records and rows; its leaderboard then holds the rows of
-    this run alone. `settings`: those of the request. `listeners`: see `measure`."""
+    """Measures the blocks without a record, and writes the leaderboard of the folder. Returns records and rows.
+    `settings`: the settings of the request. `listeners`: see `measure`."""
     with folder.open({method.name: method.most_draft_tokens for method in spec.methods}) as done:
         check_writable(folder.leaderboard)
         if judging is not None and any(block.key not in done for block in blocks(cells, spec.repeats)):
@@ -260,7 +262,7 @@ def measure_into(
             from specbench.tasks.judge.judgements import with_recorded
 
             records, judge = with_recorded(measured, cells, folder.path, console)
-        rows = save(records, judge)  # whatever becomes of a load that is measured now, or of a judge that is asked
+        rows = save(records, judge)  # before a load is measured or a judge is asked, which may fail
         if models.measure_load(spec, cells, folder, console):
             rows = save(records, judge)
         if judging is not None and judging.is_dry_run:
@@ -275,8 +277,8 @@ def measure(
     spec: RunSpec, cells: Sequence[Cell], models: Models, folder: RunFolder, done: dict[Key, Record],
     console: Console, make_progress: MakeProgress = LiveTable, listeners: Sequence[Listener] = (),
 ) -> list[Record]:  # fmt: skip
-    """Returns the records of the plan; those without a record are measured now. `listeners`: are called for each
-    block, after the progress, with its task and subset, its record, and whether it was measured now."""
+    """Returns the records of the plan, after measuring the blocks without one. `listeners`: called for each block,
+    after the progress, with its task and subset, its record, and whether it was measured now."""
     plan = list(blocks(cells, spec.repeats))
     counts = [(len(cell.data.examples), cell.data.num_rows) for cell in cells if cell.data.num_rows is not None]
     num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)

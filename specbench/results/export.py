@@ -15,8 +15,9 @@ FORMATS = (".csv", ".parquet")
 
 
 def columns(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Returns the rows as flat mappings with the same keys: names without versions, each metric with its interval as
-    NAME_low and NAME_high, and other values that have parts as JSON. The versioned names are task_id and method_id."""
+    """Returns the rows as flat mappings with the same keys. Tasks and methods have their bare names, and their
+    versioned names as task_id and method_id. Each metric has its interval as NAME_low and NAME_high. Other values that
+    have parts are JSON text."""
     flat = []
     for row in rows:
         data = row.model_dump(mode="json", exclude={"metrics"})
@@ -36,11 +37,11 @@ def columns(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def export(rows: Sequence[Row], to: Path) -> None:
-    """Writes rows to a file, in the format that its suffix names. Raises ConfigError for another suffix or a file that
-    cannot be written."""
+    """Writes rows to a file in the format of its suffix. Raises ConfigError for another suffix, and if the file cannot
+    be written."""
     if to.suffix not in FORMATS:
         raise ConfigError(
-            f"--output {to}: the format is that of the suffix: name a file that ends in {' or '.join(FORMATS)}"
+            f"--output {to}: the suffix must give the format: name a file that ends in {' or '.join(FORMATS)}"
         )
     check_output("--output", to)
     flat = columns(rows)

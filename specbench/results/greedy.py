@@ -1,26 +1,20 @@
-"""A method's greedy outputs against AR's: where they differ, and whether the target is undecided there."""
+"""Finds where a method's greedy outputs differ from AR's, and whether the target is nearly undecided there."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, cycle, repeat
 from statistics import median
-from typing import Any
 
 import torch
 
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import (
-    BaselineAnswer,
-    Greedy,
-    Noise,
-    TokenDifference,
-    first_difference,
-)
+from specbench.results.verdict import BaselineAnswer, Greedy, Noise, TokenDifference, first_difference
+from specbench.running.records import Record
 from specbench.specs.method import MethodSpec
 
 DecodeText = Callable[[Sequence[int]], str]
 
 
-def compare(
+def compare_greedy(
     target: ScoringModel,
     answers: Sequence[BaselineAnswer],
     outputs: Sequence[list[int]],
@@ -29,9 +23,9 @@ def compare(
     num_judged: int | None = None,
     num_accepted: int | None = None,
 ) -> Greedy:
-    """Returns how greedy outputs differ from AR's answers: one output per answer, made while `num_judged` draft
-    tokens were judged and `num_accepted` accepted. Only those that differ are scored again."""
-    found = differences(target, answers, outputs, tolerance, decode_text)
+    """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
+    `num_judged`, `num_accepted`: the draft tokens judged and accepted while the outputs were made."""
+    found = find_differences(target, answers, outputs, tolerance, decode_text)
     serious = [each for each in found if not each.near_tie]
     return Greedy(
         num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
@@ -41,21 +35,21 @@ def compare(
     )  # fmt: skip
 
 
-def differences(
+def find_differences(
     target: ScoringModel, answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
     decode_text: DecodeText = str,
 ) -> list[TokenDifference]:  # fmt: skip
-    """Returns the first difference of each output that is not the answer."""
+    """Returns the first difference of each output that differs from its answer."""
     pairs = zip(answers, outputs, strict=True)
-    found = [difference(target, answer, output, tolerance, decode_text) for answer, output in pairs]
+    found = [find_difference(target, answer, output, tolerance, decode_text) for answer, output in pairs]
     return [each for each in found if each is not None]
 
 
-def difference(
+def find_difference(
     target: ScoringModel, answer: BaselineAnswer, output: list[int], tolerance: float, decode_text: DecodeText
 ) -> TokenDifference | None:
-    """Returns the first difference of an output. It is a near-tie iff the logits of both tokens are within
-    `tolerance` of the highest."""
+    """Returns the first difference of an output; None without one. It is a near-tie if and only if the logits of both
+    tokens are within `tolerance` of the highest."""
     position = first_difference(answer.token_ids, output)
     if position is None:
         return None
@@ -73,8 +67,8 @@ def difference(
 
 @torch.inference_mode()
 def logit_gap(target: ScoringModel, ids: list[int], tokens: Sequence[int]) -> float:
-    """Returns how far the lowest of the tokens' logits is below the highest logit after `ids`: the larger value of
-    two fresh scorings, all of `ids` in one pass and the last token alone."""
+    """Returns the highest logit after `ids` − the lowest logit of the tokens. It is computed twice, with all of `ids`
+    in one pass and with the last token in a pass of its own; the larger value counts."""
     target.reset()
     rows = [target.score(ids, 1).logits[-1].float()]
     if len(ids) > 1:
@@ -84,19 +78,23 @@ def logit_gap(target: ScoringModel, ids: list[int], tokens: Sequence[int]) -> fl
     return max(float(row.max() - row[token]) for row in rows for token in tokens)
 
 
-SAFETY = 2.0  # the audited positions are a sample: others may move twice as far
+SAFETY = 2.0  # the audited positions are a sample: the logits of others may change twice as much
 ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest logit
 NUM_TOP = 10
 
 
 @torch.inference_mode()
 def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> Noise:
-    """Measures the noise of the target's logits along AR's answers: one token per pass against 2 …
-    `max_query_length` tokens per pass and all in one pass. The model keeps only its last sequence."""
+    """Measures the noise of the target's logits along AR's answers: passes over one token against passes over 2 …
+    `max_query_length` tokens, and against one pass over all. The tolerance is SAFETY times the largest change of a gap.
+    The model keeps only its last sequence."""
     largest, smallest_step, squares, num_positions, num_changed = 0.0, 0.0, 0.0, 0, 0
     for answer in answers:
-        alone = forced(target, answer, repeat(1))
-        others = [forced(target, answer, cycle(range(2, max(2, max_query_length) + 1))), whole(target, answer)]
+        alone = forced_logits(target, answer, repeat(1))
+        others = [
+            forced_logits(target, answer, cycle(range(2, max(2, max_query_length) + 1))),
+            one_pass_logits(target, answer),
+        ]
         ids = torch.tensor(answer.token_ids, device=alone.device)
         num_changed += any(bool((rows.argmax(-1) != ids).any()) for rows in others)
         num_positions += len(answer.token_ids)
@@ -110,9 +108,9 @@ def measure_noise(target: ScoringModel, answers: Sequence[BaselineAnswer], max_q
     )  # fmt: skip
 
 
-def forced(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable[int]) -> torch.Tensor:
-    """Returns the logits before each token of the answer, [num_tokens, vocab], with the last 1, 2, … tokens scored
-    again."""
+def forced_logits(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable[int]) -> torch.Tensor:
+    """Returns the logits before each token of the answer, [num_tokens, vocab], from passes over the last
+    `query_lengths` tokens."""
     target.reset()
     ids = [*answer.prompt_ids, *answer.token_ids]
     start = len(answer.prompt_ids)
@@ -122,14 +120,14 @@ def forced(target: ScoringModel, answer: BaselineAnswer, query_lengths: Iterable
     return torch.stack(rows)
 
 
-def whole(target: ScoringModel, answer: BaselineAnswer) -> torch.Tensor:
-    """Returns the same logits from one pass over all tokens."""
+def one_pass_logits(target: ScoringModel, answer: BaselineAnswer) -> torch.Tensor:
+    """Returns the logits before each token of the answer, [num_tokens, vocab], from one pass over all tokens."""
     target.reset()
     return target.score([*answer.prompt_ids, *answer.token_ids[:-1]], len(answer.token_ids)).logits.clone()
 
 
 def gap_change(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Returns the largest change of the distance between the highest logit of a position and one of the next
+    """Returns the largest change of a distance between the highest logit of a position and another of its NUM_TOP
     highest."""
     top = first.topk(min(NUM_TOP, first.shape[-1]), dim=-1).indices
     moved = (second.float() - first.float()).gather(1, top)
@@ -144,18 +142,17 @@ def log_change(first: torch.Tensor, second: torch.Tensor) -> float:
 
 NUM_NOISE_ANSWERS = 4
 NUM_NOISE_TOKENS = 64
-Record = Mapping[str, Any]
 
 
-def ties_of_records(
+def count_ties(
     records: Sequence[Record], method: MethodSpec, target: ScoringModel, prompt_ids: Callable[[Record], list[int]]
 ) -> tuple[int, float]:
-    """Returns at how many of a method's greedy answers that are not AR's the target is undecided, and the tolerance in
+    """Returns how many differences between a method's greedy answers and AR's are near-ties, and the tolerance in
     logits.
 
-    `records`: of these answers, with the same history on both sides; `prompt_ids` gives the prompt of a record. The
-    target is asked at the first difference, and along up to four of AR's answers there for the noise. Leaves nothing in
-    the model but its last sequence.
+    `records`: the records whose answers differ, with the same history on both sides. `prompt_ids`: returns the prompt
+    of a record. The target scores the first difference of each, and the beginnings of AR's first answers for the noise.
+    The model keeps only its last sequence.
     """
     answers = [
         BaselineAnswer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
@@ -163,11 +160,11 @@ def ties_of_records(
     ]
     outputs = [record["methods"][method.name]["token_ids"] for record in records]
     tolerance = near_tie_tolerance(target, answers, method.most_draft_tokens + 1)
-    return sum(each.near_tie for each in differences(target, answers, outputs, tolerance)), tolerance
+    return sum(each.near_tie for each in find_differences(target, answers, outputs, tolerance)), tolerance
 
 
 def near_tie_tolerance(target: ScoringModel, answers: Sequence[BaselineAnswer], max_query_length: int) -> float:
-    """Returns the tolerance in logits, measured along the beginnings of the first answers."""
+    """Returns the tolerance in logits, measured along the beginnings of the first NUM_NOISE_ANSWERS answers."""
     beginnings = [
         BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]
     ]

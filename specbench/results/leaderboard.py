@@ -16,7 +16,7 @@ from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, with
 
 
 def load(path: Path | str) -> list[Row]:
-    """Returns the rows of a leaderboard file. Raises ConfigError for anything but a whole file of this format."""
+    """Returns the rows of a leaderboard file. Raises ConfigError for anything but a valid file of this format."""
     rows, problems = read(Path(path))
     if problems:
         raise ConfigError(problems[0])
@@ -24,8 +24,8 @@ def load(path: Path | str) -> list[Row]:
 
 
 def read(path: Path) -> tuple[dict[int, Row], list[str]]:
-    """Returns the sound rows of a leaderboard file by their number, and the problems of all rows, one line each. Raises
-    ConfigError for a file that is not a leaderboard of this format."""
+    """Returns the valid rows of a leaderboard file by their number, and a line for each problem. Raises ConfigError for
+    a file that is not a leaderboard of this format."""
     if problem := _other_kind(path):
         raise ConfigError(f"{path}: {problem}")
     content = bounded.read_json(path, _REMEDY if os.path.exists(path) else f"check the path; {_MAKES}")
@@ -45,23 +45,23 @@ def read(path: Path) -> tuple[dict[int, Row], list[str]]:
             rows[number] = row
         else:
             problems += row
-    problems += _repeated(rows)
+    problems += _repeated_rows(rows)
     return rows, [f"{path}: {problem}" for problem in problems]
 
 
 def write(path: Path | str, rows: Sequence[Row]) -> None:
-    """Replaces the rows of the file in one step: a reader or a crash sees the old file or the new one."""
-    path = Path(path).resolve()  # through a link to the file itself
+    """Replaces the file atomically: readers and crashes see the old file or the new one."""
+    path = Path(path).resolve()  # keeps symbolic links
     content = {"format": FORMAT, "rows": [with_digest(row.model_dump(mode="json")) for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def check_writable(path: Path | str) -> None:
-    """Raises ConfigError where `write` could not replace the file: asked before anything is measured."""
+    """Raises ConfigError if `write` could not replace the file. Called before anything is measured."""
     try:
         path = Path(path).resolve()
         check_place(path)
@@ -70,12 +70,12 @@ def check_writable(path: Path | str) -> None:
         raise ConfigError(f"{path}: {problem}; nothing was measured: name another file") from error
 
 
-ROWS = "leaderboard.json"  # in the folder of a run, and of a suite
+ROWS = "leaderboard.json"  # the file in the folder of a run or suite
 _MAKES = "`specbench leaderboard add RUN --leaderboard FILE` makes a leaderboard file"
 
 
 def _other_kind(path: Path) -> str | None:
-    """Returns what a path is, and what to give, where its kind or its name is not that of a leaderboard file."""
+    """Returns the problem of a path that is a folder, or whose suffix is not that of a leaderboard; otherwise None."""
     if os.path.isdir(path):
         return f"this is a folder, not a leaderboard file (JSON): {_hint(path, _MAKES)}"
     if path.suffix == ".jsonl":
@@ -86,7 +86,7 @@ def _other_kind(path: Path) -> str | None:
 
 
 def _hint(folder: Path, otherwise: str) -> str:
-    """Returns the place of the rows of a run or suite, if the folder is that of one."""
+    """Returns the place of the rows if the folder is that of a run or suite, otherwise the text `otherwise`."""
     return f"the rows are in {folder / ROWS}" if os.path.isfile(folder / ROWS) else otherwise
 
 
@@ -113,7 +113,7 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
         return [_other_format(f"{place}.format", content.get("format"))]
     absent = [name for name in Row.model_fields if name not in content]
     if absent:
-        return [f"{place}.{name}: every row has this key, and this one lacks it; {_REMEDY}" for name in absent]
+        return [f"{place}.{name}: this row lacks the key, which every row must have; {_REMEDY}" for name in absent]
     try:
         row = Row.model_validate({name: value for name, value in content.items() if name != DIGEST})
     except ValidationError as error:
@@ -123,57 +123,50 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
         ]
     if content.get(DIGEST) != digest_of(content):
         return [
-            f"{place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60} is not that of its content "
-            f"({digest_of(content)}): the row was edited by hand; restore the file from a copy, or take the row out "
-            f"and add its run again (specbench leaderboard add RUN --leaderboard {path})"
+            f"{place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60}, but its content has the digest "
+            f"{digest_of(content)}: the row was edited by hand; restore the file from a copy, or remove the row and "
+            f"add its run again (specbench leaderboard add RUN --leaderboard {path})"
         ]
     return row
 
 
-def _repeated(rows: Mapping[int, Row]) -> Iterator[str]:
-    """Yields a line for each row that is of the same result as one before it: neither is preferred."""
+def _repeated_rows(rows: Mapping[int, Row]) -> Iterator[str]:
+    """Yields a line for each row with the same configuration as an earlier one."""
     seen: dict[str, int] = {}
     for number, row in rows.items():
         first = seen.setdefault(row.key, number)
         if first != number:
             yield (
                 f"rows.{number} ({row.place}) is the same configuration as rows.{first}, created {row.created} and "
-                f"{rows[first].created}: take one of the two out"
+                f"{rows[first].created}: remove one of the two"
             )
 
 
-def not_written(path: Path, error: OSError) -> ConfigError:
+def write_error(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is as it was and the records are "
+        f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is unchanged and the records are "
         "kept: run the same command again once it can be written, or name another file"
     )
 
 
 @contextmanager
-def edited(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row]]:
-    """Yields the rows of a file for changes, and writes them when the block ends without an error. No other process
-    changes the file meanwhile."""
+def edit_rows(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[Row]]:
+    """Yields the rows of a file as a list to edit, and writes it if the block ends without an error. The file is locked
+    for other processes meanwhile."""
     path = Path(path).resolve()
     with ExitStack() as stack:
         try:  # the lock is another file: the file itself is replaced, so a lock on it would guard nothing
             stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
         except OSError as error:
-            raise not_written(path, error) from error
+            raise write_error(path, error) from error
         rows = [] if may_be_absent and not path.exists() else load(path)
         yield rows
         write(path, rows)
 
 
-def merge(path: Path | str, rows: Sequence[Row]) -> list[Row]:
-    """Puts rows into the file, as `merged` does. Returns all rows."""
-    with edited(path) as known:
-        known[:] = merged(known, rows)
-    return known
-
-
-def merged(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows together: a row with the same key is replaced, and one without a judge by the same with one; all
-    others are kept."""
+def merge_rows(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Returns `known` updated by `rows`. A row replaces the one with the same key; a judged row also replaces the same
+    row without a judge. All others are kept."""
     found = {row.key: row for row in known}
     for row in rows:
         unjudged = row.model_copy(update={"signatures": {}}).key
@@ -184,14 +177,14 @@ def merged(known: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
 
 
 def set_verdicts(path: Path | str, verdict_of: Callable[[Row], tuple[str, Evidence] | None]) -> int:
-    """Changes the verdict and evidence of the rows for which `verdict_of` returns them; returns how many."""
+    """Sets verdict and evidence of the rows for which `verdict_of` returns them. Returns the number of these rows."""
     return set_fields(path, ("verdict", "evidence"), verdict_of)
 
 
 def set_fields(path: Path | str, names: Sequence[str], values_of: Callable[[Row], tuple[Any, ...] | None]) -> int:
-    """Changes fields of the rows for which `values_of` returns their values; returns how many. A later run of the same
-    configuration replaces the row with them."""
-    with edited(path, may_be_absent=False) as rows:
+    """Sets fields of the rows for which `values_of` returns their values. Returns the number of these rows. A later run
+    of the same configuration replaces such a row."""
+    with edit_rows(path, may_be_absent=False) as rows:
         found = [(row, values_of(row)) for row in rows]
         rows[:] = [
             row if values is None else row.model_copy(update=dict(zip(names, values, strict=True)))
@@ -202,7 +195,7 @@ def set_fields(path: Path | str, names: Sequence[str], values_of: Callable[[Row]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ABOUT = "16 hex digits of SHA-256 over the row without this key, as JSON with sorted keys and without blanks"
-METRICS = "By name; `specbench list metrics` says what each means, in which unit. Intervals are of 95 %."
+METRICS = "Metrics by name; `specbench list metrics` shows their meanings and units. Intervals are 95 % intervals."
 
 
 class WrittenRow(Row):

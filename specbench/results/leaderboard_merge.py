@@ -1,5 +1,5 @@
-"""Adds rows to a leaderboard file: those of finished runs, of other files, and of a file in a dataset repository of the
-Hugging Face hub, to which rows are pushed too. A file is locked and replaced in one step."""
+"""Adds rows to a leaderboard file, from finished runs, from other files, and from a dataset repository of the Hugging
+Face hub; also pushes rows to such a repository. Files are locked, and replaced atomically."""
 
 import os
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from tempfile import TemporaryDirectory
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import Sourced, check_together
-from specbench.results.leaderboard import ROWS, check_writable, edited, load, merged
+from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows
 from specbench.results.row import Row
-from specbench.results.runs import finished_run, place_of
+from specbench.results.runs import finished_run, run_folder_of
 from specbench.results.units import number
-from specbench.results.validation import OF_AUDITS
+from specbench.results.validation import AUDIT_VERDICTS
 from specbench.tasks.judge import JUDGED
 
 
 @dataclass(frozen=True)
 class Added:
-    """The number of rows that were new, and of those that were already there. `replaced`: a line for each row that took
-    the place of another result of the same configuration."""
+    """The outcome of adding rows. `new`, `known`: the number of new rows, and of rows that the file already had.
+    `replaced`: a line for each row that replaced another result of its configuration. `total`: the rows of the file."""
 
     new: int
     replaced: tuple[str, ...]
@@ -34,10 +34,11 @@ class Added:
 
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:
-    """Puts the rows of runs into a file. A row of the same configuration is replaced; the very same row stays as it is,
-    with what an audit or a comparison of languages has added to it.
+    """Puts the rows of runs into a file. Other results of the same configuration are replaced. A row that the file has
+    is kept, with what an audit or `specbench fairness` added to it.
 
-    Raises ConfigError for what is not a finished run, and where rows do not go together; the file is then as it was.
+    Raises ConfigError for a path that is no finished run, and for rows that may not share a file; the file is then
+    unchanged.
     """
     return put(
         file,
@@ -49,14 +50,14 @@ def add_runs(runs: Sequence[Path], file: Path) -> Added:
 
 
 def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:
-    """Puts rows that were just measured into a file, with the place of their records."""
+    """Puts newly measured rows into a file, with the place of their records."""
     return put(file, [(str(folder), _with_place(row, folder, file)) for row in rows])
 
 
 def merge_files(files: Sequence[Path], to: Path) -> Added:
-    """Puts all rows of files into one; the same row counts once.
+    """Puts all rows of several files into one. A row of several files is added once.
 
-    Raises ConfigError where two files have other results of one configuration, and where rows do not go together.
+    Raises ConfigError if two files have different results of one configuration, and for rows that may not share a file.
     """
     rows = [(f"{file}: rows.{place}", _moved(row, file, to)) for file in files for place, row in enumerate(load(file))]
     seen: dict[str, Sourced] = {}
@@ -65,15 +66,15 @@ def merge_files(files: Sequence[Path], to: Path) -> Added:
         if is_same(row, first):
             seen[row.key] = first_where, with_added(first, row, f"{where} and {first_where}")
         else:
-            problem = f"{where} and {first_where} are two results of one configuration ({row.place}):"
+            problem = f"{where} and {first_where} are different results of one configuration ({row.place}):"
             raise _two_results(problem, row, first)
     return put(to, list(seen.values()), replace=False)
 
 
 def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
     """Puts rows into a file, which is created if absent. `replace`: whether they replace other results of the same
-    configuration; else these are refused."""
-    with edited(file) as present:
+    configuration; if not, other results raise ConfigError."""
+    with edit_rows(file) as present:
         check_together([*((f"{file}: rows.{place}", row) for place, row in enumerate(present)), *rows])
         before, added = {row.key: row for row in present}, [row for _, row in rows]
         judged = [row for row in (*present, *added) if JUDGED in row.signatures]
@@ -87,30 +88,29 @@ def put(file: Path, rows: Sequence[Sourced], replace: bool = True) -> Added:
                 chosen.insert(0, with_added(old, row, where if replace else f"{where} and {file}", refuse=not replace))
             elif old is not None and not replace:
                 raise _two_results(f"{where} ({row.place}): {file} has another result of this configuration:", row, old)
-        present[:] = merged(present, chosen)
+        present[:] = merge_rows(present, chosen)
     num_new = len({row.key for row in added} - before.keys() - known)
     lines = (f"replaced: {row.place}: {_two_values(before[key], row)}" for key, row in replaced.items())
     return Added(num_new, tuple(lines), len(known), len(before) + num_new)
 
 
 def _two_results(problem: str, row: Row, other: Row) -> ConfigError:
-    return ConfigError(f"{problem} {_two_values(row, other, ' and ')}: take one of the two out")
+    return ConfigError(f"{problem} {_two_values(row, other, ' and ')}: remove one of the two")
 
 
 def _two_values(row: Row, other: Row, join: str = " → ") -> str:
-    """Returns the date and the speed-up of two results."""
+    """Returns the dates and the speed-ups of two results in words."""
     speedups = join.join(number(each.metric("speedup"), 4) for each in (row, other))
     return f"created {row.created}{join}{other.created}, speed-up {speedups}"
 
 
 def is_same(row: Row, other: Row) -> bool:
-    """Returns whether two rows are one result. Fields that were added later, and the place of the file, do not
-    count."""
+    """Returns whether two rows are copies of one result. Fields that were added later, and places, may differ."""
     return (row.key, row.created, row.metrics) == (other.key, other.created, other.metrics)
 
 
 def is_unjudged(row: Row, judged: Row) -> bool:
-    """Returns whether a row is the same result as `judged`, without the judge's ratings."""
+    """Returns whether a row is the result `judged` without the judge's ratings."""
     if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
         return False
     return all(judged.metric(name) == row.metric(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
@@ -121,17 +121,16 @@ def _with_place(row: Row, folder: Path, file: Path) -> Row:
 
 
 def _moved(row: Row, file: Path, to: Path) -> Row:
-    """Returns the row with the places of its run and of its audit's report relative to another file."""
+    """Returns the row with the places of its run and of its audit's report relative to the file `to`."""
     if row.evidence is not None and row.evidence.report is not None:
         report = relative(file.parent / row.evidence.report, to)
         row = row.model_copy(update={"evidence": row.evidence.model_copy(update={"report": report})})
-    place = place_of(row, file)
+    place = run_folder_of(row, file)
     return row if place is None else _with_place(row, place, to)
 
 
 def relative(folder: Path, file: Path) -> str:
-    """Returns the path from a file's folder to another folder, with "/"; the absolute path where both are on
-    different drives."""
+    """Returns the path of a folder relative to a file's folder, with "/"; the absolute path if the drives differ."""
     try:
         return Path(os.path.relpath(folder.resolve(), file.resolve().parent)).as_posix()
     except ValueError:
@@ -139,10 +138,10 @@ def relative(folder: Path, file: Path) -> str:
 
 
 def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
-    """Returns a row with the verdict of an audit and the fairness numbers that another copy of the row has.
+    """Returns a row with the verdict of an audit and the fairness numbers of another copy of it.
 
-    Raises ConfigError where both copies have different ones. Without `refuse` the row's own verdict and the other's
-    numbers win.
+    Raises ConfigError if the copies contradict each other. Without `refuse`, the verdict of `row` and the numbers of
+    `other` win.
     """
     verdicts = sorted((row, other), key=_evidence_strength, reverse=True)
     fairness = row.fairness or other.fairness if refuse else other.fairness or row.fairness
@@ -155,7 +154,7 @@ def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
         if differ and refuse:
             first, second = (f"{getattr(each, name)!s:.80}" for each in (other, row))
             raise ConfigError(
-                f"{where} are one result ({row.place}) with two {name}s, {first} and {second}: take one of the two out"
+                f"{where} are one result ({row.place}) with two {name}s, {first} and {second}: remove one of the two"
             )
     best = verdicts[0]
     return row.model_copy(update={"verdict": best.verdict, "evidence": best.evidence, "fairness": fairness})
@@ -164,7 +163,7 @@ def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
 def _evidence_strength(row: Row) -> int:
     """Returns how strong the evidence of a verdict is: none, the run's own outputs, an audit, an audit with its
     evidence."""
-    if row.evidence is not None or row.verdict in OF_AUDITS:
+    if row.evidence is not None or row.verdict in AUDIT_VERDICTS:
         return 2 + (row.evidence is not None)
     return int(row.verdict != "not audited")
 
@@ -240,7 +239,7 @@ def fetched(repository: str, name: str, revision: str | None, folder: Path) -> t
 
 
 def without_places(row: Row) -> Row:
-    """Returns the row without the places of its run and of its audit's report."""
+    """Returns the row without the places of its run and its audit's report, which mean nothing on another machine."""
     evidence = row.evidence and row.evidence.model_copy(update={"report": None})
     return row.model_copy(update={"run": None, "evidence": evidence})
 

@@ -19,14 +19,14 @@ from specbench.running.plan import Cell
 from specbench.running.progress import RunProgress
 from specbench.running.records import Record
 
-OTHER_LINES = 10  # of the terminal: title, headings, caption, the bar, and a line that is printed meanwhile
-CAPTION = "so far, with quick intervals; the run's own table follows"
+OTHER_LINES = 10  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
+CAPTION = "so far, with quick intervals; the final table follows"
 SPEEDUP = Column("speed-up\n95 % interval", is_number=True, min_width=17)
 
 
 class AnswerFigures(NamedTuple):
-    """The numbers of one answer of a method. `lengths`: emitted tokens and target passes; `speeds`: tokens and seconds
-    of the method and of AR."""
+    """The numbers of one answer. `rate`: its acceptance rate. `lengths`: emitted tokens and target passes. `speeds`:
+    tokens and seconds of the method, then of AR."""
 
     record: Record
     rate: float | None
@@ -37,15 +37,15 @@ class AnswerFigures(NamedTuple):
 class LiveTable(RunProgress):
     """Shows the table above the progress bar on a terminal; plain lines elsewhere.
 
-    Its numbers are those of the run's rows, over the answers so far; its intervals are `log_ratios.quick`. Where the
-    terminal is too low for all subsets, it shows those that were measured last.
+    It computes the numbers of the rows over the answers so far, with the intervals of `log_ratios.quick_interval`. If
+    the terminal is too low for all subsets, it shows those that were measured last.
     """
 
     def __init__(self, console: Console, plan: Sequence[Block]) -> None:
         self._cells = {(block.cell.task.name, block.cell.subset): block.cell for block in plan}
-        # By task and subset, then by method.
+        # For each task and subset a list of blocks, each with the figures of every method.
         self._answers: dict[tuple[str, str], list[list[AnswerFigures]]] = defaultdict(list)
-        self._latest: list[tuple[str, str]] = []  # tasks and subsets, the last measured one last
+        self._latest: list[tuple[str, str]] = []  # tasks and subsets; the one measured last comes last
         super().__init__(console, len(plan), above=self.tables)
 
     def report(self, where: str, record: Record, measured: bool) -> None:
@@ -64,7 +64,7 @@ class LiveTable(RunProgress):
         cells = {place: cell for place, cell in self._cells.items() if place[0] == task}
         methods = _shown(next(iter(cells.values())))
         places = [place for place in self._latest if place[0] == task]
-        room = max(1, (self.console.height - OTHER_LINES) // len(methods) - 1)  # one is that of all subsets
+        room = max(1, (self.console.height - OTHER_LINES) // len(methods) - 1)  # leaves room for "all"
         rows = [
             row for place in cells if place in places[-room:] for row in self._rows(place[1], cells[place], [place])
         ]
@@ -78,21 +78,18 @@ class LiveTable(RunProgress):
         )  # fmt: skip
 
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:
-        """Returns a row for each method, over the answers to some subsets."""
+        """Returns a row for each method over the answers of these places, named `name`."""
         answers = zip(*(blocks for place in places for blocks in self._answers[place]), strict=True)
-        return [
-            [name if place == 0 else "", decoder.method.name, *_figures(own, has_speedup=_has_speedup(cell, decoder))]
-            for place, (decoder, own) in enumerate(zip(_shown(cell), answers, strict=True))
-        ]
+        rows: list[list[str]] = []
+        for decoder, own in zip(_shown(cell), answers, strict=True):
+            has_speedup = decoder is not cell.decoders[0] and not has_other_vocabulary(decoder.method, cell.models)
+            rows.append(["" if rows else name, decoder.method.name, *_figures(own, has_speedup=has_speedup)])
+        return rows
 
 
 def _shown(cell: Cell) -> tuple[Decoder, ...]:
     """Returns the methods of a cell; AR only where it is the only one."""
     return cell.decoders[1:] or cell.decoders
-
-
-def _has_speedup(cell: Cell, decoder: Decoder) -> bool:
-    return decoder is not cell.decoders[0] and not has_other_vocabulary(decoder.method, cell.models)
 
 
 def _answer(record: Record, decoder: Decoder) -> AnswerFigures:

@@ -1,4 +1,4 @@
-"""Windows of several requests at once → throughput, latencies and speed-ups by level of load."""
+"""Windows of concurrent requests → throughput, latencies and speed-ups by level of load."""
 
 import math
 from collections import Counter
@@ -26,38 +26,39 @@ from specbench.running.records import RecordFile
 LOAD_RECORDS = "load.jsonl"  # in a run's folder
 BASELINE = "ar"
 # warnings that hold at any load
-OF_SERVERS = (
+SERVER_WARNINGS = (
     "baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ", "tokenizer_unchecked",
     "idle_unchecked",
 )  # fmt: skip
-# the ratios of a table, with their headings: below saturation, every server writes as fast as requests come
+# The ratios in the table of each kind of load, with their headings.
 RATIOS = {
     "concurrency": {"speedup": "speed-up\n95 %"},
     "rate": {"tpot_ratio": "TPOT ratio\n95 %", "e2e_ratio": "E2E ratio\n95 %"},
 }
 BY_RATE = (
-    "TPOT and E2E ratio: the medians of windows of ar ÷ those of the server, above 1 where it is faster; there is no "
-    "speed-up of tok/s, since below saturation both write as fast as requests come"
+    "TPOT and E2E ratio: medians of windows of ar ÷ those of the server, above 1 if it is faster; there is no speed-up "
+    "in tok/s, since below saturation both servers write as fast as requests come"
 )
 LoadAnswer = Mapping[str, Any]
 Window = Mapping[str, Any]
 
 
 def read_windows(folder: Path) -> list[dict[str, Any]]:
-    """Returns the windows of a run; none if it measured no load."""
+    """Returns the windows of a run; an empty list if it measured no load."""
     return RecordFile(folder / LOAD_RECORDS).read() if (folder / LOAD_RECORDS).exists() else []
 
 
 @dataclass(frozen=True)
 class SteadySpan:
-    """The part of a window in which the load was whole: the ramp-up and the drain are cut off."""
+    """The part of a window under full load, without ramp-up and drain."""
 
     begin: float
     end: float
 
     @classmethod
     def of(cls, answers: Sequence[LoadAnswer], num_in_flight: int | None) -> "SteadySpan":
-        """Returns the time while `num_in_flight` requests were in flight; None: between the first and last request."""
+        """Returns the time in which `num_in_flight` requests were in flight; for None, the time from the first request
+        to the last."""
         sent = sorted(answer["sent"] for answer in answers)
         if num_in_flight is None:
             return cls(sent[0], sent[-1])
@@ -65,14 +66,14 @@ class SteadySpan:
         return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
 
     def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
-        """Returns the number of tokens that arrived within it."""
+        """Returns the number of tokens that arrived in this span."""
         times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
         return sum(num for time, num in times if self.begin < time <= self.end)
 
 
 def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
-    """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: those of the same
-    run, of one request at a time."""
+    """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: the rows of the same
+    run with one request at a time."""
     loads = dict.fromkeys((w["task"], w["kind"], w["level"], w["requests"]) for w in windows)
     subsets = {(w["task"], w["subset"]) for w in windows} | {(w["task"], ALL) for w in windows}
     found = []
@@ -84,8 +85,8 @@ def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
 
 
 def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
-    """Returns the row of a server at a level; its `windows` are those that there are. `row`: of the same server, task
-    and subset, of one request at a time. Raises ConfigError if there are no such windows."""
+    """Returns the row of a server at a level of load, with the number of windows that the run has. `row`: the row of
+    the same server, task and subset with one request at a time. Raises ConfigError if the run has no such windows."""
     place = (row.task_name, load.kind, load.level, load.requests)
     own = [
         w for w in windows
@@ -95,7 +96,10 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
         raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
     verdict, warnings = _equality(row, own)
-    warm_up = _warm_up(row, own)
+    warm_up = None  # a window may not record it
+    if all("warm_up" in window for window in own):
+        names = {BASELINE, row.method_name}
+        warm_up = RowWarmUp.of([part for w in own for name, part in w["warm_up"].items() if name in names])
     examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
@@ -111,22 +115,14 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
     return found.model_copy(update={"warnings": (*warnings, *filter(None, [unsteady_start(found)]))})
 
 
-def _warm_up(row: Row, windows: Sequence[Window]) -> RowWarmUp | None:
-    """Returns the warm-ups of AR and of a server before windows; None where a window does not have them."""
-    if any("warm_up" not in window for window in windows):
-        return None
-    names = {BASELINE, row.method_name}
-    return RowWarmUp.of([part for window in windows for name, part in window["warm_up"].items() if name in names])
-
-
 def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
-    """Returns the verdict on greedy answers, and the warnings: those of the servers, and that answers differ. A prompt
-    counts once, however many windows repeat it.
+    """Returns the verdict on greedy answers, and the warnings about servers and differing answers. A prompt counts
+    once, however many windows repeat it.
 
-    The control is `ar` itself: its later answers to a prompt beside its first one. The later answers of a method are
-    compared with the same one, so that a prompt has as many chances to differ on both sides.
+    The control is `ar`: its later answers to a prompt are compared with its first one. The later answers of a method
+    are compared with the same first answer, so that a prompt can differ equally often on both sides.
     """
-    warnings = [each for each in row.warnings if each.code in OF_SERVERS]
+    warnings = [each for each in row.warnings if each.code in SERVER_WARNINGS]
     if row.sampling.temperature or row.method_name == BASELINE:
         return row.verdict if row.method_name == BASELINE else "not audited", tuple(warnings)
     prompts: dict[tuple[str, int], list[tuple[LoadAnswer, LoadAnswer]]] = {}
@@ -137,7 +133,7 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
         wrong for pairs in prompts.values()
         if (wrong := [own for own, plain in pairs if own["token_ids"] != plain["token_ids"]])
     ]  # fmt: skip
-    ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: not told
+    ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: unknown
     if not differing or all(map(all, ties)):
         return "near-tie only" if differing else "greedy equal", tuple(warnings)
     first = {place: pairs[0][1]["token_ids"] for place, pairs in prompts.items()}
@@ -148,27 +144,25 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
         for place, pairs in prompts.items()
     )
     text = (
-        f"the answers to {len(differing)} of {counted(len(prompts), 'prompt')} are not those of ar, which changed its "
-        f"own to {again.count(False)} of {counted(len(again), 'prompt')} that windows repeat at this load"
+        f"the answers to {len(differing)} of {counted(len(prompts), 'prompt')} differ from those of ar, which itself "
+        f"changed its answers to {again.count(False)} of {counted(len(again), 'prompt')} repeated at this load"
     )
     warnings.append(RowWarning(code="answers_differ", text=text))
-    is_told = not any(None in each for each in ties)
-    return served_verdict(again, len(prompts), num_later, is_told=is_told), tuple(warnings)
+    knows_ties = not any(None in each for each in ties)
+    return served_verdict(again, len(prompts), num_later, knows_ties=knows_ties), tuple(warnings)
 
 
 def metrics_of(
     own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None
 ) -> dict[str, Metric]:
-    """Returns the metrics of the answers of a server, given by window, beside those of `ar` in the same windows.
+    """Returns the metrics of a server and of `ar` from their answers in the same windows.
 
-    speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. At a level by
-    rate (`num_in_flight` is None) there is no speedup: below saturation, both servers write as fast as requests come.
+    speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. A level by rate
+    (`num_in_flight` is None) has no speedup: below saturation, both servers write as fast as requests come.
     """
     prompts = Prompts(np.arange(len(own), dtype=np.int64), seed=0)
     throughput = [column for side in (own, baseline) for column in _throughput(side, num_in_flight)]
-    user = [
-        _sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)
-    ]  # fmt: skip
+    user = [_sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)]
     is_known = all(answer["passes"] is not None for window in own for answer in window)
     passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
     plain = _sums(baseline, lambda answer: answer["passes"])
@@ -180,7 +174,7 @@ def metrics_of(
         "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer["reads"][-1][0]),
     }  # fmt: skip
     if passes is not None:
-        # the first token is of the prefill
+        # the prefill makes the first token
         after_first = _sums(own, lambda answer: sum(num for _, num in answer["reads"]) - 1)
         found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
         found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
@@ -214,8 +208,8 @@ def _median_ratio(
     prompts: Prompts, own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]],
     part: Callable[[LoadAnswer], float | None],
 ) -> Metric:  # fmt: skip
-    """Returns the sum over windows of the medians of `ar` ÷ that of a server. Windows without a value on a side are
-    left out."""
+    """Returns the sum over windows of the medians of `ar` ÷ the same sum of a server. Windows without a value on either
+    side are left out."""
     kept = []
     for window, plain in zip(own, baseline, strict=True):
         values = [[value for value in map(part, answers) if value is not None] for answers in (plain, window)]
@@ -238,8 +232,8 @@ def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Metric]:
 
 
 def break_even(rows: Sequence[Row]) -> float | None:
-    """Returns the lowest level at which a method's throughput is no longer above AR's, by interpolation over the
-    logarithm of the level; None if it is on one side of 1 at every level whose interval does not contain 1."""
+    """Returns the lowest level at which a method's throughput falls to AR's, interpolated over the logarithm of the
+    level. Levels whose interval contains 1 do not count. None if the method never goes from faster to slower."""
     points = [
         (load_of(row).level, row.value("speedup") or 0.0)
         for row in sorted(rows, key=lambda row: load_of(row).level) if _is_faster(row) is not None
@@ -265,7 +259,7 @@ def load_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def load_groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Returns the rows of several requests at once by task, subset and kind of load, the lowest level first."""
+    """Returns the rows with a load by task, subset and kind of load, lowest level first."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.level:
@@ -295,17 +289,17 @@ def _table(rows: Sequence[Row]) -> Table:
         ),
     )  # fmt: skip
     caption = [
-        f"{counted(load.windows, 'window')} of each server at each level, by turns; intervals resample windows",
-        "tok/s in all: while the load is whole, without ramp-up and drain; latencies: of all answers",
+        f"{counted(load.windows, 'window')} of each server at each level, in turns; intervals resample windows",
+        "tok/s in all: under full load, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
-        "per user, speed-up = τ ÷ (pass ÷ AR's): what speculation gains ÷ what its passes cost at this load",
-        *filter(None, (_break_even_line(own) for own in by_method(rows)[1:])),
+        "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
+        *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),
         *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
     ]
     return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
 
 
-def by_method(rows: Sequence[Row]) -> list[list[Row]]:
+def rows_by_server(rows: Sequence[Row]) -> list[list[Row]]:
     """Returns the rows of each server, the baseline's first."""
     names = sorted(dict.fromkeys(row.method_name for row in rows), key=lambda name: name != BASELINE)
     return [[row for row in rows if row.method_name == name] for name in names]

@@ -1,7 +1,7 @@
-"""95 % intervals of the log of a ratio of sums, taken back to the ratio: bootstrap-t, and its normal form for few.
+"""95 % intervals of ratios of sums, computed on the log scale: bootstrap-t, and its normal form for few prompts.
 
-How often the intervals of `results.bootstrap` hold a known truth, in % of 5,000 simulated runs each (± 0.6), lengths
-log-normal with sigma 1:
+Coverage: how often the intervals of `results.bootstrap` hold a known truth, in % of 5,000 simulated runs each (± 0.6),
+with log-normal lengths of sigma 1:
 
     population                        n    percentile    BCa    specbench
     speed-up that falls with length    5         66.5   67.2         86.9
@@ -11,11 +11,11 @@ log-normal with sigma 1:
                                      100         88.6   88.8         94.5
                                      250         90.9   90.4         95.2
 
-Those of speed-ups that rise with length, of acceptance rates and of accuracies hold it in 90.7 to 99.3 %.
+The coverage for speed-ups that rise with length, for acceptance rates and for accuracies is 90.7 to 99.3 %.
 
-The price is width. The median width of speed-ups' intervals is at n = 5 and 16 about twice that of the percentiles', at
-n = 100 1.3 times; the 95th percentile at n = 16 four times (3.3 and 0.8, for a speed-up of 2), at n = 100 over twice.
-docs/measured/coverage.md has more populations, with the median and the 95th percentile of the widths.
+The price is width. The median interval of a speed-up is about twice as wide as the percentile interval at n = 5 and 16,
+and 1.3 times at n = 100. The 95th percentile of the widths is four times as large at n = 16 (3.3 and 0.8, for a
+speed-up of 2), and more than twice at n = 100. docs/measured/coverage.md has more populations and their widths.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ BATCH = 2**20  # numbers of one array at a time
 
 
 def ratio_of(sums: Array) -> Array:
-    """Returns sum 0 ÷ sum 1; with four columns ÷ (sum 2 ÷ sum 3); with eight the ratio of the first four ÷ that of
-    the last four: [..., num_columns] → [...]."""
+    """Returns sum 0 ÷ sum 1; of four columns, this ratio ÷ (sum 2 ÷ sum 3); of eight, the ratio of the first four ÷ the
+    ratio of the last four: [..., num_columns] → [...]."""
     half = sums.shape[-1] // 2
     with np.errstate(all="ignore"):
         if half == 1:
@@ -42,20 +42,20 @@ def ratio_of(sums: Array) -> Array:
         return np.asarray(ratio_of(sums[..., :half]) / ratio_of(sums[..., half:]))
 
 
-def percentiles(columns: Array, seed: int) -> tuple[float, float]:
+def percentile_interval(columns: Array, seed: int) -> tuple[float, float]:
     """Returns the expanded percentiles of the ratio over the resamples; columns: [2, 4 or 8, num_prompts]."""
     num_prompts = columns.shape[1]
     ratios = np.concatenate([ratio_of(counts @ columns.T) for counts in resamples(num_prompts, seed)])
-    share = expanded(num_prompts)
+    share = expanded_confidence(num_prompts)
     with np.errstate(all="ignore"):  # between two infinite ratios there is nothing to interpolate
         low, high = np.quantile(ratios, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 
 
-def expanded(num_prompts: int) -> float:
-    """Returns the share of the resamples within a percentile interval. Expanded percentiles move the tails out by
-    Student's t and the variance's missing n / (n - 1); without them few prompts would get intervals that are too
-    narrow (Hesterberg, What Teachers Should Know About the Bootstrap, arXiv:1411.5279, section 5.3)."""
+def expanded_confidence(num_prompts: int) -> float:
+    """Returns the share of the resamples within an expanded percentile interval. Plain percentiles are too narrow for
+    few prompts: the expanded ones allow for Student's t and for the factor n / (n - 1) that the variance of resamples
+    lacks (Hesterberg, What Teachers Should Know About the Bootstrap, arXiv:1411.5279, section 5.3)."""
     t = special.stdtrit(num_prompts - 1, TAILS[1])
     return float(2 * special.ndtr(t * np.sqrt(num_prompts / (num_prompts - 1))) - 1)
 
@@ -68,7 +68,7 @@ def resamples(num_prompts: int, seed: int) -> Iterator[Array]:
         yield _counts(min(size, NUM_RESAMPLES - start), num_prompts, (seed, start))
 
 
-@lru_cache(maxsize=4)  # all metrics of a row are of the same prompts
+@lru_cache(maxsize=4)  # all metrics of a row resample the same prompts
 def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> Array:
     drawn = np.random.default_rng(seed).integers(num_prompts, size=(num_resamples, num_prompts))
     drawn += num_prompts * np.arange(num_resamples)[:, None]
@@ -77,25 +77,25 @@ def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> Arra
     return counts
 
 
-SIGNS = np.array([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0])  # of the logs of the sums in the log of the ratio
-MIN_STUDENTIZED = 16  # resamples of fewer prompts may hold two or three, whose own standard error says nothing
-MIN_DIFFERENT = 10  # a resample without any of them, which has no standard error, is one of 20,000
+SIGNS = np.array([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0])  # log ratio = Σ sign · log sum
+MIN_STUDENTIZED = 16  # a resample of fewer prompts may hold only two or three, whose standard error says nothing
+MIN_DIFFERENT = 10  # one of 20,000 resamples then holds none of these, and has no standard error
 MIN_PRESENT = 5  # below MIN_STUDENTIZED prompts
 MAX_PIVOT = special.stdtrit(3, TAILS[1])  # 3.18 standard errors: Student's t with three degrees of freedom
-MAX_LEVERAGE = 0.5  # of a prompt in the standard error
+MAX_LEVERAGE = 0.5  # the largest leverage that the standard error counts for a prompt
 
 
-def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
+def studentized_interval(columns: Array, seed: int) -> tuple[float, float] | None:
     """Returns the bootstrap-t interval of a ratio of sums.
 
     columns: [2, 4 or 8, num_prompts]. The log ratio of every resample is divided by its own standard error, so that the
     interval reaches further to the side on which long prompts may be missing (Efron and Tibshirani, An Introduction to
-    the Bootstrap, chapter 12). That error is the delta method's: a prompt's influence is its share of each sum, added
-    up with the sums' signs. The error of the data is `standard_error`, which is larger. The interval ends no more than
-    MAX_PIVOT of these errors away: quantiles of pivots of few prompts can be any number.
+    the Bootstrap, chapter 12). The error of a resample is the delta method's: the influence of a prompt is the signed
+    sum of its shares of the sums. The error of the data is `standard_error`, which is larger. The interval ends at most
+    MAX_PIVOT of these errors away from the ratio, since quantiles of pivots of few prompts can be any number.
 
-    None, whatever the seed: for negative numbers, below MIN_STUDENTIZED prompts, and where fewer than MIN_DIFFERENT
-    prompts have anything in one of the columns, or have another ratio than the median prompt.
+    Returns None, whatever the seed, for negative numbers, for fewer than MIN_STUDENTIZED prompts, and if fewer than
+    MIN_DIFFERENT prompts have a value in one of the columns, or have another ratio than the median prompt.
     """
     if columns.shape[1] < MIN_STUDENTIZED or (columns < 0).any() or _num_different(columns) < MIN_DIFFERENT:
         return None
@@ -103,27 +103,27 @@ def studentized(columns: Array, seed: int) -> tuple[float, float] | None:
         log_ratio = _log_ratio(columns.sum(axis=1))
         pivots = np.concatenate([_pivots(counts, columns, log_ratio) for counts in resamples(columns.shape[1], seed)])
         low, high = np.nanquantile(pivots.clip(-MAX_PIVOT, MAX_PIVOT), TAILS)
-    return _around(log_ratio, -high, -low, standard_error(columns))
+    return _interval_around(log_ratio, -high, -low, standard_error(columns))
 
 
-def normal(columns: Array) -> tuple[float, float] | None:
-    """Returns the `quick` interval of few prompts; None from MIN_STUDENTIZED prompts on."""
-    return quick(columns) if columns.shape[1] < MIN_STUDENTIZED else None
+def normal_interval(columns: Array) -> tuple[float, float] | None:
+    """Returns the `quick_interval` of fewer than MIN_STUDENTIZED prompts; None for more."""
+    return quick_interval(columns) if columns.shape[1] < MIN_STUDENTIZED else None
 
 
-def quick(columns: Array) -> tuple[float, float] | None:
+def quick_interval(columns: Array) -> tuple[float, float] | None:
     """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts].
 
-    It needs no resamples. Returns None for negative numbers, and where fewer than MIN_PRESENT prompts have a value in
-    one of the columns.
+    It needs no resamples. Returns None for negative numbers, and if fewer than MIN_PRESENT prompts have a value in one
+    of the columns.
     """
     if (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
         return None
     low, high = special.ndtri(TAILS)
-    return _around(_log_ratio(columns.sum(axis=1)), low, high, standard_error(columns))
+    return _interval_around(_log_ratio(columns.sum(axis=1)), low, high, standard_error(columns))
 
 
-def _around(log_ratio: float, low: float, high: float, error: float) -> tuple[float, float]:
+def _interval_around(log_ratio: float, low: float, high: float, error: float) -> tuple[float, float]:
     with np.errstate(over="ignore"):
         return float(np.exp(log_ratio + low * error)), float(np.exp(log_ratio + high * error))
 
@@ -133,8 +133,8 @@ def _log_ratio(sums: Array) -> float:
 
 
 def _num_different(columns: Array) -> int:
-    """Returns how many prompts have another ratio than the median prompt, or a value in the emptiest column; the
-    smaller of both."""
+    """Returns the smaller of two counts: prompts with another ratio than the median prompt, and prompts with a value in
+    the emptiest column."""
     with np.errstate(all="ignore"):
         ratios = SIGNS[: len(columns)] @ np.log(columns)
         same = np.isclose(ratios, np.median(ratios), rtol=0, atol=1e-9, equal_nan=True)
@@ -142,7 +142,7 @@ def _num_different(columns: Array) -> int:
 
 
 def _pivots(counts: Array, columns: Array, log_ratio: float) -> Array:
-    """Returns how many of its own standard errors the log ratio of a resample lies above that of the data; counts:
+    """Returns the distance of each resample's log ratio from the data's, in standard errors of the resample; counts:
     [num_resamples, num_prompts] → [num_resamples]."""
     signs = SIGNS[: len(columns)]
     sums = counts @ columns.T
@@ -155,12 +155,12 @@ def _pivots(counts: Array, columns: Array, log_ratio: float) -> Array:
 def standard_error(columns: Array) -> float:
     """Returns the standard error of the log ratio; columns: [2, 4 or 8, num_prompts].
 
-    The delta method's is too small where sums lean on a few long prompts, for two reasons. A prompt takes part of its
-    own influence with it: each is divided by 1 − the prompt's largest share of a sum, as HC3 divides residuals by 1 −
-    their leverage (MacKinnon and White, Journal of Econometrics 29, 1985), which is MAX_LEVERAGE at most, or a prompt
-    that holds nearly all could make the error any number. And the variance is itself uncertain: Student's t has as many
-    degrees of freedom as a variance of influences with their kurtosis has (Satterthwaite, Biometrics Bulletin 2, 1946),
-    at most n − 1.
+    The error of the delta method is too small if the sums depend on a few long prompts, for two reasons. First, a long
+    prompt pulls the ratio towards itself and hides part of its influence. So each influence is divided by 1 − the
+    prompt's largest share of a sum, as HC3 divides residuals by 1 − their leverage (MacKinnon and White, Journal of
+    Econometrics 29, 1985). The share counts as MAX_LEVERAGE at most, or a prompt that holds nearly all could make the
+    error any number. Second, the variance is itself uncertain. So Student's t is used, with the degrees of freedom of a
+    variance of influences with this kurtosis (Satterthwaite, Biometrics Bulletin 2, 1946), at most n − 1.
     """
     shares = columns / columns.sum(axis=1, keepdims=True)
     influences = SIGNS[: len(columns)] @ shares
@@ -173,16 +173,15 @@ def standard_error(columns: Array) -> float:
 
 
 def bonferroni(num_intervals: int, tail: float, freedom: float = np.inf) -> float:
-    """Returns the factor that widens so many 95 % intervals, so that the truth lies beyond one of their upper ends, or
-    beyond one of their lower ends, in at most the share `tail` of the cases (Bonferroni; quantiles of Student's t)."""
-    found = special.stdtrit(freedom, 1 - tail / max(1, num_intervals)) / special.stdtrit(freedom, TAILS[1])
-    return float(found)
+    """Returns the factor by which to widen `num_intervals` 95 % intervals, so that the truth lies beyond any of their
+    upper ends with a probability of at most `tail`, and likewise for the lower ends (Bonferroni; Student's t)."""
+    return float(special.stdtrit(freedom, 1 - tail / max(1, num_intervals)) / special.stdtrit(freedom, TAILS[1]))
 
 
 def are_equal(columns: Array) -> bool:
-    """Returns whether no prompt has an influence on the ratio of the sums: in [2, num_prompts] every prompt has the
-    same ratio; in [4 or 8, num_prompts] every prompt's shares of the sums cancel, as for one method and itself. To
-    first order no resample can then have another ratio."""
+    """Returns whether no prompt influences the ratio of the sums, so that to first order every resample has the same
+    ratio. In [2, num_prompts] every prompt has the same ratio. In [4 or 8, num_prompts] the shares of every prompt
+    cancel, as in the comparison of a method with itself."""
     sums = columns.sum(axis=1)
     ratio = sums[0] / sums[1]
     if len(columns) == 2:

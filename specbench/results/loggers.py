@@ -1,4 +1,4 @@
-"""Loggers: they send the numbers of a run to an experiment tracker while it measures (`specbench run --log`)."""
+"""Loggers send the numbers of a run to an experiment tracker during the run (`specbench run --log`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -14,7 +14,7 @@ from specbench.results.row import Row
 
 
 class RunLogger(Protocol):
-    """Takes the numbers of one run. `start` is called first and `finish` last."""
+    """Receives the numbers of one run. `start` is called first and `finish` last."""
 
     def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None: ...
     def log(self, values: Mapping[str, float], step: int) -> None: ...
@@ -22,7 +22,7 @@ class RunLogger(Protocol):
 
 
 def make_loggers(names: Sequence[str]) -> list[RunLogger]:
-    """Returns the loggers. Raises ConfigError for an unknown one, and for one whose package is not installed."""
+    """Returns the loggers of these names. Raises ConfigError for unknown names and missing packages."""
     for name in names:
         if name not in LOGGERS.names():
             raise ConfigError(f"--log {name}: {nearest(name, LOGGERS.names())}")
@@ -30,7 +30,7 @@ def make_loggers(names: Sequence[str]) -> list[RunLogger]:
 
 
 def package(name: str, extra: str) -> Any:
-    """Returns a package. Raises ConfigError that says how to install it."""
+    """Imports and returns a package. Raises ConfigError, with the command to install it, if it is missing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -60,7 +60,7 @@ class WandbLogger:
 
 @LOGGERS.register("mlflow")
 class MlflowLogger:
-    """MLflow: a run of the experiment and at the server that MLflow's own variables name."""
+    """MLflow: a run in the experiment and on the server that MLflow's environment variables name."""
 
     def __init__(self) -> None:
         self._mlflow = package("mlflow", "mlflow")
@@ -78,7 +78,7 @@ class MlflowLogger:
 
 @LOGGERS.register("tensorboard")
 class TensorboardLogger:
-    """TensorBoard: event files in the folder `tensorboard` of the run."""
+    """TensorBoard: event files in the subfolder `tensorboard` of the run's folder."""
 
     def __init__(self) -> None:
         self._tensorboard = package("torch.utils.tensorboard", "tensorboard")
@@ -96,7 +96,8 @@ class TensorboardLogger:
 
 
 class Loggers:
-    """All loggers of a run. A failure of one, such as a lost connection, is said once, and ends this logger alone."""
+    """All loggers of a run. If one fails, for example by a lost connection, it is stopped with a warning, and the
+    others go on."""
 
     def __init__(self, loggers: Sequence[RunLogger], console: Console) -> None:
         self._loggers, self._console = list(loggers), console
@@ -106,7 +107,7 @@ class Loggers:
         self._each(lambda logger: logger.start(name, settings, folder))
 
     def block(self, where: str, record: Mapping[str, Any], measured: bool) -> None:
-        """Logs a measured block: tokens/s and tokens per target pass of each method."""
+        """Logs tokens/s and tokens per target pass of each method in a measured block."""
         self._step += 1
         values = {}
         for method, generation in record["methods"].items() if measured else ():
@@ -133,7 +134,7 @@ class Loggers:
         for logger in list(self._loggers):
             try:
                 call(logger)
-            except Exception as error:  # whatever a tracker raises, the measurement goes on
+            except Exception as error:  # no failure of a tracker may stop the measurement
                 self._loggers.remove(logger)
                 problem = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-                say(self._console, f"warning: {type(logger).__name__} logs no more: {problem}")
+                say(self._console, f"warning: {type(logger).__name__} stopped logging: {problem}")

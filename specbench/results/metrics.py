@@ -1,7 +1,6 @@
-"""Records → metrics: every number of a result row is recomputed here from the raw records, and from nothing else.
+"""Records → metrics: computes every number of a row from the raw records alone.
 
-Intervals (see `results.bootstrap`) are over prompts, each with its repeats and with AR's answers to it. Totals and
-medians have none.
+Intervals resample prompts, each with its repeats and AR's answers (`results.bootstrap`). Totals and medians have none.
 """
 
 from collections import Counter
@@ -35,19 +34,18 @@ Number = TypeVar("Number", float, Array)
 
 
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
-    """Returns the generation with each pass under the model that ran it. The decode loop calls every pass of a model
-    that decodes alone the target's. `decodes_with`: of the method; with "random" the record says which model decoded
-    (`decoded_by`).
+    """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
+    model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
+    `decoded_by`.
 
     Raises ValueError for a record without `decoded_by`.
     """
     decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
     if decoder is None:
-        raise ValueError("has no decoded_by: which model decoded this query")
+        raise ValueError("has no decoded_by, the model that decoded this query")
     if decoder == "target":
         return generation
-    passes = {"target": [], "draft": generation["passes"]["target"]}
-    return {**generation, "passes": passes, "decoded_by": decoder}
+    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}, "decoded_by": decoder}
 
 
 def is_drafted_alone(generation: Generation) -> bool:
@@ -60,14 +58,13 @@ def new_tokens(generation: Generation) -> int:
 
 
 def timed_tokens(generation: Generation) -> int:
-    """Returns the tokens that decode_seconds covers: all but those that exist when its clock starts. That is one
-    token, unless an external decoder reported several first tokens, or none."""
+    """Returns the number of tokens that decode_seconds covers: all except those that exist when its clock starts. That
+    is one token, unless an external decoder reports several first tokens, or none."""
     return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
 
 
 def target_passes(generation: Generation) -> int | None:
-    """Returns the number of target passes, the prefill included; None for an external decoder that does not report
-    it."""
+    """Returns the number of target passes with the prefill; None for an external decoder that does not report it."""
     if "external" in generation:
         num_passes: int | None = generation["external"]["num_target_passes"]
         return num_passes
@@ -75,10 +72,10 @@ def target_passes(generation: Generation) -> int | None:
 
 
 def tokens_of_passes(generation: Generation) -> tuple[int, int]:
-    """Returns the emitted tokens and the target passes that emitted them; (0, 0) where the passes are unknown.
+    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown.
 
-    Where the steps are known, a prefill that emits a token by itself is left out, and so is its token; likewise for
-    servers, whose prefill always does.
+    If the steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server
+    always emits one.
     """
     num_passes, num_steps = target_passes(generation), len(generation["steps"])
     if not num_passes:
@@ -90,13 +87,13 @@ def tokens_of_passes(generation: Generation) -> tuple[int, int]:
     return step_sum(generation, EMITTED), num_steps
 
 
-Sides = Sequence[Sequence[Generation]]  # of each side its generations, in the same order of prompts
-Columns = list[list[float]]  # two of each side, of all generations
+Sides = Sequence[Sequence[Generation]]  # generations by side, in the same order of prompts
+Columns = list[list[float]]  # two columns for each side, [num_generations]
 
 
 def speed_columns(sides: Sides) -> Columns:
-    """Returns tokens and seconds of each side. A generation of one token has no speed: it is left out on every side,
-    so that all sides are of the same answers."""
+    """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
+    every side, and all sides cover the same answers."""
     timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
     return [
         [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
@@ -105,8 +102,8 @@ def speed_columns(sides: Sides) -> Columns:
 
 
 def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass: it
-    is left out on every side."""
+    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass, so
+    both columns are 0 for it on every side."""
     counts = [list(map(tokens_of_passes, generations)) for generations in sides]
     known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
     return [
@@ -115,9 +112,9 @@ def length_columns(sides: Sides) -> Columns:
 
 
 def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
-    """Returns the accepted and the judged tokens of each generation; 0 and 0 for draft trees, whose number of judged
-    tokens depends on the order of siblings, and everywhere if a server tells sums of an answer without its judged
-    tokens: the other answers may be those with whole drafts only."""
+    """Returns the accepted and the judged tokens of each generation. Both are 0 for draft trees, whose number of judged
+    tokens depends on the order of siblings. All are 0 if a server reports an answer without its judged tokens, since
+    the other answers may then be a biased choice."""
     counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
     is_known = None not in (judged for _, judged in counts)
     return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
@@ -131,19 +128,19 @@ def _judged(generation: Generation) -> tuple[int, int | None]:
 
 
 def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ judged tokens of each generation; None where none was judged, and for draft trees."""
+    """Returns accepted ÷ judged tokens of each generation; None for draft trees, and if none was judged."""
     return [accepted / judged if judged else None for accepted, judged in zip(*judged_tokens(own), strict=True)]
 
 
 def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
-    pass: it counts in `target_passes_per_token`, and has no acceptance length."""
+    pass, so it counts in `target_passes_per_token` but not in the acceptance length."""
     levels, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
     drafted = [sum(g.get("tree_nodes", ())) or number for g, number in zip(own, levels, strict=True)]
     num_steps = [len(g["steps"]) for g in own]
     passes = [target_passes(g) for g in own]
     num_new = [new_tokens(g) for g in own]
-    any_judged = sum(judged) > 0  # where nothing is judged (ar, draft-only) there is no acceptance to speak of
+    any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
 
     def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Metric:
@@ -153,16 +150,15 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         columns = [[] if "tree_nodes" in g else g["positions"].get(key) or [] for g in own]
         return over_values([[value for value in column if value is not None] for column in columns], bounds)
 
+    unconditional = {}
+    if any("draw_overlap" in g for g in own):  # else it would equal acceptance_rate_expected
+        overlaps = [g.get("draw_overlap") or [] for g in own]
+        unconditional["acceptance_rate_unconditional"] = over_values(overlaps, SHARE)
     return {
         "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
         "acceptance_rate_pooled": prompts.ratio(*judged_tokens(own), bounds=SHARE),
         "acceptance_rate_expected": per_position("overlap", SHARE),
-        # of drafters that do not propose the end of a text; of all others it equals acceptance_rate_expected
-        **(
-            {"acceptance_rate_unconditional": over_values([g.get("draw_overlap") or [] for g in own], SHARE)}
-            if any("draw_overlap" in g for g in own)
-            else {}
-        ),
+        **unconditional,
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio(*length_columns([own])),
         "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
@@ -171,18 +167,17 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         "target_passes_per_token": prompts.ratio(
             [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
         ),
-        # new_tokens · drafter_share · T of each example, as published: arXiv:2502.20704; its own caveats apply
+        # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
         "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
     }
 
 
 def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
-    """Returns a histogram: element k is the number of target passes after the prefill in which k draft tokens were
-    accepted, k from 0 to `num_draft_tokens`.
+    """Returns a histogram: element k is the number of target passes after the prefill that accepted k draft tokens, for
+    k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out.
 
-    Returns None for an external decoder, and where no answer has a target pass. Queries that the drafter decoded alone
-    are left out.
+    Returns None for an external decoder, and if no answer has a target pass.
     """
     verified = [g for g in own if not is_drafted_alone(g)]
     if not verified or any("external" in g and not (is_served(g) and g["steps"]) for g in verified):
@@ -192,8 +187,8 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
 
 
 def consumption(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns joules per new token and peak memory, of the method and of the baseline. A metric is missing where an
-    answer does not record it."""
+    """Returns joules per new token and peak memory of the method and of the baseline. A metric is missing if an answer
+    does not record it."""
     found = {}
     for suffix, side in (("", own), ("_ar", baseline)):
         for place in ("cpu", "gpu"):
@@ -215,10 +210,10 @@ def speeds(
     prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool,
     resampled: Prompts | None = None,
 ) -> dict[str, Metric]:  # fmt: skip
-    """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts. `resampled`: what the
-    intervals rest on, if not on prompts."""
+    """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts. `resampled`: the units
+    that intervals resample, by default prompts."""
     resampled = resampled or prompts
-    # speedup is the ratio of the two speeds that are shown with it, of the same answers
+    # both speeds and the speed-up, which is their ratio, cover the same answers
     columns = speed_columns([own, baseline])
     end_to_end = [
         [float(value(g)) for g in side] for side in (own, baseline)
@@ -236,17 +231,11 @@ def speeds(
 
 
 def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns seconds by part, and the cost ratio. The passes of an external decoder are unknown."""
+    """Returns the times of the parts of decoding, and the cost ratio. An external decoder does not report passes."""
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    overheads = [
-        [
-            g["decode_seconds"] - sum(seconds for _, seconds in g["passes"]["target"] + g["passes"]["draft"])
-            for g in side
-        ]
-        for side in (own, baseline)
-    ]
+    overheads = [list(map(_overhead_seconds, side)) for side in (own, baseline)]
     shares = [
         prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
@@ -276,8 +265,8 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
 
 
 def ar_drift(records: Sequence[Record]) -> Metric:
-    """Returns how AR's speed changed during the run (`drift_of`), over the answers with a timed token; null where a
-    record has no `measured_at`."""
+    """Returns the change of AR's speed during the run (`warnings.drift_of`), over the answers with a timed token; null
+    if a record has no `measured_at`."""
     if any(record.get("measured_at") is None for record in records):
         return Metric()
     ordered = sorted(records, key=lambda record: float(record["measured_at"]))
@@ -294,14 +283,16 @@ def ar_drift(records: Sequence[Record]) -> Metric:
 def expected_speedup(
     acceptance_rate: float, num_draft_tokens: int, cost_ratio: Number, verification_cost: Number | float = 1.0
 ) -> Number:
-    """Returns f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)) as the sum Σ_{k=0..γ} α^k / (γc + 1), which holds at α = 1
-    too.
-
-    It assumes one draft pass for each of the γ draft tokens. Source: arXiv:2211.17192, theorem 3.8, where a verifying
-    pass costs one target pass; `verification_cost` replaces that one.
-    """
+    """Returns f(α, γ, c) = (1 − α^{γ+1}) / ((1 − α)(γc + 1)), computed as Σ_{k=0..γ} α^k / (γc + 1), which also holds
+    for α = 1. It assumes one draft pass for each of the γ draft tokens. Source: arXiv:2211.17192, theorem 3.8, where a
+    verifying pass costs one target pass; here it costs `verification_cost`."""
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
+
+
+def _overhead_seconds(generation: Generation) -> float:
+    passes = generation["passes"]
+    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes["target"] + passes["draft"]))
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -313,36 +304,32 @@ def _median(values: Iterable[float | None]) -> float | None:
 def metrics_of(
     records: Sequence[Record], method: MethodSpec, seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None
 ) -> dict[str, Metric]:
-    """Returns every metric of a method over the records, by its specification. `scoring`: scorer and language by
-    subset."""
+    """Returns every metric of a method, with its parameters taken from the specification (see `summarize`)."""
     taken = routes_taken(records, method)
     part = method.route(taken[0]) if len(taken) == 1 else method
     return summarize(
         records, method.name, num_draft_tokens=part.most_draft_tokens, verification=method.verification.model_dump(),
-        decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed,
-        scoring=scoring,
+        decodes_with=method.decodes_with, drafts_token_by_token=part.drafts_token_by_token, seed=seed, scoring=scoring,
     )  # fmt: skip
 
 
 def accepted_tokens_per_step_of(
     records: Sequence[Record], method: MethodSpec | RecordedMethod
 ) -> tuple[int, ...] | None:
-    """Returns how often a target pass accepted 0, 1, … draft tokens, up to the draft length."""
-    own = [_own(record, method.name, method.decodes_with) for record in records]
+    """Returns the histogram `accepted_tokens_per_step` of a method's records."""
+    own = [_own_generation(record, method.name, method.decodes_with) for record in records]
     return accepted_tokens_per_step(own, method.most_draft_tokens)
 
 
 def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
-    """Returns the routes of a method that the records took, in the order of its file; none for a method without routes.
-
-    Raises ValueError naming a record of an unknown route.
-    """
+    """Returns the routes that the records took, in the order of the method's file; an empty list for a method without
+    routes. Raises ValueError naming a record of an unknown route."""
     if method.routes is None:
         return []
     found = {record["methods"][method.name].get("route"): record for record in records}
     for route, record in found.items():
         if route not in method.routes:
-            raise ValueError(f"record of {name_of(record)}: {method.name}: route {route!r} is none of the method's")
+            raise ValueError(f"record of {name_of(record)}: {method.name}: the method has no route {route!r}")
     return [route for route in method.routes if route in found]
 
 
@@ -351,27 +338,26 @@ def summarize(
     decodes_with: str = "target", drafts_token_by_token: bool = True, seed: int = 0,
     scoring: Mapping[str, ScoringSpec] | None = None,
 ) -> dict[str, Metric]:  # fmt: skip
-    """Returns every metric of one method over the records, each paired to AR on the same prompts.
+    """Returns every metric of one method over the records, paired with AR on the same prompts.
 
-    `verification`: the rule with its options, flat: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with`: "drafter"
-    where the drafter decodes alone: every pass is then a draft pass; "random" where it does so in the queries whose
-    record has `decoded_by` the drafter. Speeds and scores are over all queries, `mean_acceptance_length` over those
-    with target passes. `drafts_token_by_token`: needed for `speedup_expected`, which assumes a draft pass for each
-    draft token. `scoring`: scorer and language by subset; without it the one score of each record is its accuracy.
+    `verification`: the rule with its options as one mapping: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with`:
+    "drafter" if the drafter decodes alone, so that every pass is a draft pass; "random" if it does so for the queries
+    whose record names it in `decoded_by`. Speeds and scores cover all queries, `mean_acceptance_length` those with
+    target passes. `drafts_token_by_token`: whether each draft token takes a draft pass, as `speedup_expected` assumes.
+    `scoring`: scorer and language by subset; without it, the single score of a record is its accuracy.
 
-    Where queries took several routes, each with a drafter of its own, `cost_ratio` and all that is computed from it are
-    null.
+    If queries took several routes, each with its own drafter, `cost_ratio` and all that depends on it are null.
 
-    Raises ValueError naming the record where counts contradict each other.
+    Raises ValueError naming a record whose counts contradict each other.
     """
     for record in records:
         check_counts(record, "ar", 0)
         check_counts(record, method, num_draft_tokens)
-    own = [_own(record, method, decodes_with) for record in records]
+    own = [_own_generation(record, method, decodes_with) for record in records]
     baseline = [record["methods"]["ar"] for record in records]
     prompts, expected = Prompts.of(records, seed), Metric()
     scores = quality(prompts, records, own, baseline, scoring or {})
-    if method == "ar":  # compared with itself: exact, not measured
+    if method == "ar":  # AR compared with itself: exact, not measured
         same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
         scores |= dict.fromkeys(same, Metric(value=0.0))
     metrics = {
@@ -388,7 +374,7 @@ def summarize(
         alone = [new_tokens(g) * is_drafted_alone(g) for g in own]
         metrics["drafter_share"] = prompts.ratio(alone, list(map(new_tokens, own)), bounds=SHARE)
     if decodes_with != "target":
-        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, and not measured by itself
+        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, not measured separately
     if len({generation.get("route") for generation in own}) > 1:
         metrics["cost_ratio"] = Metric()
     rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value
@@ -397,7 +383,7 @@ def summarize(
     return {**metrics, "speedup_expected": expected}
 
 
-def _own(record: Record, method: str, decodes_with: str) -> Generation:
+def _own_generation(record: Record, method: str, decodes_with: str) -> Generation:
     try:
         return with_own_passes(record["methods"][method], decodes_with)
     except ValueError as error:

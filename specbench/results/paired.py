@@ -1,8 +1,8 @@
-"""Two methods on the same prompts → what differs between them, with intervals of the ratios and differences.
+"""Two methods on the same prompts → ratios and differences of their metrics, with intervals.
 
-Prompts are resampled with everything that either run measured of them, AR included: what makes a prompt fast or slow
-for both cancels. Without records only the intervals of the two rows are known. They are joined as if the runs had
-nothing in common, and the result is called not paired.
+A resampled prompt keeps all that either run measured of it, AR included, so that what makes a prompt fast or slow for
+both cancels. Without records only the intervals of the two rows are known. They are joined as if the runs were
+independent, and the result is called not paired.
 """
 
 import math
@@ -21,9 +21,9 @@ from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
 
-def unpaired(first: Metric, second: Metric) -> Metric:
-    """Returns the difference of two metrics from their intervals alone: the squared distances of their ends are
-    added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+def unpaired_difference(first: Metric, second: Metric) -> Metric:
+    """Returns second − first with an interval from the two intervals alone: the squared distances of the ends are added
+    (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
     if first.value is None or second.value is None:
         return Metric()
     value = second.value - first.value
@@ -35,7 +35,7 @@ def unpaired(first: Metric, second: Metric) -> Metric:
     )
 
 
-def widened(change: Metric, by: float) -> Metric:
+def widen(change: Metric, by: float) -> Metric:
     """Returns the metric with both ends `by` times as far from its value."""
     if change.value is None or change.low is None or change.high is None:
         return change
@@ -44,8 +44,8 @@ def widened(change: Metric, by: float) -> Metric:
 
 
 def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
-    """Returns the ratio of two metrics from their intervals alone: the squared distances of their ends on the log
-    scale are added (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    """Returns candidate ÷ baseline with an interval from the two intervals alone, like `unpaired_difference` on the log
+    scale."""
     if not baseline.value or not candidate.value:
         return Metric()
     ratio = candidate.value / baseline.value
@@ -62,7 +62,7 @@ def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
     return Metric(value=ratio, low=least, high=most) if np.isfinite(most) else Metric(value=ratio)
 
 
-def widened_ratio(ratio: Metric, by: float) -> Metric:
+def widen_ratio(ratio: Metric, by: float) -> Metric:
     """Returns the metric with both ends `by` times as far from its value on the log scale."""
     if not ratio.value or not ratio.low or not ratio.high:
         return ratio
@@ -76,13 +76,13 @@ KINDS: dict[str, Kind] = {
     "mean_acceptance_length": "ratio", "acceptance_rate": "difference", "tpot_ratio": "ratio", "e2e_ratio": "ratio",
 }  # fmt: skip
 NEUTRAL: dict[Kind, float] = {"ratio": 1.0, "difference": 0.0}
-OVER_AR = ("speedup", "speedup_e2e")  # of AR itself they are exactly 1
+OVER_AR = ("speedup", "speedup_e2e")  # exactly 1 for AR itself
 
 
 @dataclass(frozen=True)
 class MetricChange:
-    """A metric of both sides, and the second's ÷ the first's (or minus it). `unpaired`: why the change is not
-    paired."""
+    """A metric of both sides. `change`: second ÷ first, or second − first, depending on `kind`. `unpaired`: the reason
+    why the change is not paired; None if it is."""
 
     metric: str
     kind: Kind
@@ -101,17 +101,17 @@ class MetricChange:
 
     @property
     def separable(self) -> bool:
-        """True if the interval of the change excludes "no change"; false without an interval."""
+        """Whether the interval of the change excludes "no change"; False without an interval."""
         low, high = self.change.low, self.change.high
         return low is not None and high is not None and not low <= NEUTRAL[self.kind] <= high
 
     def widened(self, by: float) -> "MetricChange":
-        """Returns the change with both ends `by` times as far from the value; of a ratio on the log scale."""
-        make = widened_ratio if self.kind == "ratio" else widened
+        """Returns the change with both ends `by` times as far from the value, for ratios on the log scale."""
+        make = widen_ratio if self.kind == "ratio" else widen
         return replace(self, change=make(self.change, by))
 
 
-def own(row: Row, metric: str) -> Metric:
+def metric_of_row(row: Row, metric: str) -> Metric:
     """Returns a row's metric. AR's speed-up over itself is exact: its interval is the value."""
     found = row.metric(metric)
     exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
@@ -120,7 +120,7 @@ def own(row: Row, metric: str) -> Metric:
 
 @dataclass(frozen=True)
 class RowWithRecords:
-    """A row with its records, method and scorers; without records `method` and `scoring` are None."""
+    """A row with its records, method and scorers. Without records, `method` and `scoring` are None."""
 
     row: Row
     records: Sequence[Record] = ()
@@ -128,7 +128,7 @@ class RowWithRecords:
     scoring: Mapping[str, ScoringSpec] | None = None
 
     def generations(self, records: Sequence[Record]) -> list[Generation]:
-        """Returns the method's generations, with every pass under the model that ran it."""
+        """Returns the method's generations, with each pass listed under the model that ran it."""
         assert self.method is not None
         name, decodes_with = self.method.name, self.method.decodes_with
         return [with_own_passes(record["methods"][name], decodes_with) for record in records]
@@ -142,24 +142,24 @@ NO_FORM, NO_RECORDS, OTHER_PROMPTS, OF_LOAD = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two sides with the records of the same prompts in the same order."""
+    """Two sides with records of the same prompts in the same order."""
 
     first: RowWithRecords
     second: RowWithRecords
     records: tuple[Sequence[Record], Sequence[Record]]
 
     def change(self, metric: str) -> MetricChange:
-        """Returns the change of a metric; paired where the metric has a paired form and both sides have records."""
+        """Returns the change of a metric. It is paired if the metric has a paired form and both sides have records."""
         kind = KINDS.get(metric, "difference")
-        first, second = (own(side.row, metric) for side in (self.first, self.second))
+        first, second = (metric_of_row(side.row, metric) for side in (self.first, self.second))
         make, reason = _PAIRED.get(metric), self._unpaired(metric)
         if reason is None:
             return MetricChange(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
-        join = unpaired_ratio if kind == "ratio" else unpaired
+        join = unpaired_ratio if kind == "ratio" else unpaired_difference
         return MetricChange(metric, kind, first, second, join(first, second), reason)
 
     def _unpaired(self, metric: str) -> str | None:
-        """Returns why a metric cannot be compared prompt by prompt; None where it can."""
+        """Returns the reason why a metric cannot be compared prompt by prompt; None if it can."""
         if self.first.row.level or self.second.row.level:
             return OF_LOAD
         if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
@@ -175,7 +175,7 @@ class Pairs:
 
     @property
     def num_prompts(self) -> int:
-        """The number of prompts that both sides have records of."""
+        """The number of prompts with records on both sides."""
         return len({record_key(record)[:3] for record in self.records[0]})
 
     @property
@@ -189,17 +189,17 @@ class Pairs:
         side = next((each for each in self.records if each and "part" in each[0]), self.records[0])
         return Prompts.of_times(side, seed=0)
 
-    def of_keys(self, keys: Collection[Key]) -> "Pairs":
+    def select(self, keys: Collection[Key]) -> "Pairs":
         """Returns the pairs of records with these keys."""
         first, second = ([r for r in records if record_key(r) in keys] for records in self.records)
         return replace(self, records=(first, second))
 
     def generations(self) -> tuple[list[Generation], list[Generation]]:
-        """Returns the generations of the method: the second's, then the first's, as numerator and denominator."""
+        """Returns the generations of the second side's method, then of the first's: numerator, denominator."""
         return self.second.generations(self.records[1]), self.first.generations(self.records[0])
 
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
-        """Returns tokens and seconds of the method and of AR, of the second side and then of the first
+        """Returns tokens and seconds of the method and of AR on the second side, then on the first
         (`metrics.speed_columns`)."""
         baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
         sides = [
@@ -209,14 +209,14 @@ class Pairs:
         return speed_columns(sides)
 
 
-def joined_pairs(parts: Sequence[Pairs]) -> Pairs:
-    """Returns the records of several subsets together, with the rows of the first."""
+def join_pairs(parts: Sequence[Pairs]) -> Pairs:
+    """Joins the records of several subsets; the rows are those of the first."""
     first, second = ([record for part in parts for record in part.records[side]] for side in (0, 1))
     return replace(parts[0], records=(first, second))
 
 
 def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str] = ("prompt", "reference")) -> Pairs:
-    """Returns the records of both sides with the same example, repeat and turn, where the fields `same` are equal."""
+    """Pairs the records of both sides by example, repeat and turn, and leaves out pairs that differ in `same`."""
     others = {record_key(record): record for record in second.records}
     both = [
         (record, other)
@@ -227,13 +227,13 @@ def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str]
 
 
 def _acceptance(pairs: Pairs) -> Metric:
-    """Returns α − α, over the generations that have judged tokens on both sides."""
+    """Returns the difference of α over the generations with judged tokens on both sides."""
     both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
     return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 
 def _score(pairs: Pairs, name: str) -> Metric:
-    """Returns the difference of the scores, as that of a method and its baseline."""
+    """Returns the difference of a score, computed like that of a method and its baseline."""
     own, baseline = pairs.generations()
     found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
     return found.get(f"{name}_difference", Metric())

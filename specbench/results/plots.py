@@ -1,5 +1,4 @@
-"""Pictures: panels in a grid, written into a file; and rows as a picture of speed-up and acceptance by subset, and of
-throughput by load."""
+"""Pictures of panels in a grid; rows as pictures of speed-up and acceptance by subset, and of throughput by load."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,17 +11,17 @@ import numpy as np
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.results.bootstrap import Metric
-from specbench.results.load import break_even, by_method, load_of
+from specbench.results.load import break_even, load_of, rows_by_server
 from specbench.results.row import Row
 
 Panel = Callable[[Any], None]  # draws into the axes of a picture
 
 
 def check_plot(path: Path) -> None:
-    """Raises ConfigError where no picture can be drawn into a file of this name; called before anything is measured."""
+    """Raises ConfigError if no picture can be written to a file of this name. Called before anything is measured."""
     kinds = new_figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in kinds:
-        raise ConfigError(f"--plot {path}: no kind of picture: end the name in one of .{', .'.join(sorted(kinds))}")
+        raise ConfigError(f"--plot {path}: unknown picture format: end the name in one of .{', .'.join(sorted(kinds))}")
 
 
 def draw(groups: Sequence[Sequence[Row]], path: Path, loads: Sequence[Sequence[Row]] = ()) -> None:
@@ -31,8 +30,8 @@ def draw(groups: Sequence[Sequence[Row]], path: Path, loads: Sequence[Sequence[R
 
 
 def picture_of(groups: Sequence[Sequence[Row]], loads: Sequence[Sequence[Row]] = ()) -> Any:
-    """Returns a figure of matplotlib. `groups`: each has the rows of one task and one method, a row per subset.
-    `loads`: each has the rows of one task, subset and kind of load, a row per level and server."""
+    """Returns a figure of matplotlib. `groups`: the rows of one task and one method each, a row per subset. `loads`:
+    the rows of one task, subset and kind of load each, a row per level and server."""
     panels: list[list[Panel]] = [[partial(_draw_panel, rows=rows)] for rows in groups]
     panels += [[partial(_draw_loads, rows=rows)] for rows in loads]
     return _picture(panels, (9, 3.2 * len(groups) + 5 * len(loads)), "")
@@ -43,9 +42,8 @@ def save_picture(
 ) -> None:
     """Draws panels and writes the picture into a file.
 
-    `grid`: rows of equally many panels, each a function that draws into its axes; a panel that stands several times is
-    as wide as its places. `size`: in inches. Raises ConfigError where the file cannot be written; `kept` ends the
-    message.
+    `grid`: rows of equally many panels, each a function that draws into axes; a panel that occurs several times covers
+    all its places. `size`: in inches. Raises ConfigError if the file cannot be written; `kept` ends the message.
     """
     _write(_picture(grid, size, title), path, kept)
 
@@ -61,7 +59,7 @@ def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: 
 
 
 def _write(figure: Any, path: Path, kept: str) -> None:
-    """Writes a figure into a file. Raises ConfigError where that is not possible."""
+    """Writes a figure into a file. Raises ConfigError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -70,7 +68,8 @@ def _write(figure: Any, path: Path, kept: str) -> None:
 
 
 def reach(metrics: Sequence[Metric]) -> list[list[float]]:
-    """Returns how far the intervals reach below and above their values: [2, num_metrics]; 0 where there is none."""
+    """Returns the distances of the interval ends from the values, below and above: [2, num_metrics]; 0 without an
+    interval."""
     pairs = [(metric.value or 0.0, metric) for metric in metrics]
     below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
     above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
@@ -100,9 +99,9 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
-    """Draws tokens/s in all against tokens/s per user: a curve for each server, whose points are levels of load. A
+    """Draws tokens/s in all over tokens/s per user: a curve for each server with a point for each level of load. A
     cross marks the level at which a method is as fast as the baseline."""
-    for own in by_method(rows):
+    for own in rows_by_server(rows):
         points = [(row.value("tokens_per_second_user"), row.value("tokens_per_second"), row) for row in own]
         places = [(user, whole, load_of(row).level) for user, whole, row in points if user and whole]
         if not places:
@@ -117,7 +116,7 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
             panel.plot([user], [whole], "x", color=line.get_color(), markersize=11, markeredgewidth=2, label=label)
     first, load = rows[0], load_of(rows[0])
     unit = "requests in flight" if load.kind == "concurrency" else "requests per second"
-    panel.set_title(f"{first.task_name} · {first.subset} · {unit} beside the points", loc="left")
+    panel.set_title(f"{first.task_name} · {first.subset} · {unit} next to the points", loc="left")
     panel.set_xlabel("tokens/s per user")
     panel.set_ylabel("tokens/s in all")
     panel.set_xlim(left=0)
@@ -126,8 +125,8 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def new_figure(**options: Any) -> Any:
-    """Returns an empty figure, which is drawn into files; what a notebook shows of other figures stays as it is. Raises
-    ConfigError where matplotlib is not installed."""
+    """Returns an empty figure outside pyplot, so that a notebook's own figures do not change. Raises ConfigError if
+    matplotlib is not installed."""
     require("matplotlib", "--plot")
     from matplotlib.figure import Figure
 

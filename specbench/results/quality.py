@@ -1,4 +1,4 @@
-"""Recorded answers → scores with their intervals, paired with AR's on the same prompts."""
+"""Recorded answers → scores with intervals, paired with AR's scores on the same prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CorpusStatistics:
-    """The answers of one subset. `sums`: of the statistics of each side's answers [num_sides, num_prompts,
-    num_statistics]; the sides are the method and AR. `score`: returns the corpus score of such sums over prompts."""
+    """The statistics of a corpus score in one subset. `sums`: for each prompt, summed over its answers, [num_sides,
+    num_prompts, num_statistics]; the sides are the method and AR. `score`: returns the corpus score of totals."""
 
     sums: Array
     score: Callable[[Sequence[float]], float]
@@ -33,8 +33,8 @@ class CorpusStatistics:
     def of(
         cls, name: str, scorer: Scorer, prompts: NDArray[np.int64], sides: Sequence[Sequence[Generation]]
     ) -> "CorpusStatistics | None":
-        """Returns the statistics of the metric `name`, of the answers that have them on all sides; None without any.
-        `prompts`: the prompt of each answer."""
+        """Returns the statistics of the metric `name` over the answers that have them on all sides; None if there are
+        none. `prompts`: the number of the prompt of each answer."""
         found = [[g.get("statistics", {}).get(name) for g in side] for side in sides]
         kept = [place for place, pair in enumerate(zip(*found, strict=True)) if None not in pair]
         if not kept:
@@ -50,16 +50,17 @@ class CorpusStatistics:
         return len(self.sums[0])
 
     def scores(self, counts: NDArray[Any]) -> Array:
-        """Returns the score of each side with each prompt taken so many times: [num_resamples, num_prompts] →
-        [num_sides, num_resamples]."""
+        """Returns the score of each side in each resample. `counts`: how often each prompt is drawn [num_resamples,
+        num_prompts] → [num_sides, num_resamples]."""
         return np.array([[self.score(totals) for totals in (counts @ sums).tolist()] for sums in self.sums])
 
 
 def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric, Metric, Metric]:
-    """Returns the score of the method, of AR, and their difference; of several subsets the mean of their scores.
+    """Returns the score of the method, of AR, and their difference. The score over several subsets is the mean of
+    theirs.
 
-    Intervals: the prompts of each subset are resampled, method and AR together, and the scores computed from the new
-    sums. There is no interval where a subset has fewer than MIN_PROMPTS prompts.
+    The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores from the
+    new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts.
     """
     if not parts:
         return Metric(), Metric(), Metric()
@@ -83,18 +84,19 @@ def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric
 
 
 def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
-    """Returns the score with its interval. `drawn`: the scores of each subset in every resample [num_subsets,
-    NUM_RESAMPLES]; `sizes`: its prompts."""
-    confidence = stratified(drawn.var(axis=1), np.array(sizes))
+    """Returns the score with its interval. `drawn`: the score of each subset in each resample [num_subsets,
+    NUM_RESAMPLES]. `sizes`: the number of prompts of each subset."""
+    confidence = stratified_confidence(drawn.var(axis=1), np.array(sizes))
     low, high = np.quantile(drawn.mean(axis=0), [(1 - confidence) / 2, (1 + confidence) / 2])
     is_constant = high - low <= 1e-9
     return Metric(value=value, low=value if is_constant else low, high=value if is_constant else high)
 
 
-def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
-    """Returns the share of the resamples within the interval of a mean over subsets: `bootstrap.expanded`, with the
-    missing n / (n - 1) of each subset's own variance, and Student's t with the degrees of freedom of their sum
-    (Welch, Biometrika 34, 1947; Satterthwaite, Biometrics Bulletin 2, 1946). Both arguments are [num_subsets]."""
+def stratified_confidence(variances: Array, sizes: NDArray[np.int64]) -> float:
+    """Returns the share of the resamples within the interval of a mean over subsets. As
+    `log_ratios.expanded_confidence` does, it allows for the factor n / (n - 1) that the variance of each subset lacks,
+    and for Student's t with the degrees of freedom of the summed variances (Welch, Biometrika 34, 1947; Satterthwaite,
+    Biometrics Bulletin 2, 1946). Both arguments are [num_subsets]."""
     total = float(variances.sum())
     if total == 0:
         return CONFIDENCE
@@ -104,21 +106,21 @@ def stratified(variances: Array, sizes: NDArray[np.int64]) -> float:
     return float(2 * special.ndtr(t * np.sqrt(unbiased.sum() / total)) - 1)
 
 
-CUTS = ("length", "context")  # the ends that a generation did not choose itself
+CUTS = ("length", "context")  # reasons to cut an answer before its own end
 LANGUAGE = "language_share"
 Values = list[float | None]  # [num_records]
 
 
 @dataclass(frozen=True)
 class ScoringSpec:
-    """The scorer of a subset's answers, and the language that they should have (ISO 639)."""
+    """The scorer of a subset's answers, and their expected language (ISO 639)."""
 
     scorer: Scorer | None = None
     language: str | None = None
 
     @classmethod
     def of(cls, task: TaskSpec, identifies_languages: bool) -> Self:
-        """Returns the scoring of a task that is merged with its subset."""
+        """Returns the scoring of `task`, a task merged with one of its subsets."""
         return cls(make_scorer(task), task.language if identifies_languages else None)
 
     @property
@@ -131,8 +133,8 @@ class ScoringSpec:
 
 
 def main_metric(scoring: Mapping[str, ScoringSpec], metrics: Collection[str] = ()) -> str | None:
-    """Returns the metric that stands for quality; None without one, or where subsets have different ones. A judge's
-    rating, if it is among the `metrics`, stands for tasks without a scorer."""
+    """Returns the metric of the main score; None if there is none, or if subsets have different ones. For tasks without
+    a scorer it is the judge's rating, if `metrics` has it."""
     mains = {each.main for each in scoring.values() if each.main is not None}
     if not mains and JUDGED in metrics:
         return JUDGED
@@ -140,8 +142,8 @@ def main_metric(scoring: Mapping[str, ScoringSpec], metrics: Collection[str] = (
 
 
 def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) -> dict[str, str]:
-    """Returns how each metric was computed; where subsets differ, all the ways. sacrebleu's signature holds the
-    number of references, which is that of the records."""
+    """Returns how each score was computed; if subsets differ, the signatures of all. The number of references in
+    sacrebleu's signature is taken from the records."""
     found: dict[str, dict[str, None]] = {}
     for subset, each in scoring.items():
         references = [record.get("reference") for record in records if record["subset"] == subset]
@@ -159,8 +161,9 @@ def quality(
     baseline: Sequence[Generation],
     scoring: Mapping[str, ScoringSpec],
 ) -> dict[str, Metric]:
-    """Returns each score by its name, with `_ar` and `_difference`: means over the answers that have a value on both
-    sides; corpus scores and pass@k are of all answers together. `num_unscored` counts the answers without a score."""
+    """Returns each score by its name, with `_ar` and `_difference`. Scores are means over the answers with a value on
+    both sides; corpus scores and pass@k take all answers together. `num_unscored` counts the answers without a score.
+    """
     subsets = [scoring.get(record["subset"], ScoringSpec()) for record in records]
     sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
     names = dict.fromkeys(name for each in scoring.values() if each.scorer for name in each.scorer.names)
@@ -199,7 +202,7 @@ def quality(
 
 
 def _scores(generation: Generation, scoring: ScoringSpec) -> Mapping[str, float | None]:
-    """Returns the scores of one answer by metric. A record without `scores` has one score."""
+    """Returns the scores of one answer by metric. A record without `scores` has a single `score`."""
     if "scores" in generation:
         scores: Mapping[str, float | None] = generation["scores"]
         return scores
@@ -209,15 +212,16 @@ def _scores(generation: Generation, scoring: ScoringSpec) -> Mapping[str, float 
 def _values(
     name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], scoring: Sequence[ScoringSpec]
 ) -> Values:
-    """Returns the value of each record. A value of all answers to a prompt (pass@k) belongs to the first of them."""
+    """Returns the value of each record. A value over all answers to a prompt (pass@k) belongs to the first of them."""
     values: Values = [None] * len(records)
     answers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
-        if not _is_of_samples(scoring[number], name):
-            values[number] = scores[number].get(name)
-        else:
+        scorer = scoring[number].scorer
+        if scorer is not None and name in scorer.names and scorer.combines_samples:
             key = (record["task"], record["subset"], record["example"], record.get("turn", 0))
             answers.setdefault(key, []).append(number)
+        else:
+            values[number] = scores[number].get(name)
     for numbers in answers.values():
         each = scoring[numbers[0]]
         judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
@@ -226,16 +230,11 @@ def _values(
 
 
 def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns how many programs of either side a limit ended, where programs were run: they count as wrong, and may
-    be right."""
+    """Returns the number of programs of either side that a limit ended, if programs were run. They count as wrong, but
+    may be right."""
     ends = [{g.get("outcome", {}).get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
     num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
     return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
-
-
-def _is_of_samples(scoring: ScoringSpec, name: str) -> bool:
-    """Returns whether a metric is one of all answers to a prompt, such as pass@k."""
-    return scoring.scorer is not None and name in scoring.scorer.names and scoring.scorer.combines_samples
 
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
@@ -252,8 +251,8 @@ def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[s
 
 
 def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpec]) -> Values:
-    """Returns 1 for an answer in the language of its subset, 0 for any other (also one without words); None for a
-    language that lingua does not know."""
+    """Returns 1 for an answer in the language of its subset, 0 for any other answer, even one without words; None if
+    lingua does not know the language of the subset."""
     return [
         None if each.code is None else float(language_of(g["text"], each.code) == each.code)
         for g, each in zip(generations, scoring, strict=True)

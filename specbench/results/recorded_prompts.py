@@ -1,4 +1,4 @@
-"""The prompts and models of a run that is recorded, loaded again."""
+"""Loads the prompts and models of a recorded run again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import load_model
-from specbench.results.greedy import differences, near_tie_tolerance
+from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference
@@ -17,14 +17,14 @@ from specbench.running.records import Key, Record, record_key, with_the_same_his
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import Example, TaskData, load_examples
+from specbench.tasks.examples import Example, load_examples
 
 Group = tuple[str, str]  # task and subset
 
 
 @dataclass
 class ModelLoader:
-    """Loads each model of a run once, by name and revision, in the dtype and on the device of the target."""
+    """Loads each model of a run once, by name and revision, with the target's dtype and device."""
 
     device: str
     dtype: str
@@ -33,7 +33,7 @@ class ModelLoader:
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
-        """Returns a model as it was when a run recorded this revision. Raises ConfigError where it has changed."""
+        """Returns a model at a recorded revision. Raises ConfigError if its files have changed since."""
         if (name, revision) not in self._loaded:
             is_commit = revision is not None and not revision.startswith("local-")
             model = load_model(
@@ -42,8 +42,8 @@ class ModelLoader:
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
-                    f"model '{name}' is not what the run measured ({model.revision} now, {revision} then): restore "
-                    "its files, or measure again"
+                    f"model '{name}' has changed since the run ({model.revision} now, {revision} then): restore its "
+                    "files, or measure again"
                 )
             self._loaded[name, revision] = model
         return self._loaded[name, revision]
@@ -58,8 +58,8 @@ class RecordedPrompt:
 
 
 def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
-    """Returns the tasks of rows by name, as their command named them, files of users included. Raises ConfigError
-    where one does not exist any more."""
+    """Returns the tasks of rows by name, also those that a command gave as files. Raises ConfigError if one no longer
+    exists."""
     found: dict[str, TaskSpec] = {}
     for row in rows:
         name = row.task_name
@@ -75,12 +75,12 @@ def prompts_of(
     run: RecordedRun, rows: Mapping[Group, Row], keys: Mapping[Group, Sequence[Key]], target: CausalLM,
     others: Sequence[CausalLM], data: str | None = None,
 ) -> dict[Key, RecordedPrompt]:  # fmt: skip
-    """Returns the prompts of records, made again from their tasks and data.
+    """Returns the prompts of records, made again from tasks and data.
 
-    `rows`, `keys`: by (task, subset) AR's row and the chosen records. `others`: the models whose contexts may have
-    shortened prompts. `data`: a folder or file of rows in the place of the run's own.
+    `rows`, `keys`: AR's row and the keys of the records, by (task, subset). `others`: further models whose contexts may
+    have shortened prompts. `data`: a folder or file of rows that replaces the run's data.
 
-    Raises ConfigError where the data give other prompts than were measured.
+    Raises ConfigError if the data give other prompts than the measured ones.
     """
     tasks, found = tasks_of(list(rows.values())), {}
     for group, row in rows.items():
@@ -97,8 +97,12 @@ def prompts_of(
         ids_of = record_prompts(examples, {group[1]: budgets}, every, target, chat)
         for key, record in zip(keys[group], records, strict=True):
             example = examples.get((group[1], record["example"]))
-            _check(record, example, loaded)
-            assert example is not None
+            if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
+                raise ConfigError(
+                    f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with "
+                    "a different prompt than the task and its data give now: give the data of the run with --data, or "
+                    "measure again"
+                )
             found[key] = RecordedPrompt(example, tuple(ids_of(record)))
     return found
 
@@ -114,7 +118,7 @@ def _place(row: Row) -> str:
 
 
 def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[PromptBudget, ...]:
-    """Returns the lengths to which the prompts were shortened, by the records; none where they were not."""
+    """Returns the lengths to which prompts were shortened, according to the records."""
     by_name = {model.name: model for model in models}
     lengths = {name: length for record in records for name, length in record.get("budgets", {}).items()}
     absent = [name for name in lengths if name not in by_name]
@@ -123,16 +127,8 @@ def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[Pro
     return tuple(PromptBudget(by_name[name], length) for name, length in lengths.items())
 
 
-def _check(record: Record, example: Example | None, loaded: TaskData) -> None:
-    if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
-        raise ConfigError(
-            f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with another "
-            "prompt than the task and its data give now: give the data of the run with --data, or measure again"
-        )
-
-
 class Target:
-    """The target of a run, which scores outputs that differ."""
+    """The target of a run. It scores outputs that differ."""
 
     def __init__(self, run: RecordedRun, trust_remote_code: bool) -> None:
         self.run = run
@@ -141,11 +137,8 @@ class Target:
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
     ) -> list[TokenDifference]:
-        """Returns the first difference of each output of a row. Near-ties are those within the measured noise of the
-        target.
-
-        Raises ConfigError where the target or the prompts do not exist any more.
-        """
+        """Returns the first difference of each output of a row. A difference within the measured noise of the target is
+        a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
         target = self.loader.load(row.target, row.target_revision)
         records = self._with_history([self.run.records[key] for key in keys], row, method)
@@ -162,10 +155,11 @@ class Target:
         if not answers:
             return []
         tolerance = near_tie_tolerance(target, answers, max_query_length)
-        return differences(target, answers, [_ids(candidate, key, method) for key in kept], tolerance)
+        return find_differences(target, answers, [_ids(candidate, key, method) for key in kept], tolerance)
 
     def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
-        """Returns the records whose prompt is AR's too: in later turns a method has read its own answers."""
+        """Returns the records whose prompt is the same for AR and the method. In a later turn, the prompt of each holds
+        its own earlier answers."""
         every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
         kept = {record_key(record) for record in with_the_same_history(every, method)}
         return [record for record in records if record_key(record) in kept]

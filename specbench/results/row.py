@@ -20,8 +20,8 @@ from specbench.specs.components import RowEngine
 
 
 class BoundChain(FilePart):
-    """The links of theorem 1, each at least the next: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥ the same with
-    D_T, all in emitted tokens per target pass, or all divided by 1 + γc."""
+    """The bounds of theorem 1, in decreasing order: E[F(α(s))] ≥ F(α_T) ≥ F(max(0, 1 − √(KL_T/2))) ≥
+    F(max(0, 1 − √(D_T/2))), all in emitted tokens per target pass, or all divided by 1 + γc."""
 
     expected: FiniteFloat
     of_acceptance: FiniteFloat
@@ -34,7 +34,7 @@ class BoundChain(FilePart):
 
 
 class MeasuredNumbers(FilePart):
-    """Numbers of a run: of processed distributions, on the positions that were drafted."""
+    """Numbers of a run, from processed distributions on the positions that were drafted."""
 
     acceptance_rate: Metric
     mean_acceptance_length: Metric
@@ -44,7 +44,7 @@ class MeasuredNumbers(FilePart):
 
 
 class ForcedNumbers(FilePart):
-    """Teacher-forced numbers: raw distributions of both models, on the positions of the reference texts."""
+    """Teacher-forced numbers, from the raw distributions of both models on the positions of the reference texts."""
 
     num_positions: int
     cross_entropy: Metric  # D_T
@@ -53,14 +53,14 @@ class ForcedNumbers(FilePart):
     acceptance_rate: Metric  # α_T
     target_misfit: Metric  # r_p; the fitness is 1 − r_p
     draft_misfit: Metric  # r_q
-    excluded: float  # mass of p on tokens that q gives no probability; D and KL count them as the smallest float32
+    excluded: float  # mass of p on tokens to which q gives no probability; D and KL use the smallest float32 for these
     tokens_per_pass: BoundChain
     speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
     speedup: BoundChain | None = None  # tokens_per_pass ÷ (1 + γc)
 
 
 class GroupNumbers(FilePart):
-    """One group: a subset of a task, for most a language."""
+    """One group: a subset of a task, usually a language."""
 
     task: str
     subset: str
@@ -68,7 +68,7 @@ class GroupNumbers(FilePart):
     num_prompts: int
     measured: MeasuredNumbers | None = None
     forced: ForcedNumbers | None = None
-    representation_rank: int | None = None  # as representation.LanguageShare; languages that it never wrote are last
+    representation_rank: int | None = None  # see representation.LanguageShare; languages never written come last
     representation_share: float | None = None
 
 
@@ -82,11 +82,11 @@ class GroupSpread(FilePart):
 
 
 class Correlations(FilePart):
-    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as figure 2a. The intervals are over prompts: of
-    `representation_…` they take the shares as they are, and leave out that another sample of the drafter's texts would
-    give others."""
+    """Spearman's ρ over groups; `…_over_prompts` over single prompts, as in figure 2a. The intervals resample prompts.
+    Those of `representation_…` take the shares as given: they do not cover that another sample of the drafter's texts
+    would give other shares."""
 
-    representation_and_acceptance: Metric | None = None  # share with α_T: above 0 where well represented languages gain
+    representation_and_acceptance: Metric | None = None  # share with α_T: > 0 if well represented languages gain
     representation_and_measured: Metric | None = None
     fitness_and_acceptance: Metric | None = None  # 1 − r_q with α_T
     fitness_and_measured: Metric | None = None
@@ -94,14 +94,13 @@ class Correlations(FilePart):
 
 
 class FairnessSummary(FilePart):
-    """All groups of a drafter together. `unfairness`: 𝒰 in nats², `lowest`: the group of D_min."""
+    """All groups of a drafter together. `unfairness`: 𝒰 in nats². `lowest`: the group with D_min. `excluded`: by
+    teacher-forced group, see ForcedNumbers."""
 
     groups: tuple[str, ...]
     unfairness: Metric | None = None
     lowest: str | None = None
-    excluded: dict[str, float] = Field(
-        default_factory=dict
-    )  # of every group that is teacher-forced, as in ForcedNumbers
+    excluded: dict[str, float] = Field(default_factory=dict)
     spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
     correlations: Correlations
 
@@ -111,10 +110,10 @@ DIGEST: Final = "digest"
 
 
 def digest_of(row: dict[str, Any]) -> str:
-    """Returns 16 hex digits of SHA-256 over all that a row says, whatever the order of its keys.
+    """Returns 16 hex digits of SHA-256 over the content of a row, in any order of its keys.
 
-    The digest shows that a row was edited or half merged by mistake. It does not show a forged row: whoever edits a row
-    can compute the digest again. `specbench leaderboard validate --records` compares a row with its run.
+    The digest reveals rows that were edited or half merged by mistake, but no forged rows, since a forger can compute
+    the digest again. `specbench leaderboard validate --records` compares a row with its run.
     """
     content = {name: value for name, value in row.items() if name != DIGEST}
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -122,17 +121,17 @@ def digest_of(row: dict[str, Any]) -> str:
 
 
 def with_digest(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row as it is written: with its digest."""
+    """Returns a row with its digest, as files hold it."""
     return {**row, DIGEST: digest_of(row)}
 
 
-Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # of a file or folder; no control characters
+Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # the path of a file or folder, no control characters
 
 ALL = "all"  # the subset of a row over all subsets of its task
-# Fields that are added later, or that only the file has: nothing in the run's folder confirms them. All others are
-# recomputed from the folder.
+# Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
+# are recomputed from the folder.
 STATED = frozenset({"evidence", "fairness", "run"})
-# All other fields identify the result.
+# The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
@@ -150,15 +149,15 @@ class RowSampling(FilePart):
 
 
 class Evidence(FilePart):
-    """The evidence of an audit: prompts of greedy outputs, draws of up to five tokens and their p-value."""
+    """The evidence of an audit: the number of greedy prompts, and of draws of up to five tokens with their p-value."""
 
     task: str
     subsets: tuple[str, ...]
     num_prompts: int | None
     num_draws: int | None
-    temperature: FiniteFloat | None  # of the draws
+    temperature: FiniteFloat | None  # at which the answers were drawn
     p_value: FiniteFloat | None
-    report: Place | None = None  # file of the audit, from the file's folder; null: it was not kept
+    report: Place | None = None  # the audit's file, relative to the leaderboard's folder; null: it was not kept
 
     @model_validator(mode="after")
     def _check_draws(self) -> Self:
@@ -170,10 +169,11 @@ class Evidence(FilePart):
 class RowShots(FilePart):
     """The few-shot examples before each prompt, and the check that none of them is measured.
 
-    `num`: before each prompt; where it is 0 all other fields are null. `digest`: of the text before the prompts, 12 hex
-    digits; of several subsets that differ "all-" and a digest of theirs. `num_checked`: the measured examples, none of
-    which repeats the question of a few-shot example before it, or has an answer of 80 characters or more that stands
-    there (else the run is refused); null where questions could not be compared.
+    `num`: the number before each prompt; if it is 0, all other fields are null. `digest`: 12 hex digits over the text
+    before the prompts; if subsets have different texts, "all-" and a digest over their digests. `num_checked`: the
+    number of measured examples that were checked: none repeats the question of its few-shot examples, or has an answer
+    of 80 characters or more that occurs in them (otherwise the run is refused); null if questions could not be
+    compared.
     """
 
     num: int = Field(ge=0)
@@ -184,10 +184,10 @@ class RowShots(FilePart):
 
 
 class RowWarmUp(FilePart):
-    """The warm-up of AR and of the method before they were measured, in every process and subset.
+    """The warm-ups of AR and of the method before they were measured, summed over processes and subsets.
 
-    `blocks`: of an unmeasured text, at most 20 new tokens each; under a load, as many at once as requests. `steady`:
-    whether the speed of both was steady each time, within the limits of the warm-up.
+    `blocks`: the number of unmeasured blocks, each of at most 20 new tokens; under a load, each with as many requests
+    at once as the load. `steady`: whether the speed of both became steady every time, within the limits of the warm-up.
     """
 
     blocks: NonNegativeInt
@@ -217,8 +217,8 @@ class RowWarning(FilePart):
 
 
 class RowLoad(FilePart):
-    """The load of a served row. `level`: requests in flight, or requests per second. `windows`: of each server, which
-    intervals resample. `requests`: of each window."""
+    """The load of a served row. `level`: requests in flight, or requests per second. `windows`: the number for each
+    server; intervals resample windows. `requests`: the number in each window."""
 
     kind: Literal["concurrency", "rate"]
     level: Annotated[FiniteFloat, Field(gt=0)]
@@ -233,11 +233,11 @@ class RowLoad(FilePart):
 class RowServing(FilePart):
     """The conditions of a served row.
 
-    `acceptance_source`: what the counts of acceptance rest on: steps, histogram, totals or counters of the server;
-    "none: …" with the reason where they are null. `caches`: whether the servers told that no prompt was cached.
-    `memory`: the rule by which both servers hold memory. `load`: of several requests at once; null: one at a time.
-    `turns`: the parts of a run in which one server at a time was up; null: all were up at once. `settings`: digest of
-    what the server tells of itself.
+    `acceptance_source`: the source of the counts of acceptance: steps, histogram, totals or counters of the server; or
+    "none: …" with the reason why they are null. `caches`: whether the servers reported that no prompt was cached.
+    `memory`: the rule by which both servers reserve memory. `load`: the load of several requests at once; null: one
+    request at a time. `turns`: the number of parts of a run in which only one server was up; null: all were up at once.
+    `settings`: a digest of the settings that the server reports.
     """
 
     acceptance_source: str
@@ -249,7 +249,7 @@ class RowServing(FilePart):
 
 
 class Row(FilePart):
-    """One method on one subset (or on "all"), paired to AR in the same process. Times in seconds, rates in tokens/s."""
+    """One method on one subset or on "all", paired with AR in the same process. Times in seconds, rates in tokens/s."""
 
     format: Literal[1] = FORMAT
     task: str  # name@version:digest
@@ -274,32 +274,36 @@ class Row(FilePart):
     data_source: Literal["hub", "local", "sample"]
     data_location: str
     data_revision: str | None
-    chat: bool | dict[str, Any]  # whether prompts are in the chat template; the variables that were given to it
+    chat: bool | dict[str, Any]  # whether prompts use the chat template; its variables, if any were given
     seed: int
     n: int = Field(ge=0)  # examples
-    subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # of a row over all: its subsets, each with its n
+    subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # n by subset, in a row over all subsets
     repeats: int = Field(ge=1)
     created: str
-    run: Place | None = None  # the folder of the records, from the file's folder; null: the file's folder, or unknown
-    lossless: bool  # what the rule, or the author of external code, claims
-    verdict: str = "not audited"  # what the outputs say: specbench.results.verdict
-    evidence: Evidence | None = None  # of an audit that gave the verdict; null where the row's own outputs did
-    quality: str | None = None  # the metric that stands for it; null where nothing is scored, or by several
-    signatures: dict[str, str] = Field(default_factory=dict)  # how metrics were computed, where a name is not enough
-    intervals: Intervals = INTERVALS  # how those of the metrics were computed
+    run: Place | None = None  # the run's folder, relative to the file's; null: the file's own folder, or unknown
+    lossless: bool  # the claim of the rule, or of the author of external code
+    verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
+    evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
+    quality: str | None = (
+        None  # the metric of the main score; null if nothing is scored, or subsets have different ones
+    )
+    signatures: dict[str, str] = Field(default_factory=dict)  # how scores were computed, where a name is not enough
+    intervals: Intervals = INTERVALS
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
     shots: RowShots = RowShots(num=0)
-    served: RowServing | None = None  # of a method that a server ran
+    served: RowServing | None = None  # null: the method ran in this process
     warm_up: RowWarmUp | None = None  # null: the records do not have it
     warnings: tuple[RowWarning, ...] = ()
-    # element k: target passes after the prefill in which k draft tokens were accepted; null where these are not known
+    # element k: target passes after the prefill in which k draft tokens were accepted; null where this is unknown
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
     metrics: dict[str, Metric]
 
     @field_validator("options")
     @classmethod
     def _writable_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return {name: writable(value) for name, value in options.items()}  # JSON has no infinity; a threshold may be
+        return {
+            name: as_json_value(value) for name, value in options.items()
+        }  # JSON has no infinity; a threshold may be
 
     @model_validator(mode="after")
     def _check_subsets(self) -> Self:
@@ -328,7 +332,7 @@ class Row(FilePart):
         return self.task_name, self.subset, self.method_name
 
     def metric(self, name: str | None) -> Metric:
-        """Returns a metric; without a value where the row has none of this name."""
+        """Returns a metric, empty if the row has none of this name."""
         return self.metrics.get(name or "", Metric())
 
     def value(self, name: str) -> float | None:
@@ -337,27 +341,27 @@ class Row(FilePart):
 
     @property
     def examples(self) -> dict[str, int]:
-        """The number of examples by subset: the first ones that the run measured."""
+        """The number of examples by subset; a run measures the first ones of each."""
         return self.subsets or {self.subset: self.n}
 
     @property
     def place(self) -> str:
-        """Task, subset, method and level of load, as messages name a row."""
+        """Task, subset, method and load, as messages name a row."""
         return f"{self.task.partition(':')[0]} {self.subset} {self.method.partition(':')[0]} {self.level}".rstrip()
 
     @property
     def key(self) -> str:
-        """The identity of the result: every field but the metrics, the date and the command line; and the judge, and
-        the few-shot examples before the prompts."""
+        """The identity of the configuration: every field except RESULT_FIELDS, with the judge and the digest of the
+        few-shot examples."""
         own = {"judge": self.signatures.get("judge_score"), "shots": self.shots.digest}
         fields = self.model_dump(mode="json", exclude=set(RESULT_FIELDS))
         return json.dumps(fields | {name: value for name, value in own.items() if value is not None}, sort_keys=True)
 
 
-def writable(value: Any) -> Any:
-    """Returns a value as JSON can hold it: an infinite number as a word."""
+def as_json_value(value: Any) -> Any:
+    """Returns a value that JSON can hold: infinite numbers become words."""
     if isinstance(value, Mapping):
-        return {name: writable(item) for name, item in value.items()}
+        return {name: as_json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [writable(item) for item in value]
+        return [as_json_value(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

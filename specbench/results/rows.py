@@ -1,8 +1,8 @@
 """A run's folder → leaderboard rows: one per subset and method, and one over all subsets of a task.
 
-The rows are a function of the folder alone, so that `specbench run` and `specbench leaderboard validate --records` make
-the same ones: run.json holds the conditions, specs.json the specs, records.jsonl the answers, and measurements.json the
-facts of each command.
+Rows depend on the folder alone, so that `specbench run` and `specbench leaderboard validate --records` compute the same
+ones. run.json holds the conditions, specs.json the specs, records.jsonl the answers, and measurements.json what each
+command measured.
 """
 
 import json
@@ -22,8 +22,8 @@ from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
-from specbench.results.served import controls, served_verdict, served_warnings, serving_of
-from specbench.results.verdict import declaration, different, verdict_of_records
+from specbench.results.served import control_outcomes, served_verdict, served_warnings, serving_of
+from specbench.results.verdict import declares_lossless, differing_records, verdict_of_records
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_the_same_history
 from specbench.specs.method import MethodSpec
@@ -33,11 +33,11 @@ from specbench.tasks.judge import JUDGED
 from specbench.tasks.prompts import FewshotInfo
 
 MEASUREMENTS_FILE = "measurements.json"
-MEASUREMENTS_REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+MEASUREMENTS_REMEDY = "repeat the command of the run: it writes the file again and keeps all measured answers"
 
 
 class MeasuredSubset(FilePart):
-    """The number of examples of a subset that were measured, and the sources of its data and few-shot examples."""
+    """The measured examples of a subset, and the sources of its data and few-shot examples."""
 
     task: str
     subset: str
@@ -49,8 +49,8 @@ class MeasuredSubset(FilePart):
 
 
 class Ties(FilePart):
-    """The number of greedy answers of a method that are not AR's, and of those at which the target is undecided: both
-    logits are within `tolerance` of the highest (`specbench.results.greedy`)."""
+    """The number of greedy answers of a method that differ from AR's, and how many of these differences are near-ties
+    within `tolerance` (`specbench.results.greedy`)."""
 
     task: str
     subset: str
@@ -61,11 +61,11 @@ class Ties(FilePart):
 
 
 class Measurement(FilePart):
-    """The measurement of one command. `request`: its settings. `chat`: whether prompts went through the chat template.
-    `identifies_languages`: whether lingua was installed, which the share of answers in their language needs.
+    """The measurement of one command. `request`: its settings. `identifies_languages`: whether lingua was installed,
+    which `language_share` needs. `chat`: whether prompts used the chat template.
 
-    `other_vocabulary`: the methods whose drafter decodes alone in tokens that are not the target's. `trained_on`: by
-    method the digests of the measured prompts that its drafter was trained on.
+    `other_vocabulary`: methods whose drafter decodes alone in tokens of another vocabulary. `trained_on`: for each
+    method the digests of the measured prompts on which its drafter was trained.
     """
 
     command: str
@@ -88,7 +88,7 @@ class _File(FilePart):
 
 
 def read_measurements(folder: Path) -> tuple[Measurement, ...]:
-    """Returns what the commands measured, the first one first. Raises ConfigError for an absent or broken file."""
+    """Returns the measurements of all commands, oldest first. Raises ConfigError for an absent or broken file."""
     path = folder / MEASUREMENTS_FILE
     try:
         return _File.model_validate(bounded.read_json(path, MEASUREMENTS_REMEDY)).measurements
@@ -101,10 +101,8 @@ def read_measurements(folder: Path) -> tuple[Measurement, ...]:
 
 
 def add_measurement(folder: Path, measurement: Measurement) -> None:
-    """Appends a measurement to those of earlier commands; one that is there already stays where it is.
-
-    Raises ConfigError where the disk refuses. A broken file is replaced.
-    """
+    """Appends a measurement to the file, unless the file has it. A broken file is replaced. Raises ConfigError if the
+    file cannot be written."""
     path = folder / MEASUREMENTS_FILE
     try:
         known: Sequence[Measurement] = read_measurements(folder)
@@ -119,14 +117,14 @@ def add_measurement(folder: Path, measurement: Measurement) -> None:
         raise ConfigError(f"{path}: cannot write it ({error.strerror or error})") from error
 
 
-NOT_MULTIPLES = ("speedup", "speedup_e2e", "speedup_expected")  # of tokens that are not the target's
+SPEEDUPS = ("speedup", "speedup_e2e", "speedup_expected")
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The parts that the rows of one command are made of; all of them are in the run's folder.
+    """The data from which the rows of one command are computed, all from the run's folder.
 
-    `identity`: run.json. `judge`: the signature of the judge whose ratings the records have.
+    `identity`: the content of run.json. `judge`: the signature of the judge whose ratings the records have.
     """
 
     identity: Mapping[str, Any]
@@ -137,24 +135,21 @@ class MeasuredRun:
     judge: str | None = None
 
     def rows(self) -> list[Row]:
-        """Returns every row, methods in the order given, subsets in the task's order, the row over all last.
-
-        Subsets that are sampled in different ways have no row over all: it would be of no one way.
-        """
+        """Returns every row: methods in the given order, subsets in the task's order, and the row over all last."""
         return [
             self.row(task, subset, method)
             for task in self.tasks for method in self.methods for subset in self.subsets_of(task)
         ]  # fmt: skip
 
     def subsets_of(self, task: TaskSpec) -> list[str]:
-        """Returns the subsets of a task that have rows."""
+        """Returns the subsets of a task that have rows. Subsets with different sampling have no row over all."""
         names = [part.subset for part in self.measurement.of_task(task.name)]
         is_whole = len(names) > 1 and len({sampling_of(task, name) for name in names}) == 1
         return [*names, *([ALL] if is_whole else [])]
 
     def row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
-        """Returns the row of a method on a subset, or on all. Raises ConfigError where the folder has no such row, or
-        its files contradict each other."""
+        """Returns the row of a method on a subset or on "all". Raises ConfigError if the folder has no such row, or its
+        files contradict each other."""
         known = self.subsets_of(task)
         if subset not in known:
             raise ConfigError(f"the run has no row of {task.name} {subset}: {nearest(subset, known)}")
@@ -162,7 +157,7 @@ class MeasuredRun:
             return self._row(task, subset, method)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"run.json: is not whole ({type(error).__name__}: {error}): restore it from a copy, or measure again"
+                f"run.json: is incomplete ({type(error).__name__}: {error}): restore it from a copy, or measure again"
             ) from error
 
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
@@ -174,7 +169,7 @@ class MeasuredRun:
         }
         metrics = metrics_of(records, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
-            metrics |= {name: Metric() for name in NOT_MULTIPLES}
+            metrics |= dict.fromkeys(SPEEDUPS, Metric())  # tokens of different vocabularies do not compare
         row = Row(
             **self._conditions(method), **_data(parts), **self._method(method, records),
             task=named(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
@@ -191,7 +186,7 @@ class MeasuredRun:
         return row.model_copy(update={"warnings": (*warnings, *served_warnings(row, records, self.identity))})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
-        """Returns the models, the machine and the command, as fields of a row."""
+        """Returns the fields of a row about models, machine and command."""
         conditions, target = self.identity["environment"], self.identity["target"]
         drafter = self.identity["drafters"].get(method.name, {"name": None, "revision": None})
         return {
@@ -205,8 +200,7 @@ class MeasuredRun:
         }  # fmt: skip
 
     def _method(self, method: MethodSpec, records: Sequence[Record]) -> dict[str, Any]:
-        """Returns the method and its parts, or the external code with the digest that identifies it, as fields of a
-        row."""
+        """Returns the fields of a row about the method: its parts, or its external code with the code's digest."""
         taken = routes_taken(records, method)
         routes = [method.route(name) for name in taken] or [method]
         if method.decoder is not None:
@@ -239,15 +233,17 @@ class MeasuredRun:
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
-        num_different = len(different(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        num_different = (
+            len(differing_records(with_the_same_history(records, method.name), method.name)) if greedy else 0
+        )
         num_near_ties = sum(each.num_near_ties for each in ties)
         if "servers" in self.identity and num_different != num_near_ties:
-            is_told = num_noted == num_different
-            return served_verdict(controls(records), len(records), num_different, is_told=is_told)
-        if declaration(method) is not False and num_noted != num_different:
+            knows_ties = num_noted == num_different
+            return served_verdict(control_outcomes(records), len(records), num_different, knows_ties=knows_ties)
+        if declares_lossless(method) is not False and num_noted != num_different:
             raise ConfigError(
-                f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} are not AR's, but the "
-                f"records hold {num_different}: {MEASUREMENTS_REMEDY}"
+                f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} differ from AR's, but in "
+                f"the records {num_different} do: {MEASUREMENTS_REMEDY}"
             )
         return verdict_of_records(
             method, greedy=greedy, num_records=len(records), num_different=num_different,
@@ -261,13 +257,13 @@ class MeasuredRun:
 
 
 def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
-    """Returns how the tokens of a subset are drawn."""
+    """Returns the sampling parameters of a subset."""
     generation = task.subset(subset).generation
     return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
 def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
-    """Returns the data of subsets, as fields of a row."""
+    """Returns the fields of a row about the data of its subsets."""
     return {
         "data_source": parts[0].source,
         "data_location": ", ".join(dict.fromkeys(part.location for part in parts)),
@@ -278,7 +274,7 @@ def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
 
 
 def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
-    """Returns the parts of a method without external code."""
+    """Returns the options of the parts of a method; not for external code."""
     if method.routes is not None:
         whole = method.model_dump()
         routes = {
@@ -296,8 +292,8 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
 
 
 def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
-    """Returns the drafter with its options. A drafter that the method names, and that --drafter replaces, is not a
-    checkpoint of the row: `replaces` says which it was."""
+    """Returns the drafter with its options. If --drafter replaces the checkpoint of the method, `checkpoint` is null
+    and `replaces` names the replaced one."""
     found = part.drafter.model_dump()
     if part.checkpoint is None or own_drafter(part, target) is not None:
         return found
@@ -305,7 +301,7 @@ def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
 
 
 def revision_of(revisions: Mapping[str, str | None]) -> str | None:
-    """Returns the revision that all subsets share, else a digest of them all. `revisions`: by subset."""
+    """Returns the revision that all subsets share, otherwise a digest over all. `revisions`: by subset."""
     if len(set(revisions.values())) == 1:
         return next(iter(revisions.values()))
     text = "\n".join(f"{subset} {found}" for subset, found in revisions.items())
@@ -313,8 +309,7 @@ def revision_of(revisions: Mapping[str, str | None]) -> str | None:
 
 
 def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
-    """Returns the few-shot examples of subsets: the largest number before a prompt, and one digest over several
-    subsets."""
+    """Returns the few-shot examples of subsets together: the largest number before a prompt, and one digest."""
     used = [part.worked for part in parts if part.worked.num]
     if not used:
         return RowShots(num=0)
@@ -328,15 +323,14 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
 
 
 def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
-    """Returns the warm-ups of AR and of a method, each of which many records hold; None where a record lacks one."""
+    """Returns the warm-ups of AR and of a method, counting each once although many records hold it; None if a record
+    lacks one."""
     found = {
         (record["subset"], record.get("process"), name, *sorted((record["methods"][name].get("warm_up") or {}).items()))
         for record in records for name in {"ar", method}
     }  # fmt: skip
     parts = [dict(items) for _, _, _, *items in found]
-    if not all(parts):
-        return None
-    return RowWarmUp.of(parts)
+    return RowWarmUp.of(parts) if all(parts) else None
 
 
 def _measured_at(records: Sequence[Record]) -> str:
@@ -345,4 +339,4 @@ def _measured_at(records: Sequence[Record]) -> str:
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise ConfigError(f"records.jsonl: measured_at must be the time of each record ({error})") from error
+        raise ConfigError(f"records.jsonl: every record must have its time in measured_at ({error})") from error

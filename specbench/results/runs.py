@@ -1,4 +1,4 @@
-"""The reader of a run: its rows, specs, conditions and records, all from its folder."""
+"""Reads runs from their folders: rows, specs, conditions and records."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,12 +25,12 @@ from specbench.specs.run import named
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 
-HOW = "give the folder of a finished run, as `specbench run` prints it"
+RUN_HINT = "give the folder of a finished run, as `specbench run` prints it"
 Found = TypeVar("Found")
 
 
 def split_detail(text: str) -> tuple[Path, str | None]:
-    """Returns path and detail of PATH or PATH:DETAIL; a path that exists is taken as a whole."""
+    """Returns path and detail of PATH:DETAIL. A text that is an existing path has no detail."""
     before, colon, detail = text.rpartition(":")
     if not colon or Path(text).exists() or not Path(before).exists():
         return Path(text), None
@@ -41,7 +41,7 @@ def split_detail(text: str) -> tuple[Path, str | None]:
 class RecordedRun:
     """The folder of a run. Each file is read at its first use.
 
-    Raises ConfigError for a file that is absent or broken, and for records that another process writes now.
+    Raises ConfigError for a file that is absent or broken, and for records while another process writes them.
     """
 
     path: Path
@@ -83,32 +83,33 @@ class RecordedRun:
             except BlockingIOError as error:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:
-                pass  # a folder without permission to write is read as it is
+                pass  # a read-only folder is read without a lock
             records = RecordFile(self.path / "records.jsonl").read(lambda record: check_record(record, methods))
         if not records:
-            raise ConfigError(f"run '{self.path}': has no records: {HOW}")
+            raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
         return {record_key(record): record for record in records}
 
     @cached_property
     def measurements(self) -> Sequence[Measurement]:
         return read_measurements(self.path)
 
-    def row_like(self, row: Row) -> Row:
-        """Returns the row that the folder gives in place of a row. Raises ConfigError where it gives none."""
+    def recompute_row(self, row: Row) -> Row:
+        """Computes a row again from the folder. Raises ConfigError if the folder has no such row."""
         if row.served is not None and row.served.load is not None:
-            alone = row.model_copy(update={"served": row.served.model_copy(update={"load": None})})
-            return load_row(self.row_like(alone), read_windows(self.path), row.served.load)
+            single = row.model_copy(update={"served": row.served.model_copy(update={"load": None})})
+            return load_row(self.recompute_row(single), read_windows(self.path), row.served.load)
         task, method = self.task_of(row), self.method_spec_of(row)
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
         judge = row.signatures.get(JUDGED)
-        run = MeasuredRun(self.identity, self.tasks, self.method_specs, measurement, self._rated(judge), judge)
+        records = self._records_rated_by(judge)
+        run = MeasuredRun(self.identity, self.tasks, self.method_specs, measurement, records, judge)
         try:
             return run.row(task, row.subset, method)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from error
 
     def with_records(self, row: Row) -> RowWithRecords:
-        """Returns a row with its records and their scorers."""
+        """Returns a row with its records and scorers."""
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
         scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
         return RowWithRecords(row, records, method, scoring)
@@ -120,27 +121,27 @@ class RecordedRun:
         return self._of_name(row.method, {each.named: each for each in self.methods.values()})
 
     def method_spec_of(self, row: Row) -> MethodSpec:
-        """Returns the whole specification of a row's method; this imports torch."""
+        """Returns the full specification of a row's method. It imports torch."""
         return self._of_name(row.method, {named(each): each for each in self.method_specs})
 
     def records_of_row(self, row: Row) -> list[Record]:
-        """Returns the records of a row in the order of the run, with the ratings of the row's judge."""
-        found = records_of(self._rated(row.signatures.get(JUDGED)), row.task_name, row.examples, row.repeats)
+        """Returns the records of a row in the order of the run, with the ratings of its judge."""
+        found = records_of(self._records_rated_by(row.signatures.get(JUDGED)), row.task_name, row.examples, row.repeats)
         num_found = len({(record["subset"], record["example"]) for record in found})
         if num_found != row.n:
             raise ConfigError(
                 f"{self.path}: {row.place}: n = {row.n}, but the folder has records of {num_found} examples in "
-                f"{', '.join(row.examples)}: give the folder of the row's own run, or repeat its command: {row.command}"
+                f"{', '.join(row.examples)}: give the folder of this row's run, or repeat its command: {row.command}"
             )
         return found
 
     def _likeness(self, measurement: Measurement, row: Row) -> int:
-        """Returns how well a measurement fits a row: its examples first, then its repeats and its command."""
+        """Returns how well a measurement fits a row: the examples count most, then the repeats and the command."""
         parts = {part.subset: part.num_examples for part in measurement.of_task(row.task_name)}
         own = parts if row.subset == ALL else {name: num for name, num in parts.items() if name == row.subset}
         return (own == row.examples) * 2 + (measurement.repeats == row.repeats) + (measurement.command == row.command)
 
-    def _rated(self, judge: str | None) -> Mapping[Key, Record]:
+    def _records_rated_by(self, judge: str | None) -> Mapping[Key, Record]:
         """Returns the records with the ratings of a judge."""
         if judge is None:
             return self.records
@@ -154,23 +155,23 @@ class RecordedRun:
 
     def _of_name(self, name: str, known: Mapping[str, Found]) -> Found:
         if name not in known:
-            raise ConfigError(f"{self.path}: has no {name}, but {', '.join(known)}: name the folder of the row's run")
+            raise ConfigError(f"{self.path}: has no {name}, but {', '.join(known)}: give the folder of this row's run")
         return known[name]
 
 
-def place_of(row: Row, file: Path) -> Path | None:
-    """Returns the folder of a row's run: the one that the row names, from its file's folder; else the file's folder
-    where that is a run's; else None."""
+def run_folder_of(row: Row, file: Path) -> Path | None:
+    """Returns the folder of a row's run: the one that the row names, relative to the file's folder; otherwise the
+    file's folder if it is a run; otherwise None."""
     if row.run is not None:
         return file.parent / row.run
     return file.parent if (file.parent / "records.jsonl").is_file() else None
 
 
 def finished_run(path: Path) -> RecordedRun:
-    """Returns a run that has rows. Raises ConfigError for a path without a run, and for a run that is not finished."""
+    """Returns a finished run. Raises ConfigError for a path that is no run, and for an unfinished run."""
     if not path.is_dir():
         problem = "is a file (`specbench leaderboard merge` takes files)" if path.exists() else "no such folder"
-        raise ConfigError(f"run '{path}': {problem}: {HOW}")
+        raise ConfigError(f"run '{path}': {problem}: {RUN_HINT}")
     if not (path / ROWS).is_file():
         raise ConfigError(f"run '{path}': has no {ROWS}, so it is not finished: repeat its command")
     run = RecordedRun(path)
@@ -181,7 +182,7 @@ def finished_run(path: Path) -> RecordedRun:
 
 @dataclass
 class RecordedRuns:
-    """The folders of runs, each read once. `problems`: by folder why its records are not used."""
+    """The folders of runs, each read once. `problems`: for each folder the reasons why its records are not used."""
 
     opened: dict[Path, RecordedRun] = field(default_factory=dict)
     problems: dict[Path, list[str]] = field(default_factory=dict)
@@ -191,16 +192,16 @@ class RecordedRuns:
         return self.opened.setdefault(path.resolve(), RecordedRun(path))
 
     def with_records(self, row: Row, file: Path) -> RowWithRecords:
-        """Returns a row of a file with its records; without them where they cannot be read."""
-        path = place_of(row, file)
-        if path is None or not path.is_dir() or row.level:  # of a load, windows are compared and not prompts
+        """Returns a row of a file with its records, or without them if they cannot be read."""
+        path = run_folder_of(row, file)
+        if path is None or not path.is_dir() or row.level:  # rows of a load compare windows, not prompts
             return RowWithRecords(row)
         try:
             return self.at(path).with_records(row)
-        except ConfigError as error:  # moved, in use, or of a later command: the row has its own numbers
+        except ConfigError as error:  # the folder was moved, is in use, or was changed by a later command
             self.problems.setdefault(path, []).append(str(error))
             return RowWithRecords(row)
 
-    def unread(self) -> list[str]:
-        """Returns a line for each folder whose records are not used: the first reason, and the number of rows."""
+    def problem_lines(self) -> list[str]:
+        """Returns a line for each folder whose records are not used: the number of rows, and the first reason."""
         return [f"not paired, {counted(len(found), 'row')}: {found[0]}" for found in self.problems.values()]

@@ -1,4 +1,4 @@
-"""Rows → tables: of one method by subset, of several methods, and of several tasks."""
+"""Rows → tables: one method by subset, several methods, draft trees, and several tasks."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,38 +7,37 @@ from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.captions import (
     FEW,
     bridges,
-    caption,
-    computed_on,
+    caption_lines,
     drafter_kind,
-    heading,
-    notes,
-    prescribed,
-    rests_on_few,
+    dtype_and_device,
+    has_few_prompts,
     sampling_of,
+    score_heading,
+    score_notes,
     verdict_word,
+    why_unranked,
 )
 from specbench.results.row import ALL, Row
-from specbench.results.trees import COST, LEVEL_CHANCES, numbered
-from specbench.results.units import number, pair, short, speed, unit_of, with_interval
+from specbench.results.trees import COST, LEVEL_CHANCES, numbered_metrics
+from specbench.results.units import number, score_pair, short, speed, unit_of, with_interval
 
 MARK = "†"
-LEAST_COST = 0.005  # target passes; a look-up that costs less is shown as no draft pass
-HAS_OWN_LINE = "few_prompts"  # the caption of every table has its own line for this warning
+MIN_DRAFT_COST = 0.005  # in target passes; cheaper drafts are look-ups, and are not shown as draft passes
 
 
 def speedup_cell(row: Row) -> str:
-    """Returns the speed-up with its interval, and a mark where a line below the table gives a warning."""
+    """Returns the speed-up with its interval, and with a mark if a line below the table gives a warning."""
     return marked(with_interval(row.metric("speedup")), row)
 
 
-def marked(shown: str, row: Row) -> str:
-    """Returns a speed-up as it is shown, with the mark where the row has a warning."""
-    return f"{shown} {MARK}" if marked_warnings(row) else shown
+def marked(text: str, row: Row) -> str:
+    """Returns the text of a speed-up, with the mark if the row has a warning."""
+    return f"{text} {MARK}" if marked_warnings(row) else text
 
 
 def marked_warnings(row: Row) -> dict[str, str]:
-    """Returns the warnings that the mark stands for: text by code."""
-    return {warning.code: warning.text for warning in row.warnings if warning.code != HAS_OWN_LINE}
+    """Returns the text of each marked warning by its code. Few prompts have a line of their own in every caption."""
+    return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
 
 
 def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -47,13 +46,11 @@ def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     for row, name in zip(rows, names, strict=True):
         for code, text in marked_warnings(row).items():
             found.setdefault(code, []).append((name, text))
-    return [_line(texts) for texts in found.values()]
-
-
-def _line(texts: Sequence[tuple[str, str]]) -> str:
-    (name, text), *others = texts
-    same = [other for other, _ in others if other != name]
-    return f"{MARK} {name}: {text}" + (f"; the same holds for {', '.join(dict.fromkeys(same))}" if same else "")
+    lines = []
+    for (first, text), *others in found.values():
+        same = dict.fromkeys(name for name, _ in others if name != first)
+        lines.append(f"{MARK} {first}: {text}" + (f"; the same holds for {', '.join(same)}" if same else ""))
+    return lines
 
 
 def score_cell(row: Row) -> str:
@@ -68,7 +65,7 @@ def acceptance_cells(row: Row) -> list[str]:
 
 
 def acceptance_heading(rows: Sequence[Row]) -> str:
-    """Returns the heading of α, which draft trees do not have."""
+    """Returns the heading of α, which is defined for chains only."""
     return "α\n(chains)" if any(row.value("tree_nodes") is not None for row in rows) else "α"
 
 
@@ -80,13 +77,13 @@ def speed_cells(row: Row) -> list[str]:
 def run_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and one method: a line per subset, then "all".
 
-    Raises ValueError for rows of several tasks or methods, or of none.
+    Raises ValueError for no rows, and for rows of several tasks or methods.
     """
     if len({(row.task, row.method) for row in rows}) != 1:
         raise ValueError("a table shows the rows of one task and one method")
     lines = sorted(rows, key=lambda row: row.subset == ALL)
     speeds = numbers("tok/s\nar", f"tok/s\n{lines[0].method_name}")
-    figures = numbers("speed-up\n95 % interval", "expected\nspeed-up", f"{heading(lines)}\nar → method")
+    figures = numbers("speed-up\n95 % interval", "expected\nspeed-up", f"{score_heading(lines)}\nar → method")
     cells = [_run_cells(row) for row in lines]
     if len(lines) > 1 and lines[-1].subset == ALL:
         cells.insert(-1, list(RULE))
@@ -94,13 +91,13 @@ def run_table(rows: Sequence[Row]) -> Table:
         f"{short(lines[0].task)} · {short(lines[0].method)}",
         (*words("subset"), *numbers("n", acceptance_heading(lines), "τ"), *speeds, *figures),
         cells,
-        [*caption(lines), *warning_lines(lines, [row.subset for row in lines]), *notes(lines)],
+        [*caption_lines(lines), *warning_lines(lines, [row.subset for row in lines]), *score_notes(lines)],
     )
 
 
 def tree_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of the acceptance by depth and by rank of the methods that draft. A chain is a tree of which each
-    node has one child, so that its chance of the first rank is its pooled acceptance rate."""
+    """Returns a table of the acceptance by depth and by rank, for the methods that draft. In a chain every node has one
+    child, so the acceptance of the first rank is the pooled acceptance rate."""
     drafting = [row for row in rows if row.num_draft_tokens and any(row.accepted_tokens_per_step or ())]
     lines = {row.method_name: _depth_cells(row) for row in drafting}
     width = max((len(line) for found in lines.values() for line in found), default=1)
@@ -113,24 +110,23 @@ def tree_table(rows: Sequence[Row]) -> Table:
         columns,
         cells,
         [
-            "by depth, column d: the share of all steps that accepted at least d draft tokens; then that share of the "
-            "steps that accepted at least d − 1",
+            "by depth, column d: the share of all steps that accepted at least d draft tokens; then the share of the "
+            "steps with at least d − 1 accepted tokens that accepted at least d",
             "by rank, column b: of the judged nodes with b children or more, the share whose b-th child (the b-th "
             "candidate for the next token) was accepted",
-            *([OF_THE_RULE] if any(_level_cells(row) for row in drafting) else []),
+            *([RULE_CHANCES] if any(_level_cells(row) for row in drafting) else []),
             *(_tree_line(row) for row in drafting if row.value("tree_nodes") is not None),
         ],
     )
 
 
 def _depth_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of a method: P(≥ d accepted), P(≥ d | ≥ d − 1), the chances of its rule, and the acceptance by
-    rank."""
+    """Returns the lines of a method: P(≥ d accepted), P(≥ d | ≥ d − 1), the chances by its rule, and those by rank."""
     counts = row.accepted_tokens_per_step or ()
     reached = [sum(counts[depth:]) for depth in range(len(counts))]
     deeper = [(above, there) for above, there in pairwise(reached) if above]
     is_chain = row.value("tree_nodes") is None
-    chances = [row.metric("acceptance_rate_pooled")] if is_chain else numbered(row.metrics, "rank_chance")
+    chances = [row.metric("acceptance_rate_pooled")] if is_chain else numbered_metrics(row.metrics, "rank_chance")
     return [
         ["P(≥ d accepted)", *(_share(there, reached[0]) for _, there in deeper)],
         ["P(≥ d | ≥ d − 1)", *(_share(there, above) for above, there in deeper)],
@@ -139,16 +135,16 @@ def _depth_cells(row: Row) -> list[list[str]]:
     ]
 
 
-OF_THE_RULE = (
-    "of the rule: P(≥ d | ≥ d − 1) computed at sampled steps with drafts; at most: that of the best lossless rule that "
-    "judges node by node, for children drawn in the same way"
+RULE_CHANCES = (
+    "of the rule: P(≥ d | ≥ d − 1) computed at sampled steps with drafts; at most: the same chance under the best "
+    "lossless rule that judges node by node, for children drawn in the same way"
 )
 
 
 def _level_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of the rule's chance by level and of its optimum; none for greedy rows, which draw nothing, and
-    where the rule does not know its chance."""
-    rule, optimum = ([number(chance, 2) for chance in numbered(row.metrics, name)] for name in LEVEL_CHANCES)
+    """Returns the lines of the rule's chance by level and of its optimum; no lines for greedy rows, which draw nothing,
+    and if the rule does not know its chance."""
+    rule, optimum = ([number(chance, 2) for chance in numbered_metrics(row.metrics, name)] for name in LEVEL_CHANCES)
     return [["– of the rule", *rule], ["– at most", *optimum]] if rule and row.sampling.temperature else []
 
 
@@ -167,7 +163,7 @@ def _tree_line(row: Row) -> str:
     costs = {int(name.removeprefix(f"{COST}@")): name for name in row.metrics if name.startswith(f"{COST}@")}
     listed = ", ".join(f"{shown(costs[most], 2)} for {most // 2 + 1} to {most}" for most in sorted(costs))
     by_length = f": {listed} tokens" if len(costs) > 1 else ""
-    has_passes = (row.value("cost_ratio") or 0.0) >= LEAST_COST
+    has_passes = (row.value("cost_ratio") or 0.0) >= MIN_DRAFT_COST
     return (
         f"{row.method_name}: a step drafts {shown('tree_nodes', 1)} tokens on {shown('tree_depth', 1)} levels, "
         f"of which a share of {shown('draft_efficiency', 3)} is accepted. Costs of a step in passes of "
@@ -186,11 +182,11 @@ def _run_cells(row: Row) -> list[str]:
         speed(row.metric("tokens_per_second")),
         speedup_cell(row),
         number(row.metric("speedup_expected"), 2),
-        pair(row.metrics, row.quality),
+        score_pair(row.metrics, row.quality),
     ]
 
 
-WIDTH_OF_DRAFTERS = 13  # characters of a line; longer names take several
+DRAFTER_WIDTH = 13  # characters; longer names are wrapped
 
 
 def comparison_table(rows: Sequence[Row]) -> Table:
@@ -199,9 +195,9 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     columns = (
         *words("method", folds=False),
         *words("verdict"),
-        Column("drafter", width=WIDTH_OF_DRAFTERS),
+        Column("drafter", width=DRAFTER_WIDTH),
         *numbers("γ", acceptance_heading(rows), "τ", "c", "tok/s"),
-        *numbers("speed-up\n95 % interval", heading(rows).replace(" ", "\n")),
+        *numbers("speed-up\n95 % interval", score_heading(rows).replace(" ", "\n")),
     )
     title = f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
     return Table(title, columns, cells, _comparison_caption(rows))
@@ -228,16 +224,16 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
     audited = any(each.verdict != "not audited" for each in rows)
     command = "specbench audit --servers" if row.served is not None else "specbench audit"
     return [
-        f"target {row.target}, n = {row.n}; {sampling_of(row)}; {computed_on(row)}",
-        f"greedy equal: the greedy outputs equal AR's, token by token; `{command}` tests sampled outputs too"
+        f"target {row.target}, n = {row.n}; {sampling_of(row)}; {dtype_and_device(row)}",
+        f"greedy equal: the greedy outputs equal AR's token by token; `{command}` tests sampled outputs too"
         if audited
         else f"not audited: `{command}` tests sampled outputs",
-        *([FEW] if any(map(rests_on_few, rows)) else []),
-        *_of_engines(rows),
+        *([FEW] if any(map(has_few_prompts, rows)) else []),
+        *_engine_lines(rows),
         *warning_lines(rows, [each.method_name for each in rows]),
         *(["compare methods with different bridges by τ and tok/s, not by α"] if _bridges_differ(rows) else []),
         "c: draft cost in target passes",
-        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := prescribed(each))),
+        *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := why_unranked(each))),
     ]
 
 
@@ -246,8 +242,8 @@ def _bridges_differ(rows: Sequence[Row]) -> bool:
     return len({bridges(row) for row in rows if row.num_draft_tokens}) > 1
 
 
-def _of_engines(rows: Sequence[Row]) -> list[str]:
-    """Returns a line with the methods that run on another engine than the first row's."""
+def _engine_lines(rows: Sequence[Row]) -> list[str]:
+    """Returns a line with the methods whose engine differs from the first row's."""
     others = [row.method_name for row in rows if row.engine != rows[0].engine]
     if not others:
         return []
@@ -260,7 +256,7 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
     for rows in groups:
         for place, row in enumerate(rows):
             task = [row.task_name, str(row.n)] if place == 0 else ["", ""]
-            label = heading(rows) if row.quality else ""
+            label = score_heading(rows) if row.quality else ""
             cells.append([*task, row.method_name, *acceptance_cells(row), *speed_cells(row), label])
         cells.append(RULE)
     every = [row for group in groups for row in group]

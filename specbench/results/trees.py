@@ -1,4 +1,4 @@
-"""The metrics of draft trees: their size, what is accepted of them, and their costs."""
+"""The metrics of draft trees: size, acceptance and costs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count, takewhile, zip_longest
@@ -14,7 +14,7 @@ LEVEL_CHANCES = ("tree_acceptance_expected", "tree_acceptance_optimal")
 def tree_metrics(
     prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], found: Mapping[str, Metric]
 ) -> dict[str, Metric]:
-    """Returns the metrics that only draft trees have. `found`: the other metrics."""
+    """Returns the metrics that only draft trees have. `found`: the metrics that all methods have."""
     num_steps, num_plain_steps = ([len(g["steps"]) for g in side] for side in (own, baseline))
     verifying, plain = (
         [sum(seconds for _, seconds in g["passes"]["target"]) for g in side] for side in (own, baseline)
@@ -40,8 +40,8 @@ def tree_metrics(
 
 
 def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_step: float) -> float | None:
-    """Returns τ ÷ (draft passes per step · c + v + overhead) in steps of the baseline. `overhead`: of a step of the
-    method, `plain_step`: a step of the baseline, in target passes over one token."""
+    """Returns the speed-up that the costs explain: τ · `plain_step` ÷ (draft passes per step · c + v + `overhead`).
+    `overhead`: the overhead of a step. `plain_step`: a step of the baseline. Both in target passes over one token."""
     length, passes, cost_ratio, verifying = (
         values[name] for name in ("mean_acceptance_length", "draft_passes_per_step", "cost_ratio", "verification_cost")
     )
@@ -53,8 +53,8 @@ def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_
 def costs_by_length(
     prompts: Prompts, own: Sequence[Generation], baseline: tuple[list[float], list[int]]
 ) -> dict[str, Metric]:
-    """Returns the verification cost by the number of tokens that a pass read, in classes up to powers of two. A class
-    of fewer than MIN_PASSES passes is left out. `baseline`: the seconds and the number of its passes."""
+    """Returns the verification cost by the number of tokens that a pass reads, in classes that end at powers of two.
+    Classes of fewer than MIN_PASSES passes are left out. `baseline`: seconds and number of passes of AR's answers."""
     classes: dict[int, list[list[float]]] = {}
     for place, generation in enumerate(own):
         for length, seconds in generation["passes"]["target"]:
@@ -68,7 +68,8 @@ def costs_by_length(
 
 
 def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns by rank, from 1 on, the share of the judged nodes with a child of this rank that had it accepted."""
+    """Returns for each rank, from 1 on: of the judged nodes with a child of this rank, the share whose child of this
+    rank was accepted."""
     counts = [g.get("tree_ranks") or [] for g in own]
     ranks = [[each[rank] if rank < len(each) else (0, 0) for each in counts] for rank in range(max(map(len, counts)))]
     return {
@@ -78,7 +79,8 @@ def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metri
 
 
 def level_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
-    """Returns by level, from 1 on, the mean chance of acceptance under the rule and its optimum, at sampled steps."""
+    """Returns for each level, from 1 on, the mean chance of acceptance under the rule, and the optimal one, over the
+    sampled steps."""
     levels = [list(zip_longest(*(g.get("tree_samples") or []))) for g in own]
     found = {}
     for level in range(max(map(len, levels))):
@@ -89,7 +91,7 @@ def level_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metr
     return found
 
 
-def numbered(metrics: Mapping[str, Metric], name: str) -> list[Metric]:
+def numbered_metrics(metrics: Mapping[str, Metric], name: str) -> list[Metric]:
     """Returns the metrics NAME@1, NAME@2, … of a row."""
     found = (metrics.get(f"{name}@{number}") for number in count(1))
     return list(takewhile(lambda metric: metric is not None, found))  # type: ignore[arg-type]

@@ -10,18 +10,18 @@ NULL = "–"  # the cell of a value that does not exist
 
 
 def short(versioned: str) -> str:
-    """Returns name@version of name@version:digest."""
+    """Returns the name@version part of name@version:digest."""
     return versioned.partition(":")[0]
 
 
 def number(metric: Metric | float | None, digits: int, factor: float = 1, sign: str = "") -> str:
-    """Returns a value as a table shows it: times `factor`, with `digits` decimals. `sign`: "+" shows the plus too."""
+    """Returns a value as tables show it: times `factor`, with `digits` decimals. `sign`: "+" also shows a plus."""
     value = metric.value if isinstance(metric, Metric) else metric
     return NULL if value is None else f"{factor * value:{sign}z.{digits}f}"
 
 
 def speed(metric: Metric | None) -> str:
-    """Returns tokens/s: with one decimal below 1000."""
+    """Returns tokens/s as tables show it: with one decimal below 1000, else without."""
     return number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
 
 
@@ -34,17 +34,14 @@ def interval(metric: Metric | None, digits: int = 2, factor: float = 1, sign: st
 
 
 def with_interval(metric: Metric | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:
-    """Returns the value and its 95 % interval, such as "1.25 [1.20, 1.31]"; the value alone where there is none."""
+    """Returns the value and its 95 % interval, such as "1.25 [1.20, 1.31]"; only the value if there is no interval."""
     return f"{number(metric, digits, factor, sign)} {interval(metric, digits, factor, sign)}".rstrip()
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The way a score is printed.
-
-    `label` is its name with the unit. The printed value is the value times `factor`. `most` is the largest possible
-    difference of two values.
-    """
+    """The printed form of a score. `label`: its name with the unit. `factor`: multiplies the printed value. `digits`:
+    its decimals. `most`: the largest possible difference of two values."""
 
     label: str
     factor: float = 1.0
@@ -70,10 +67,10 @@ PER_NUMBER = re.compile(r"^(pass|rank_chance|verification_cost|tree_acceptance_e
 
 
 def unit_of(name: str | None) -> Unit:
-    """Returns the unit of a score. A score of a plug-in is shown as it is, under its own name."""
+    """Returns the unit of a score. The score of a plug-in is shown unchanged, under its own name."""
     if name is None:
         return Unit("score")
-    if "," in name:  # lm-eval's, METRIC,FILTER: some of its tasks have shares, some percentages under one name
+    if "," in name:  # METRIC,FILTER of lm-eval, whose tasks have shares or percentages under the same name
         return Unit(name, digits=3, most=OTHERS.get(name.partition(",")[0], Unit("")).most)
     if name in SHARES or PASS_AT.fullmatch(name):
         return Unit(f"{SHARES.get(name, name)} %", factor=100.0)
@@ -93,42 +90,42 @@ def score(metric: Metric | None, name: str | None) -> str:
     return with_interval(metric, unit.digits, unit.factor)
 
 
-def pair(metrics: Mapping[str, Metric], name: str | None) -> str:
-    """Returns the score of the baseline and of the method, such as "62.5 → 60.0"."""
+def score_pair(metrics: Mapping[str, Metric], name: str | None) -> str:
+    """Returns the scores of the baseline and of the method, such as "62.5 → 60.0"."""
     unit = unit_of(name)
     both = [number(metrics.get(key), unit.digits, unit.factor) for key in (f"{name}_ar", f"{name}")]
     return NULL if both == [NULL, NULL] else " → ".join(both)
 
 
 def names_by_text(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
-    """Returns each text once, with the names of what it is about. `pairs`: name and text, None where it has none."""
+    """Returns each text once with its names. `pairs`: (name, text); a text of None is left out."""
     names: dict[str, dict[str, None]] = {}
     for name, text in pairs:
         if text is not None:
             names.setdefault(text, {})[name] = None
-    return {text: list(own) for text, own in names.items()}
+    return {text: list(found) for text, found in names.items()}
 
 
-MEAN = "mean over answers (each turn of a conversation is one)"
-ALL_NODES = "all nodes of a draft tree count, with those of lookahead's window, which cannot be accepted"
+MEAN = "mean over answers (each turn of a conversation is an answer)"
+ALL_NODES = "all nodes of a draft tree count, also those of lookahead's window, which cannot be accepted"
 
 MEANINGS: dict[str, tuple[str, str]] = {
     "new_tokens": ("tokens", "emitted tokens of all answers, after the cut at the end token, stop string or limit"),
     "tokens_per_second": (
         "tokens/s",
-        "Σ (new tokens − 1) ÷ Σ decode seconds (under a load: tokens that arrived while it was whole ÷ that time); the "
-        "clock starts at the first token, and answers of one token are excluded on both sides",
+        "Σ (new tokens − 1) ÷ Σ decode seconds (under a load: tokens that arrived in the time of full load ÷ this "
+        "time); the clock starts at the first token, and answers of one token are excluded on both sides",
     ),
     "tokens_per_second_ar": ("tokens/s", "the same for the baseline, over the same answers"),
     "speedup": (
         "ratio",
-        "tokens_per_second ÷ tokens_per_second_ar; null where a drafter decodes alone in tokens of its own vocabulary; "
-        "null under a load by rate",
+        "tokens_per_second ÷ tokens_per_second_ar; null if the drafter decodes alone in tokens of another vocabulary "
+        "than the target's, and under a load by rate",
     ),
     "ar_drift": (
         "ratio",
         "the baseline's tokens/s in the last third of the run ÷ in the first third, at equal context and answer "
-        "lengths (least squares); null where a third has fewer than 5 prompts, or 10 where a prompt has several "
+        "lengths (least squares); null if a third has fewer than 5 prompts, or fewer than 10 if a prompt has several "
         "answers",
     ),
     "num_prompts_timed": (
@@ -137,12 +134,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "speedup_e2e": (
         "ratio",
-        "the speed-up with prefill, of Σ new tokens ÷ Σ (time to first token + decode seconds)",
+        "the speed-up with prefill: Σ new tokens ÷ Σ (time to first token + decode seconds), over the baseline's",
     ),
     "speedup_expected": (
         "ratio",
-        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null where a judged "
-        "token is not one draft pass (slem, slrs, pld, lookahead, draft trees, external decoders), or where c is null",
+        "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8; null if a judged token does "
+        "not stand for one draft pass (slem, slrs, pld, lookahead, draft trees, external decoders), or if c is null",
     ),
     "ttft_seconds": ("s, median", "from the prompt's tokens to the first emitted token, both prefills included"),
     "draft_prefill_seconds": ("s, median", "the drafter's prefill, which is part of ttft_seconds"),
@@ -150,19 +147,19 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ttft_p99_seconds": ("s, 99th percentile", "only under a load: from the request to the first read with a token"),
     "tpot_p99_seconds": ("s, 99th percentile", "only under a load: as tpot_seconds"),
     "e2e_p99_seconds": ("s, 99th percentile", "only under a load: as e2e_seconds"),
-    "tpot_ratio": ("ratio", "only under a load: Σ over windows of the median TPOT of ar ÷ the same of the method"),
-    "e2e_ratio": ("ratio", "only under a load: the same of the time from the request to the last token"),
+    "tpot_ratio": ("ratio", "only under a load: Σ over windows of the baseline's median TPOT ÷ Σ of the method's"),
+    "e2e_ratio": ("ratio", "only under a load: as tpot_ratio, for the time from the request to the last token"),
     "tokens_per_second_user": (
         "tokens/s",
-        "only under a load: Σ tokens after the first read ÷ Σ seconds that they took, over all answers",
+        "only under a load: Σ tokens after the first read ÷ Σ seconds in which they came, over all answers",
     ),
-    "speedup_user": ("ratio", "only under a load: tokens_per_second_user ÷ that of the baseline"),
+    "speedup_user": ("ratio", "only under a load: tokens_per_second_user ÷ the baseline's"),
     "pass_ratio": (
         "ratio",
-        "only under a load: seconds of a target pass ÷ seconds of one of the baseline; "
+        "only under a load: seconds per target pass ÷ the baseline's; "
         "speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token",
     ),
-    "e2e_seconds": ("s, median", "of servers: from the request to the last token"),
+    "e2e_seconds": ("s, median", "only of servers: from the request to the last token"),
     "draft_seconds": ("s, total", "forward passes of the drafter while decoding"),
     "verify_seconds": ("s, total", "forward passes of the target while decoding"),
     "overhead_seconds": ("s, total", "decode seconds outside of forward passes: rules, sampling, tokenizer, Python"),
@@ -172,7 +169,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "tokenizer_seconds": (
         "s, total",
-        "part of overhead_seconds: bridges that tokenize texts again, and the search for stop strings; null as above",
+        "part of overhead_seconds: bridges that tokenize texts again, and the search for stop strings; null in records "
+        "without it",
     ),
     "other_seconds": ("s, total", "the rest of overhead_seconds: Python, caches, transfers"),
     "cpu_joules_per_token": (
@@ -204,12 +202,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "c: median draft pass ÷ median target pass over one token (the baseline's); null for several routes",
     ),
     "acceptance_rate": ("share", f"α: accepted ÷ judged draft tokens (null for draft trees), {MEAN}"),
-    "acceptance_rate_pooled": ("share", "the same over all tokens at once"),
+    "acceptance_rate_pooled": ("share", "accepted ÷ judged draft tokens, over all answers together"),
     "acceptance_rate_expected": (
         "share",
-        "mean per judged token of Σ min(p, q) for the rejection rule, of p(x) for exact match and for drafts without a "
-        "distribution, of the probability of random-accept; null for fuzzy rules and where ψ is not known in full "
-        "(slrs); for union and tli given that the drafter did not draw the end of a text, which is not judged",
+        "mean per judged token: of Σ min(p, q) for the rejection rule; of p(x) for exact match and for drafts without "
+        "a distribution; of the probability of random-accept; null for fuzzy rules and where ψ is not fully known "
+        "(slrs); union and tli leave out the cases in which the drafter draws the end of the text, which is not judged",
     ),
     "acceptance_rate_unconditional": (
         "share",
@@ -219,17 +217,17 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "draft_efficiency": ("share", f"accepted ÷ drafted tokens ({ALL_NODES}), {MEAN}"),
     "accepted_per_drafted": (
         "share",
-        "of servers: Σ accepted ÷ Σ drafted tokens as the engine counts both, those after the end included",
+        "only of servers: Σ accepted ÷ Σ drafted tokens by the engine's counts, which include tokens after the end",
     ),
     "ar_changed": (
         "share",
-        "of servers: greedy answers of the server ar that were others when it was asked again, the control",
+        "only of servers: greedy answers of the server ar that changed when it was asked again (the control)",
     ),
     "tree_acceptance_expected@k": (
         "share",
-        "only draft trees: chance that the rule accepts a token of level k where it accepted one of each level before, "
-        "given the tree; mean over every 8th of the first 64 steps of an answer with drafts; absent for rules that do "
-        "not know it, which of those that judge whole paths holds from level 2 on",
+        "only draft trees: chance that the rule accepts a token of level k if it accepted one on every level before, "
+        "given the tree; mean over every 8th of the first 64 steps with drafts of an answer; absent for rules that do "
+        "not know it; rules that judge whole paths know it for level 1 only",
     ),
     "tree_acceptance_optimal@k": (
         "share",
@@ -246,8 +244,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "verification_cost@k": (
         "ratio",
-        "the same of the passes that read at most k tokens and more than k ÷ 2, the token before the tree included; "
-        "absent for fewer than 10 passes",
+        "verification_cost of the passes that read at most k tokens and more than k ÷ 2, the token before the tree "
+        "included; absent for fewer than 10 passes",
     ),
     "speedup_of_costs": (
         "ratio",
@@ -271,7 +269,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "mean_divergence": ("nats", "the fuzzy rule's divergence, mean per judged token (tv has no unit)"),
     "num_unscored": (
         "answers",
-        "answers without a score, which are in no mean: no reference, or it could not be judged",
+        "answers without a score, which no mean includes: they have no reference, or could not be scored",
     ),
     "share_truncated": ("share", "prompts that were too long for the models' context and lost their middle"),
     "share_cut_by_length": ("share", "answers that ended at max_new_tokens"),
@@ -289,7 +287,7 @@ SCORES: dict[str, tuple[str, str]] = {
     "rouge2": ("share", "ROUGE-2 F-measure: pairs of words"),
     "bleu": (
         "0 … 100",
-        "corpus BLEU by sacrebleu, with its signature in the row; for several subsets the mean of theirs",
+        "corpus BLEU by sacrebleu, with its signature in the row; for several subsets the mean of their scores",
     ),
     "chrf": ("0 … 100", "corpus chrF++ by sacrebleu (6-grams of characters, 2-grams of words); as bleu"),
     "pass@k": (
@@ -298,10 +296,10 @@ SCORES: dict[str, tuple[str, str]] = {
     ),
     "num_programs_ended": (
         "answers",
-        "programs of the method or of AR that the limit on time or output ended, which counts as wrong",
+        "programs of the method or of AR that the limit on time or output ended; they count as wrong",
     ),
     "judge_score": ("1 … 10", "a judge model's rating"),
-    "num_unjudged": ("answers", "answers without a rating of the method's or of AR's text, which are in no mean"),
+    "num_unjudged": ("answers", "answers whose text by the method or by AR has no rating; no mean includes them"),
     "loop_free": ("share", "answers that are not empty and do not end in a loop"),
     "repetition_rate": (
         "share",
@@ -315,7 +313,7 @@ SCORES: dict[str, tuple[str, str]] = {
 OF_SCORES: dict[str, tuple[str, str]] = {
     "…_ar": (
         "as the score",
-        "of every score above: the same for the baseline, over the answers for which both have one",
+        "of every score above: the baseline's score, over the answers for which both have one",
     ),
     "…_difference": ("as the score", "of every score above: method − baseline, paired by example"),
 }
@@ -323,7 +321,7 @@ MEANINGS |= SCORES | OF_SCORES
 
 
 def meaning(name: str) -> tuple[str, str] | None:
-    """Returns the unit and the meaning of a metric of a row, or None for a score of a plug-in."""
+    """Returns the unit and the meaning of a metric; None for a score of a plug-in."""
     for suffix in ("_ar", "_difference"):
         score = name.removesuffix(suffix)
         if score != name and name not in MEANINGS:

@@ -1,24 +1,25 @@
-"""A method's greedy outputs against AR's: how many differ, and the verdict that a run's own outputs give."""
+"""A method's greedy outputs against AR's: how many differ, and the verdict from a run's own outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from specbench.core.records import Record
 from specbench.results.bootstrap import FilePart
 from specbench.specs.method import MethodSpec
 
 RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
-FALSE_ALARM = 1e-3  # the distribution test of a correct method fails with a smaller probability
-NUM_TOKENS = 5  # of a drawn answer: one from the prefill, three draft tokens and a bonus token
-NUM_LONG_TOKENS = 16  # of a drawn answer of a method that drafts nothing in the short ones
-FAILS_BELOW = FALSE_ALARM / 2  # its p-value is an approximation: this leaves room
+FALSE_ALARM = 1e-3  # an upper limit of the probability that the distribution test fails for a correct method
+NUM_TOKENS = 5  # tokens of a drawn answer: one from the prefill, three draft tokens and a bonus token
+NUM_LONG_TOKENS = 16  # tokens of a drawn answer for methods that draft nothing in short ones
+FAILS_BELOW = FALSE_ALARM / 2  # leaves room, since the p-value is an approximation
 
 
 class TokenDifference(FilePart):
-    """The first token at which a method's greedy output is not AR's.
+    """The first token at which a method's greedy output differs from AR's.
 
-    `position`: counts new tokens from 0. A token is None where the output had ended. `gap`: how far the lower of the
-    two tokens' logits is below the highest logit of the target there; None where one output had ended.
+    `position`: counts new tokens from 0. A token is None if its output had ended. `gap`: the highest logit of the
+    target there − the lower logit of the two tokens; None if one output had ended.
     """
 
     prompt: str
@@ -30,10 +31,10 @@ class TokenDifference(FilePart):
 
 
 class Greedy(FilePart):
-    """A method's greedy outputs against AR's. `example` is the first difference that is not a near-tie, else the first.
+    """A method's greedy outputs against AR's.
 
-    `num_judged` and `num_accepted` count the draft tokens that the target judged and accepted on the way; null for a
-    decoder that does not count.
+    `num_judged`, `num_accepted`: the draft tokens that the target judged and accepted; null for a decoder that does not
+    count them. `example`: the first difference that is not a near-tie; if all are, the first one.
     """
 
     num_prompts: int
@@ -50,11 +51,12 @@ class Greedy(FilePart):
 
 
 class Noise(FilePart):
-    """The degree to which the target's own logits depend on the number of tokens that one pass scores.
+    """The change of the target's logits with the number of tokens that one pass scores.
 
-    `num_changed`: prompts at which AR, computed with other query lengths, picks another token. `max_gap_change`: the
-    largest change of a gap between the highest logit and one of the next nine. `tolerance`: the gap of a near-tie,
-    twice that. `mean_square_change`: E_p[(Δ ln p)²] per position, the noise of a correct method's probabilities.
+    `num_changed`: prompts for which AR picks another token at some position if computed with other query lengths.
+    `max_gap_change`: the largest change of a gap between the highest logit and one of the next nine. `tolerance`: the
+    largest gap of a near-tie (see `greedy.measure_noise`). `mean_square_change`: E_p[(Δ ln p)²] per position, the noise
+    in the probabilities of a correct method.
     """
 
     num_prompts: int
@@ -75,33 +77,34 @@ class BaselineAnswer:
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """Returns the first position at which two outputs differ; an output that ends earlier differs where it ends."""
+    """Returns the first position at which two outputs differ: if one is the start of the other, the position after its
+    end. None if they are equal."""
     if list(first) == list(second):
         return None
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def different(records: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
-    """Returns the records in which a method's answer is not AR's."""
+def differing_records(records: Sequence[Record], method: str) -> list[Record]:
+    """Returns the records in which a method's answer differs from AR's."""
     pairs = ((record, (record["methods"][name]["token_ids"] for name in ("ar", method))) for record in records)
     return [record for record, (own, other) in pairs if first_difference(own, other) is not None]
 
 
-def declaration(method: MethodSpec) -> bool | None:
-    """Returns whether a method is declared lossless; None for external code that claims nothing."""
+def declares_lossless(method: MethodSpec) -> bool | None:
+    """Returns whether a method declares itself lossless; None for external code that makes no claim."""
     return method.lossless or (False if method.decoder is None else None)
 
 
 def verdict_of_records(
     method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int
 ) -> RecordVerdict:
-    """Returns what the answers of a run say of a method.
+    """Returns the verdict that the answers of a run allow.
 
-    Equal answers are "greedy equal": that a method is lossless at a temperature, only the audit's draws can say. Draws
-    in records prove nothing one by one, so a sampled run is "not audited", and so is one without records.
+    Equal answers give "greedy equal": only the draws of an audit can show that a method is lossless at a temperature.
+    Single sampled answers prove nothing, so a sampled run is "not audited", like a run without records.
     """
-    if declaration(method) is False:
+    if declares_lossless(method) is False:
         return "lossy by design"
     if not greedy or not num_records:
         return "not audited"

@@ -1,4 +1,4 @@
-"""The warnings of a row: reasons to doubt its speed-up, each with its figure and what to do."""
+"""The warnings of a row: reasons to doubt its speed-up, each with its number and a remedy."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from scipy import special
 
 from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE, Metric
-from specbench.results.captions import is_baseline, num_timed, rests_on_few
+from specbench.results.captions import has_few_prompts, is_baseline, num_timed
 from specbench.results.log_ratios import TAILS, Array
 from specbench.results.row import Row, RowWarning
 from specbench.results.units import with_interval
 from specbench.running.records import ACCEPTED, DRAFTED, Record
 
-MIN_PROMPTS = 5  # in each third: of fewer, one slow prompt is a drift
-MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third: of fewer, the jackknife's errors are too uncertain
-TOLERATED = 1.05  # as an interleaved baseline drifts, so does the method: less moves no speed-up that anyone would tell
+MIN_PROMPTS = 5  # in each third; with fewer, one slow prompt would look like a drift
+MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third; with fewer, the jackknife errors are too uncertain
+TOLERATED = 1.05  # a smaller drift is ignored: the method, measured alternately with the baseline, drifts alike
 
 
 def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
-    """Returns the ratio of AR's speed in the last third of the run to that in the first third, with its interval; null
-    where a third has fewer than MIN_PROMPTS prompts, or fewer than MANY_PROMPTS and several answers to a prompt. All
-    arrays [num_answers], in the order in which they were measured; prompts: numbers from 0."""
+    """Returns AR's speed in the last third of the run ÷ in the first third, with its interval; null if a third has
+    fewer than MIN_PROMPTS prompts, or fewer than MANY_PROMPTS and prompts have several answers. All arrays are
+    [num_answers], in the order of measurement. `prompts`: the number of each answer's prompt, from 0."""
     size = len(seconds) // 3
     nums = [len(set(third.tolist())) for third in (prompts[:size], prompts[len(seconds) - size :])]
     has_many, is_repeated = min(nums) >= MANY_PROMPTS, len(set(prompts.tolist())) < len(prompts)
@@ -36,21 +36,21 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
     drift, error, num_free = (
         (*_last_coefficient(design, speeds, prompts), sum(nums) - 2) if has_many else _least_squares(design, speeds)
     )
-    # the last column is of ones where the third is the last, and was scaled to a width of 1: its coefficient is the log
+    # the last column is 1 in the last third and was scaled to a width of 1, so its coefficient is the log ratio
     half = special.stdtrit(num_free, TAILS[1]) * error
     ends = [float(np.exp(-drift + sign * half)) for sign in (-1, 1)]
     return Metric(value=float(np.exp(-drift)), low=ends[0], high=ends[1]) if np.isfinite(ends).all() else Metric()
 
 
 def has_drifted(ratio: Metric) -> bool:
-    """Returns whether the whole interval lies beyond TOLERATED, to either side."""
+    """Returns whether the whole interval lies beyond TOLERATED on one side."""
     if ratio.low is None or ratio.high is None:
         return False
     return ratio.low > TOLERATED or ratio.high < 1 / TOLERATED
 
 
 def _scaled(column: Array) -> Array:
-    """Returns a column centred and scaled to a width of 1; a column of equal values as 0."""
+    """Returns a column centred and scaled to a width of 1; zeros for a column of equal values."""
     width = np.ptp(column)
     return (column - column.mean()) / width if width > 1e-9 * abs(column).max() else np.zeros_like(column)
 
@@ -70,8 +70,8 @@ def _last_coefficient(design: Array, values: Array, prompts: np.ndarray) -> tupl
 
 
 def _least_squares(design: Array, values: Array) -> tuple[float, float, int]:
-    """Returns the least squares coefficient of the last column, its standard error if all errors are independent and of
-    one size, and their degrees of freedom."""
+    """Returns the least squares coefficient of the last column, its standard error for independent errors of equal
+    variance, and the degrees of freedom."""
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     coefficients = inverse @ design.T @ values
     num_free = len(values) - int(np.linalg.matrix_rank(design))
@@ -79,12 +79,12 @@ def _least_squares(design: Array, values: Array) -> tuple[float, float, int]:
     return float(coefficients[-1]), float(np.sqrt(errors @ errors / num_free * inverse[-1, -1])), num_free
 
 
-WIDE = 1.25  # end ÷ start of an interval that is too wide to tell a method from one a quarter faster
+WIDE = 1.25  # high ÷ low of an interval that is too wide to separate a method from one that is a quarter faster
 
 
 def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[RowWarning, ...]:
-    """Returns the warnings of a row. `records`: its own. `num_trained_on`: the measured prompts that its drafter was
-    trained on."""
+    """Returns the warnings of a row. `records`: the row's. `num_trained_on`: the number of measured prompts on which
+    its drafter was trained."""
     num_processes = len({record.get("process") for record in records})
     found = (
         wide_interval(row), few_prompts(row), drift(row, num_processes), unsteady_start(row),
@@ -94,9 +94,10 @@ def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) ->
 
 
 def wide_interval(row: Row) -> RowWarning | None:
-    """Warns of a speed-up whose interval ends are more than WIDE apart. Widths on the log scale fall with the root
-    of the number of prompts, or of the parts of servers by turns, so that (width ÷ wanted width)² times as many are
-    needed."""
+    """Warns of a speed-up whose interval ends are more than a factor of WIDE apart. The width on the log scale falls
+    with the root of the number of prompts (or of turns of servers), so (width ÷ wanted width)² times as many are
+    needed.
+    """
     speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
@@ -111,8 +112,8 @@ def wide_interval(row: Row) -> RowWarning | None:
 
 
 def few_prompts(row: Row) -> RowWarning | None:
-    """Warns of a speed-up of so few prompts that its interval may be too narrow or absent."""
-    if not rests_on_few(row):
+    """Warns of a speed-up from so few prompts that its interval may be too narrow or absent."""
+    if not has_few_prompts(row):
         return None
     num, speedup = num_timed(row), row.metrics["speedup"]
     prompts = counted(num, "prompt")
@@ -126,8 +127,8 @@ def few_prompts(row: Row) -> RowWarning | None:
 
 
 def drift(row: Row, num_processes: int) -> RowWarning | None:
-    """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown: the method ran
-    at the same time, and may gain or lose by another load or clock. The baseline itself has no such warning."""
+    """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown, since the method
+    ran alternately with the baseline, and may gain or lose from the same change. The baseline gets no such warning."""
     ratio = row.metric("ar_drift")
     if row.metric("speedup").low is None or not has_drifted(ratio):
         return None
@@ -141,7 +142,7 @@ def drift(row: Row, num_processes: int) -> RowWarning | None:
 
 
 def unsteady_start(row: Row) -> RowWarning | None:
-    """Warns of a method or a baseline whose speed was not steady when it was measured first."""
+    """Warns of a method or a baseline whose speed was not steady at the start of the measurement."""
     if is_baseline(row) or row.warm_up is None or row.warm_up.steady:
         return None
     return RowWarning(code="not_steady", text=not_steady(row.warm_up.blocks, row.warm_up.seconds))
@@ -166,12 +167,12 @@ def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
 
 
 HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft head
-USUAL, MIN_JUDGED = 0.3, 50  # share of the first draft tokens of a head that is accepted, and the number that it takes
+USUAL, MIN_JUDGED = 0.3, 50  # the usual share of accepted first draft tokens; the number of tokens needed to judge it
 
 
 def misread_head(row: Row, records: Sequence[Record]) -> RowWarning | None:
-    """Warns of a draft head of which the target rarely accepts a token: its checkpoint may be of another target, or in
-    a layout that was read wrongly. Of a draft tree only the first child of each judged node counts, since one of many
+    """Warns of a draft head whose tokens are rarely accepted: its checkpoint may belong to another target, or have a
+    layout that was read wrongly. In draft trees only the first child of each judged node counts, since one of many
     children may be accepted by chance."""
     kind = row.options.get("drafter", {}).get("type")
     if kind not in HEADS:

@@ -15,7 +15,7 @@ from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.generation_state import StopRules
 from specbench.models.scoring import ScoringModel
-from specbench.results.greedy import differences, near_tie_tolerance
+from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer
 from specbench.running.plan import Cell
@@ -189,5 +189,5 @@ def add_near_ties(
             answers = [answer for _, answer in others]
             tolerances[place] = near_tie_tolerance(scoring, answers, decoder.method.most_draft_tokens + 1)
         for own, answer in others:
-            (found,) = differences(scoring, [answer], [own["token_ids"]], tolerances[place])
+            (found,) = find_differences(scoring, [answer], [own["token_ids"]], tolerances[place])
             own["near_tie"] = found.near_tie

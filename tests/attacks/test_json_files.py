@@ -123,7 +123,7 @@ def test_the_mark_of_a_site_is_no_danger(specbench, tmp_path, name):
     (tmp_path / "site" / "a.txt").write_text("mine")
     with within_bounds():
         outcome = specbench("site", "x.json", "--output", "site")
-    refused(outcome, "holds a.txt, which is of no earlier site")
+    refused(outcome, "holds a.txt, which belongs to no earlier site")
 
 
 def test_five_thousand_rows_are_no_attack(tmp_path):

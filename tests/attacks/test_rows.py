@@ -13,7 +13,7 @@ from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTe
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.leaderboard_merge import add_runs, merge_files
 from specbench.results.row import DIGEST, STATED, Row, with_digest
-from specbench.results.validation import OF_REPORT, Validity, audited, validate
+from specbench.results.validation import FROM_REPORT, Validity, expected_verdict, validate
 from specbench.results.verdict import Greedy, Noise
 from tests.test_fairness import run_into
 
@@ -124,8 +124,8 @@ def test_no_report_makes_a_row_lossless_whose_run_says_otherwise(board: Path, tm
     assert found is not None
     evidence = found[1].model_copy(update={"report": "audit.json"})
     forged = row.model_copy(update={"verdict": "lossless", "evidence": evidence})
-    assert audited(forged, row.model_copy(update={"verdict": own})) == own, "this it must be"
-    assert audited(forged, row) == "lossless", "a control"
+    assert expected_verdict(forged, row.model_copy(update={"verdict": own})) == own, "this it must be"
+    assert expected_verdict(forged, row) == "lossless", "a control"
 
 
 def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_an_audits_verdict_is_compared_with_its_report(board: Path, tmp_path: Pa
     set_verdicts(board, partial(report_of(row, 0.25).verdict_of, place="audit.json"))
     found = validate(board, with_records=True, verdict_in=verdict_in_report)
     assert (
-        not found.problems and [*found.stated] == [OF_REPORT] and "lossless" in {each.verdict for each in load(board)}
+        not found.problems and [*found.stated] == [FROM_REPORT] and "lossless" in {each.verdict for each in load(board)}
     )
     (tmp_path / "else").mkdir()
     merge_files([board], tmp_path / "else" / "board.json")
     moved = validate(tmp_path / "else" / "board.json", with_records=True, verdict_in=verdict_in_report)
-    assert [*moved.stated] == [OF_REPORT]
+    assert [*moved.stated] == [FROM_REPORT]
     report.write_text(report_of(row, 0.75).model_dump_json(), encoding="utf-8")
     assert "evidence = " in validate(board, with_records=True, verdict_in=verdict_in_report).problems[0]
     other = row.model_copy(update={"method": "sd@1:000000000000"})

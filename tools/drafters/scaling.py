@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from specbench.analysis.fairness_runs import read_run
 from specbench.embedded.family import member_path
 from specbench.results.bootstrap import Metric
-from specbench.results.log_ratios import expanded, ratio_of, resamples
+from specbench.results.log_ratios import expanded_confidence, ratio_of, resamples
 from specbench.results.metrics import timed_tokens
 from specbench.results.plots import reach, save_picture
 from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
@@ -160,7 +160,7 @@ def combined(columns: Sequence[Array], weights: Array) -> Metric:
         sum(w * ratio_of(counts @ c.T) for w, c in zip(weights, columns, strict=True))
         for counts in resamples(num_prompts, 0)
     ])  # fmt: skip
-    share = expanded(num_prompts)
+    share = expanded_confidence(num_prompts)
     low, high = np.quantile(drawn, [(1 - share) / 2, (1 + share) / 2])
     return Metric(value=float(value), low=float(low), high=float(high))
 

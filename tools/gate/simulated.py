@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from specbench.results.bootstrap import Prompts
 from specbench.results.check_findings import CheckReport, MethodFindings
-from specbench.results.check_speed import Pending, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
+from specbench.results.check_speed import PendingRatio, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
 
 Array = NDArray[np.float64]
 SIZES = (16, 30, 100)
@@ -80,7 +80,7 @@ def exit_code(
     control.add("simulated", ratio_of_speeds(prompts, np.vstack([now[0], before[0]])))
     compared = [MethodFindings("simulated", f"method {number}") for number in range(num_methods)]
     pending = [
-        Pending(each, what, "all", found)
+        PendingRatio(each, what, "all", found)
         for each, new, old in zip(compared, now[1:], before[1:], strict=True)
         for what, found in ratios_of_speedups(prompts, np.vstack([new, now[0], old, before[0]])).items()
     ]
@@ -131,7 +131,7 @@ def exit_code_in_turns(
         is_spike = generator.random(seconds.shape) < 0.02
         seconds *= np.where(is_spike, generator.uniform(1.5, 3, size=seconds.shape), 1.0)
     pending = [
-        Pending(each, what, "all", found)
+        PendingRatio(each, what, "all", found)
         for each, new, old in zip(compared, now, before, strict=True)
         for what, found in ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])).items()
     ]

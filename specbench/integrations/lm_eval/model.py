@@ -20,7 +20,7 @@ from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.text_model import TextModel
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds, with_own_passes
-from specbench.results.rows import NOT_MULTIPLES
+from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
 from specbench.running.blocks import recorded
 from specbench.running.compose import compose, sampling_of, unique
@@ -165,7 +165,7 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
     found = {
         **acceptance(prompts, own, method.verification.model_dump()),
         **speeds(prompts, own, baseline if has_baseline else own, is_baseline=False),
-        **({name: Metric() for name in NOT_MULTIPLES} if has_other_vocabulary(method, models) else {}),
+        **({name: Metric() for name in SPEEDUPS} if has_other_vocabulary(method, models) else {}),
     }
     return {name: found[name] for name in (*COLUMNS, *(WITH_BASELINE if has_baseline else ()))}
 

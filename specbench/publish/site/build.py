@@ -1,4 +1,4 @@
-"""Writes the pages of leaderboard files as a site, and replaces an earlier site as a whole."""
+"""Writes leaderboard files as a site of static pages, and replaces an earlier site as a whole."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,14 @@ from specbench.core.resumable_folder import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
-from specbench.publish.site.entries import Entries, SiteRow, choices, columns_of, read, with_more
+from specbench.publish.site.entries import (
+    Entries,
+    SiteRow,
+    columns_of,
+    columns_with_notes,
+    filter_choices,
+    read_entries,
+)
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.publish.suite_spec import PublishedTable
 from specbench.results.captions import model_name
@@ -28,11 +35,9 @@ KIND = "specbench site"
 
 
 def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[str, Any]) -> int:
-    """Writes a site of these files (address, content) and puts it in the place of an earlier one. Returns the number of
-    its files.
+    """Writes a site of these files (address, content), and replaces an earlier site. Returns the number of files.
 
-    Raises ConfigError where the folder holds anything else, and where it cannot be written; an earlier site is then as
-    it was.
+    Raises ConfigError if the folder holds anything else or cannot be written; an earlier site is then unchanged.
     """
     check_replaceable(folder)
     try:
@@ -45,33 +50,33 @@ def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[st
         raise ConfigError(f"--output {folder}: another process builds this site: wait until it has ended") from error
     except OSError as error:
         raise ConfigError(
-            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is as it was"
+            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is unchanged"
         ) from error
     return len(names)
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raises ConfigError unless the folder is absent, empty, or holds a site and nothing else."""
+    """Raises ConfigError unless the folder is absent, is empty, or holds a site and nothing else."""
     try:
         if not folder.exists():
             return
         if folder.resolve() == Path.cwd():
-            raise ConfigError(f"--output {folder}: is the current folder, which would be replaced: name one in it")
+            raise ConfigError(f"--output {folder}: is the current folder, which would be replaced: name a subfolder")
         if not folder.is_dir():
             raise ConfigError(f"--output {folder}: is a file: name a folder")
-        there = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if not is_real_folder(each))
-        strange = sorted(set(there) - {MARK} - _files_of_site(folder))
+        names = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if not is_real_folder(each)}
+        strange = sorted(names - {MARK} - _files_of_site(folder))
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be read: {error.strerror or error}") from error
     if strange:
         raise ConfigError(
-            f"--output {folder}: holds {strange[0]}, which is of no earlier site (its {MARK} names all files of one): "
-            "name another folder, or empty this one"
+            f"--output {folder}: holds {strange[0]}, which belongs to no earlier site ({MARK} names all files of a "
+            "site): name another folder, or empty this one"
         )
 
 
 def _files_of_site(folder: Path) -> set[str]:
-    """Returns the files that an earlier site says it has; none where there is no site."""
+    """Returns the files that the mark of an earlier site names; an empty set without a site."""
     try:
         mark = bounded.read_json(folder / MARK, "name another folder")
     except ConfigError:
@@ -94,7 +99,7 @@ Page = tuple[str, str]  # address from the site's folder, content
 
 @dataclass(frozen=True)
 class BuiltSite:
-    """`warnings`: the reasons why records that are there were not used."""
+    """The outcome of a build. `warnings`: the reasons why existing records were not used."""
 
     num_rows: int
     num_files: int
@@ -103,15 +108,15 @@ class BuiltSite:
 
 def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
     """Writes the site of leaderboard files. Raises ConfigError for files that are not leaderboards or have no rows, and
-    for a folder that holds anything else."""
+    for a folder that holds anything but a site."""
     check_replaceable(folder)
-    entries = read(files)
+    entries = read_entries(files)
     num_files = write_site(folder, pages(entries, title), {"title": title, "rows": len(entries.all)})
     return BuiltSite(len(entries.all), num_files, entries.warnings)
 
 
 def pages(entries: Entries, title: str) -> Iterator[Page]:
-    """Returns all files of a site, the index last. Pages without content are left out."""
+    """Yields all files of a site, the index last. Pages without content are left out."""
     rows = entries.all
     content: dict[str, dict[str, Any]] = {
         "quality_speed.html": {"plots": quality_speed_plots(entries), "frame": FRAME},
@@ -127,12 +132,17 @@ def pages(entries: Entries, title: str) -> Iterator[Page]:
         yield page["entry"].address, render("row.html", root="../", page=page, about=about)
     for name, values in content.items():
         yield name, render(name, **values)
-    table = {"columns": columns_of(rows), "rows": rows, "filters": choices(rows), "with_more": with_more(rows)}
+    table = {
+        "columns": columns_of(rows),
+        "rows": rows,
+        "filters": filter_choices(rows),
+        "with_more": columns_with_notes(rows),
+    }
     yield "index.html", render("index.html", **table)
 
 
 def row_pages(rows: Sequence[SiteRow]) -> Iterator[dict[str, Any]]:
-    """Yields the values of the pages of all rows, each with up to MAX_PEERS of the rows that compare with it."""
+    """Yields the template values of the page of each row, with up to MAX_PEERS rows that compare with it."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in rows:
         groups.setdefault(entry.group.key, []).append(entry)
@@ -147,7 +157,7 @@ def row_pages(rows: Sequence[SiteRow]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ComparedTable:
-    """A published table with the figures that a pair of a suite has a number for."""
+    """A published table and a pair of its suite, with the figures for which the pair has a number."""
 
     suite: str
     pair: str
@@ -156,7 +166,7 @@ class ComparedTable:
 
 
 def compared_tables(entries: Entries) -> Iterator[ComparedTable]:
-    """Returns the tables of the built-in suites, pair by pair, for which rows were measured."""
+    """Yields the published tables of the built-in suites, pair by pair, for which figures were measured."""
     by_key: dict[str, list[Row]] = {}
     for entry in entries.all:
         if entry.row.request:
@@ -176,12 +186,12 @@ TABS = {
     "index.html": "Results", "quality_speed.html": "Quality and speed", "predicted.html": "Predicted and measured",
     "published.html": "Published beside ours",
 }  # fmt: skip
-MOST_NAMED = 4  # values of a line at the top of the pages
+MOST_NAMED = 4  # values in a line at the top of the pages
 DEMONSTRATION = "embedded demonstration models, which are tiny: their numbers say nothing about other models"
 
 
 def measured_models(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Returns what rows were measured with, as lines at the top of a page: models, devices and engines."""
+    """Returns the lines at the top of a page on the models, devices and engines of rows."""
     values: dict[str, list[str]] = {
         "target": [model_name(row.target, row.target_revision) for row in rows],
         "drafter": [model_name(row.drafter, row.drafter_revision) for row in rows if row.drafter],
@@ -216,7 +226,8 @@ def _renderer(title: str, entries: Entries, content: Collection[str]) -> Callabl
 
 
 def _dates(entries: Entries) -> str:
-    """Returns the days on which the rows were measured. The day of the build is left out, so that the same rows give
-    the same pages."""
+    """Returns the days of the measurements. The day of the build is left out, so that the same rows give the same
+    pages.
+    """
     days = sorted({entry.row.created[:10] for entry in entries.all})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"

@@ -1,5 +1,5 @@
-"""The pictures of a site: scales and places of names, bars of subsets, plots of quality and
-speed with their Pareto fronts, and of predicted and measured speed-ups."""
+"""The pictures of a site: scales and labels, bars of subsets, plots of quality and speed with their Pareto fronts, and
+plots of predicted and measured speed-ups."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ HEIGHT, PER_CHARACTER, GAP = 13.0, 6.7, 7.0
 
 
 class Label(NamedTuple):
-    """The place of a name. `x`, `y`: the text's baseline at its anchor."""
+    """The place of a name in a plot. `x`, `y`: the anchor on the baseline of the text."""
 
     x: float
     y: float
@@ -30,8 +30,8 @@ def place_labels(
     points: Sequence[tuple[float, float, str]], frame: Box, lines: Sequence[Box] = ()
 ) -> list[Label | None]:
     """Returns for each point (x, y, name) the first free place around it, where the name covers neither a point nor
-    another name; None where there is none, or no name. `lines`: thin boxes, which names cover only where all places
-    around a point are on one."""
+    another name; None without a name or a free place. `lines`: thin boxes, which a name covers only if no other place
+    is free."""
     taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y, _ in points]
     found: list[Label | None] = []
     for x, y, name in points:
@@ -62,7 +62,7 @@ STEPS = (1, 2, 2.5, 5, 10)
 
 
 class AxisTick(NamedTuple):
-    """A mark on an axis, at a place in units of the picture."""
+    """A mark on an axis. `place`: in units of the picture."""
 
     place: float
     text: str
@@ -94,7 +94,7 @@ class Scale:
 def scale(
     values: Iterable[float], start: float, end: float, *, most_ticks: int = 6, bounds: Bounds | None = None
 ) -> Scale:
-    """Returns a scale with round ends around all values, wider where they are equal. `bounds`: of possible values."""
+    """Returns a scale with round ends around all values, widened if they are equal. `bounds`: of possible values."""
     found = list(values)
     low, high = min(found), max(found)
     if high - low < 1e-9:
@@ -111,7 +111,7 @@ LABELS, WIDTH, LINE = 88.0, 620.0, 26.0  # width of the names; width of the pict
 
 
 class Bar(NamedTuple):
-    """A bar. `y`: its upper edge. `end`, `low`, `high`: places on the x axis; None where there is no interval."""
+    """A bar. `y`: its upper edge. `end`, `low`, `high`: places on the x axis; None without an interval."""
 
     entry: SiteRow
     y: float
@@ -123,7 +123,7 @@ class Bar(NamedTuple):
 
 
 class BarChart(NamedTuple):
-    """Speed-ups of the subsets of a task. `one`: the place of no speed-up."""
+    """Speed-ups of the subsets of a task. `one`: the place of a speed-up of 1."""
 
     bars: tuple[Bar, ...]
     scale: Scale
@@ -132,10 +132,11 @@ class BarChart(NamedTuple):
 
 
 def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
-    """Returns the bars of the subsets; None for one subset, no speed-ups, or the baseline's."""
-    speedups = [entry.row.metrics.get("speedup", Metric()) for entry in family]
-    known = [(entry, metric) for entry, metric in zip(family, speedups, strict=True)
-             if metric.value is not None and not is_baseline(entry.row)]  # fmt: skip
+    """Returns the bars of the subsets; None for fewer than two speed-ups, and for the baseline."""
+    known = [
+        (entry, entry.row.metric("speedup"))
+        for entry in family if _has_values(entry.row, "speedup") and not is_baseline(entry.row)
+    ]  # fmt: skip
     if len(known) < 2:
         return None
     x = scale([0.0, 1.0, *_ends([metric for _, metric in known])], LABELS, WIDTH - 12)
@@ -143,7 +144,7 @@ def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
         Bar(
             entry, 6 + LINE * place, x(metric.value or 0.0),
             None if metric.low is None else x(metric.low), None if metric.high is None else x(metric.high),
-            with_interval(metric), number(entry.row.metrics.get("acceptance_rate"), 3),
+            with_interval(metric), number(entry.row.metric("acceptance_rate"), 3),
         )
         for place, (entry, metric) in enumerate(known)
     ]  # fmt: skip
@@ -155,8 +156,8 @@ FRAME: Box = (56.0, 16.0, 660.0, 340.0)
 
 
 class PlotPoint(NamedTuple):
-    """A row in a plot. `x`, `y`: its place. `x_interval`, `y_interval`: ends of the intervals, or None. `x_text`,
-    `y_text`: its values. `ratio`: y ÷ x, of the values. `is_best`: whether it is on the Pareto front."""
+    """A row in a plot. `x`, `y`: its place. `x_interval`, `y_interval`: the ends of the intervals, or None. `x_text`,
+    `y_text`: its values as text. `ratio`: the y value ÷ the x value. `is_best`: whether it is on the Pareto front."""
 
     entry: SiteRow
     name: str
@@ -172,7 +173,7 @@ class PlotPoint(NamedTuple):
 
 
 class PlotAxis(NamedTuple):
-    """The metric of one axis, by point. `text`: returns the text of a value."""
+    """The values of one axis by point. `text`: formats a value."""
 
     metrics: Sequence[Metric]
     scale: Scale
@@ -187,8 +188,8 @@ def plot_points(
     group: Sequence[SiteRow], names: Sequence[str], x: PlotAxis, y: PlotAxis, frame: Box, best: Collection[int] = (),
     lines: Sequence[Box] = (),
 ) -> list[PlotPoint]:  # fmt: skip
-    """Returns the points of rows. The first MAX_NAMES of them have a name beside them, those on the front first.
-    `lines`: the picture's own lines, which names avoid as they avoid intervals."""
+    """Returns the points of rows. MAX_NAMES of them get a name, those on the front first. `lines`: lines of the
+    picture, which names avoid as they avoid intervals."""
     values = [(first.value or 0.0, second.value or 0.0) for first, second in zip(x.metrics, y.metrics, strict=True)]
     places = [(x.scale(first), y.scale(second)) for first, second in values]
     order = sorted(range(len(group)), key=lambda number: number not in best)
@@ -207,7 +208,7 @@ def plot_points(
 def _whiskers(
     place: tuple[float, float], x: tuple[float, float] | None, y: tuple[float, float] | None
 ) -> Iterator[Box]:
-    """Yields the lines of a point's intervals."""
+    """Yields the interval lines of a point as thin boxes."""
     if x is not None:
         yield min(x), place[1] - 0.5, max(x), place[1] + 0.5
     if y is not None:
@@ -216,8 +217,8 @@ def _whiskers(
 
 @dataclass(frozen=True)
 class QualitySpeedPlot:
-    """The rows of a group by speed-up (x) and main score (y). `front`: places of the points that no other point beats
-    in both. `sweeps`: places of a method at several thresholds. `one`: the place of no speed-up."""
+    """The rows of a group by speed-up (x) and main score (y). `front`: the points of the Pareto front. `sweeps`: for
+    each method its points at several thresholds. `one`: the place of a speed-up of 1."""
 
     title: str
     unit: str
@@ -230,7 +231,7 @@ class QualitySpeedPlot:
 
     @property
     def steps(self) -> list[tuple[float, float]]:
-        """Returns the corners of the front's line: the best score at each speed-up."""
+        """The corners of the front's line: the best score at each speed-up."""
         corners = [(before[0], after[1]) for before, after in pairwise(self.front)]
         return [self.front[0], *(place for each in zip(corners, self.front[1:], strict=True) for place in each)]
 
@@ -245,7 +246,9 @@ class QualitySpeedPlot:
 
 def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
-    groups = ([each for each in group if _has(each, "speedup", each.row.quality)] for group in entries.whole())
+    groups = (
+        [each for each in group if _has_values(each.row, "speedup", each.row.quality)] for group in entries.whole()
+    )
     found = [_plot(known) for known in groups if len(known) >= 2]
     settings = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
     return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, settings, strict=True)]
@@ -254,8 +257,8 @@ def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
 def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
     row = group[0].row
     unit, bounds = unit_of(row.quality), bounds_of(row.quality or "")
-    speedups = [_metric(entry, "speedup") for entry in group]
-    scores = [_scaled(_metric(entry, entry.row.quality), unit.factor) for entry in group]
+    speedups = [entry.row.metric("speedup") for entry in group]
+    scores = [_scaled(entry.row.metric(entry.row.quality), unit.factor) for entry in group]
     left, top, right, bottom = FRAME
     scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
     x = PlotAxis(speedups, scale([1.0, *_ends(speedups)], left, right))
@@ -285,7 +288,7 @@ def front(values: Sequence[tuple[float, float]]) -> set[int]:
 
 
 def _sweeps(points: Sequence[PlotPoint]) -> Iterator[tuple[tuple[float, float], ...]]:
-    """Returns the places of each method with several thresholds, from the lowest threshold to the highest."""
+    """Yields the places of each method with several thresholds, in the order of the thresholds."""
     found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
     for point in points:
         row = point.entry.row
@@ -298,12 +301,8 @@ def _sweeps(points: Sequence[PlotPoint]) -> Iterator[tuple[tuple[float, float], 
             yield tuple(place for _, place in sorted(swept))
 
 
-def _metric(entry: SiteRow, name: str | None) -> Metric:
-    return entry.row.metrics.get(name or "", Metric())
-
-
-def _has(entry: SiteRow, *names: str | None) -> bool:
-    return all(_metric(entry, name).value is not None for name in names)
+def _has_values(row: Row, *names: str | None) -> bool:
+    return all(row.metric(name).value is not None for name in names)
 
 
 def _scaled(metric: Metric, factor: float) -> Metric:
@@ -319,8 +318,8 @@ PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
 
 @dataclass(frozen=True)
 class PredictionPlot:
-    """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets without one of the two.
-    `num_reached`: rows that reached the prediction."""
+    """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets that lack one of the two.
+    `num_reached`: rows that reach the prediction."""
 
     points: tuple[PlotPoint, ...]
     x: Scale
@@ -330,12 +329,12 @@ class PredictionPlot:
 
 
 def prediction_plot(entries: Entries) -> PredictionPlot | None:
-    """Returns the plot of all rows that have both speed-ups; None where there are none."""
+    """Returns the plot of all rows with both speed-ups; None without any."""
     whole = [entry for group in entries.whole() for entry in group]
-    known = [entry for entry in whole if _has(entry, "speedup_expected", "speedup")]
+    known = [entry for entry in whole if _has_values(entry.row, "speedup_expected", "speedup")]
     if not known:
         return None
-    predicted, measured = ([_metric(entry, name) for entry in known] for name in ("speedup_expected", "speedup"))
+    predicted, measured = ([entry.row.metric(name) for entry in known] for name in ("speedup_expected", "speedup"))
     left, top, right, bottom = PREDICTED_FRAME
     ends = [each.value for each in predicted] + [end for each in measured for end in (each.value, each.high)]
     every = [0.0, *(end for end in ends if end is not None)]

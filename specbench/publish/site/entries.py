@@ -1,4 +1,4 @@
-"""The rows of leaderboard files with their addresses, groups and ranks, and the table of all rows."""
+"""The rows of a site, with their addresses, groups and ranks, and the table of all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from pathlib import Path
 from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.captions import prescribed, verdict_word
-from specbench.results.comparison_input import of_subsets
+from specbench.results.captions import verdict_word, why_unranked
+from specbench.results.comparison_input import rows_of_subsets
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import SPEEDUP, Ranked, distinct_names, grouped, ranked
+from specbench.results.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns
 from specbench.results.units import NULL, interval, number, speed, unit_of
@@ -21,7 +21,7 @@ from specbench.results.units import NULL, interval, number, speed, unit_of
 
 @dataclass(frozen=True)
 class ConditionGroup:
-    """Rows that compare with each other. `key`: 8 hex digits of their conditions, which links use."""
+    """Rows that compare with each other. `key`: 8 hex digits over their conditions, used in links."""
 
     key: str
     size: int
@@ -29,8 +29,8 @@ class ConditionGroup:
 
 @dataclass(frozen=True)
 class IndexCell:
-    """A cell of the table of all rows. `key`: the sort key, the text when None; empty: no value. `more`: small text
-    after it."""
+    """A cell of the table of all rows. `key`: the sort key; None is the text, and an empty key means no value. `more`:
+    small text after it."""
 
     text: str
     key: str | None = None
@@ -39,13 +39,13 @@ class IndexCell:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """A row of the site. `label`: its method, with the settings that differ within its group. `is_whole`: whether it is
-    over all subsets of its task, or its task has no such rows."""
+    """A row of the site. `label`: its method with the settings that differ within its group. `is_whole`: whether it
+    covers all subsets of its task, or the task has no such row."""
 
     digest: str
     side: RowWithRecords
     group: ConditionGroup
-    rank: Ranked
+    rank: RankedRow
     label: str
     is_whole: bool
 
@@ -55,19 +55,19 @@ class SiteRow:
 
     @property
     def address(self) -> str:
-        """Returns the address of its page from the site's folder; the same row always has the same."""
+        """The address of its page in the site. It depends on the content of the row only."""
         return f"rows/{self.digest}.html"
 
     @property
     def filter_values(self) -> tuple[str, ...]:
-        """Returns the values of the FILTERS."""
+        """The values of the FILTERS."""
         return self.row.task_name, self.row.method_name, self.row.subset, verdict_word(self.row)
 
     @cached_property
     def cells(self) -> dict[str, IndexCell]:
-        """Returns the cells of the table of all rows by the key of their column."""
-        row, metrics = self.row, self.row.metrics
-        speedup, speed_ = metrics.get("speedup"), metrics.get("tokens_per_second")
+        """The cells of the table of all rows by the key of their column."""
+        row = self.row
+        speedup, tokens_per_second = row.metric("speedup"), row.metric("tokens_per_second")
         return {
             "method": IndexCell(self.label),
             "task": IndexCell(row.task_name),
@@ -76,7 +76,7 @@ class SiteRow:
             "language": IndexCell(row.language or NULL, row.language or ""),
             "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group.size}"),
             "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
-            "speed": IndexCell(speed(speed_), _sort_key(speed_)),
+            "speed": IndexCell(speed(tokens_per_second), _sort_key(tokens_per_second)),
             "tau": _metric_cell(row, "mean_acceptance_length", 2),
             "alpha": _metric_cell(row, "acceptance_rate", 3),
             "quality": _quality_cell(row),
@@ -98,27 +98,26 @@ def _limits(row: Row) -> str:
 
 
 def _metric_cell(row: Row, name: str, digits: int) -> IndexCell:
-    return IndexCell(number(row.metrics.get(name), digits), _sort_key(row.metrics.get(name)))
+    return IndexCell(number(row.metric(name), digits), _sort_key(row.metric(name)))
 
 
 def _quality_cell(row: Row) -> IndexCell:
-    """Returns the main score and its difference to the baseline, in the unit of the score."""
+    """Returns the main score with its difference to the baseline, in the unit of the score."""
     if row.quality is None:
         return IndexCell(NULL, "")
-    unit, metric = unit_of(row.quality), row.metrics.get(row.quality)
+    unit, metric = unit_of(row.quality), row.metric(row.quality)
     change = row.value(f"{row.quality}_difference")
     difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
 
 
-def _sort_key(metric: Metric | None) -> str:
-    return "" if metric is None or metric.value is None else f"{metric.value:.12g}"
+def _sort_key(metric: Metric) -> str:
+    return "" if metric.value is None else f"{metric.value:.12g}"
 
 
 @dataclass(frozen=True)
 class Entries:
-    """The rows in the order of their groups, the best first. `warnings`: the reasons why records that are there are not
-    used."""
+    """All rows by group, the best first. `warnings`: the reasons why existing records are not used."""
 
     all: tuple[SiteRow, ...]
     warnings: tuple[str, ...]
@@ -127,14 +126,14 @@ class Entries:
         """Returns the rows over all subsets by group, without synthetic rows, which are not ranked."""
         groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
-            if entry.is_whole and prescribed(entry.row) is None:
+            if entry.is_whole and why_unranked(entry.row) is None:
                 groups.setdefault(entry.group.key, []).append(entry)
         return list(groups.values())
 
 
-def read(files: Sequence[Path]) -> Entries:
-    """Returns the rows of files; a row of several files is there once. Raises ConfigError for files that are not
-    leaderboards, and where there are no rows."""
+def read_entries(files: Sequence[Path]) -> Entries:
+    """Returns the rows of leaderboard files, each once. Raises ConfigError for files that are not leaderboards, and if
+    there are no rows."""
     runs, sides = RecordedRuns(), {}
     for file in files:
         for row in load(file):
@@ -144,15 +143,15 @@ def read(files: Sequence[Path]) -> Entries:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
         )
-    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.unread()))
+    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.problem_lines()))
 
 
 def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
-    whole = {id(row) for row in of_subsets([side.row for side in sides], [])}
+    whole = {id(row) for row in rows_of_subsets([side.row for side in sides], [])}
     found = []
-    for shared, group in grouped(sides, SPEEDUP).items():
+    for shared, group in group_by_conditions(sides, SPEEDUP).items():
         own = ConditionGroup(text_digest(shared, 8), len(group))
-        order = ranked(group, SPEEDUP)
+        order = rank_rows(group, SPEEDUP)
         labels = distinct_names([each.row for each in order])
         found += [
             SiteRow(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
@@ -162,11 +161,12 @@ def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
     return found
 
 
-MAX_VALUE = 40  # characters of a value
+MAX_VALUE = 40  # shown characters of a value
 
 
 def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
-    """Returns for a row of each group the fewest conditions that distinguish it from other rows of its name."""
+    """Returns for each row a few conditions that distinguish it from the other rows of the same name. `rows`: one of
+    each group."""
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         same.setdefault(name, []).append(place)
@@ -187,14 +187,14 @@ def _num_distinct(own: Sequence[dict[str, object]], names: Sequence[str]) -> int
 
 
 def _words(name: str, value: object) -> str:
-    """Returns a condition in words, such as "temperature 0.5" or "n = 8"."""
+    """Returns a condition as text, such as "temperature 0.5" or "n = 8"."""
     text = NULL if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:MAX_VALUE]
     return f"n = {text}" if name == "n" else f"{name.rpartition('.')[2].replace('_', ' ')} {text}"
 
 
 @dataclass(frozen=True)
 class IndexColumn:
-    """A column. `key`: its name in the fragment of the address. `help`: its meaning, where the heading lacks it."""
+    """A column. `key`: its name in the fragment of the address. `help`: its meaning, if the heading does not say it."""
 
     key: str
     heading: str
@@ -230,8 +230,7 @@ FILTERS = ("task", "method", "subset", "verdict")
 
 
 def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
-    """Returns the columns, without the language and the load where no row has one, and without the engine where all
-    are eager."""
+    """Returns the columns, without language and load if no row has one, and without engine if all are eager."""
     is_shown = {
         "language": any(each.row.language for each in rows), "load": any(each.row.level for each in rows),
         "engine": any(each.row.engine != "eager" for each in rows),
@@ -239,12 +238,12 @@ def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
     return [column for column in COLUMNS if is_shown.get(column.key, True)]
 
 
-def with_more(rows: Sequence[SiteRow]) -> set[str]:
-    """Returns the columns in which some cell has small text, for which all cells leave room so that numbers align."""
+def columns_with_notes(rows: Sequence[SiteRow]) -> set[str]:
+    """Returns the columns in which a cell has small text. All their cells leave room for it, so that numbers align."""
     return {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)}
 
 
-def choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
-    """Returns the values of each filter."""
+def filter_choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
+    """Returns the values that each filter offers."""
     values = zip(*(each.filter_values for each in rows), strict=True)
     return [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)]

@@ -14,10 +14,9 @@ from markupsafe import Markup
 from specbench.core.resources import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
-from specbench.results.bootstrap import Metric
 from specbench.results.breakdown import per_token
 from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
-from specbench.results.conditions import leaves
+from specbench.results.conditions import flat_fields
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
@@ -32,14 +31,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
     "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "format"),
-    "Stated: nothing in the run's folder shows whether it is true": tuple(sorted(STATED)),
+    "Stated: the run's folder cannot confirm these": tuple(sorted(STATED)),
 }  # fmt: skip
 
 
-def facts(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
-    """Returns the fields under each heading, dotted where they have parts, as the file has them."""
+def provenance(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
+    """Yields each heading with its fields as in the file, with dotted names for parts."""
     known: dict[str, list[Markup]] = {}
-    for name, value in leaves(row).items():
+    for name, value in flat_fields(row).items():
         known.setdefault(name.partition(".")[0], []).append(_fact(name, str(value)))
     known |= {"sampling": [_fact("tokens are drawn", sampling_of(row)), *known["sampling"]]}
     known |= {"digest": [_fact("digest", digest)], "format": [_fact("format", str(row.format))]}
@@ -49,7 +48,7 @@ def facts(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
 
 @lru_cache(maxsize=20_000)
 def _fact(name: str, value: str) -> Markup:
-    """Returns an entry of a list; most entries are the same in many rows."""
+    """Returns an entry of a list. It is cached, since many rows have the same entries."""
     text = {"null": "–", "{}": "–", "true": "yes", "false": "no"}.get(value, value)
     return Markup("<div><dt>{}</dt><dd>{}</dd></div>\n").format(name, text)
 
@@ -87,8 +86,8 @@ class TimeBreakdown:
 
 
 def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
-    """Returns the parts of the time per token after the first, whose sum agrees with tok/s. The overhead is one part
-    where the row does not have its parts. None where the row does not have the times of its passes."""
+    """Returns the parts of the time per token after the first. They sum to 1000 ÷ tok/s. The overhead is a single part
+    if the row lacks its parts. None if the row lacks the times of its passes."""
     spent = per_token(row)
     whole, draft, verify = spent["all"], spent["draft"], spent["verify"]
     if whole is None or draft is None or verify is None:
@@ -99,16 +98,9 @@ def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
     return TimeBreakdown(label, tuple(TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()))
 
 
-def time_breakdowns(row: Row, baseline: Row | None) -> list[TimeBreakdown]:
-    """Returns the baseline's breakdown, where there is one, and the row's own."""
-    found = [] if baseline is None or baseline is row else [breakdown_of(baseline, "ar")]
-    found.append(breakdown_of(row, row.method_name))
-    return [each for each in found if each is not None]
-
-
 @dataclass(frozen=True)
 class ChartColumn:
-    """A column, which reaches down to the axis. `x`: its left edge. `top`: its upper edge."""
+    """A column on the axis. `x`: its left edge. `top`: its upper edge."""
 
     length: int
     count: int
@@ -119,8 +111,8 @@ class ChartColumn:
 
 @dataclass(frozen=True)
 class Histogram:
-    """`counts`: element k is the number of target passes that accepted k draft tokens; empty where they are unknown.
-    `reason`: the reason. `base`: the place of the axis in the picture."""
+    """A histogram of accepted draft tokens. `counts`: element k is the number of target passes that accepted k; empty
+    if unknown, with the `reason`. `base`: the place of the axis in the picture."""
 
     counts: tuple[int, ...]
     reason: str = ""
@@ -132,12 +124,12 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """Returns the width of a column."""
+        """The width of a column."""
         return round(self.step * 0.78, 1)
 
     @cached_property
     def y(self) -> Scale:
-        """Returns the scale of the shares in percent."""
+        """The scale of the shares in percent."""
         return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
 
     @property
@@ -150,7 +142,7 @@ class Histogram:
 
 
 def histogram_of(side: RowWithRecords) -> Histogram:
-    """Returns the counts of a row, else those of its records, where they are at hand."""
+    """Returns the counts of a row, or of its records if the row lacks them."""
     counts = side.row.accepted_tokens_per_step
     if counts is None and side.method is not None and side.records:
         counts = accepted_tokens_per_step_of(side.records, side.method)
@@ -163,10 +155,10 @@ def _why_unknown(row: Row, has_records: bool) -> str:
     if decodes_alone(row):
         return "Nothing is drafted: one model decodes alone, one token per pass."
     if "decoder" in row.options:
-        return "Unknown: external code decodes, and it does not report its steps."
+        return "Unknown: external code decodes and does not report its steps."
     if has_records or row.accepted_tokens_per_step is not None:
         return "Unknown: the answers have no target pass after the first token."
-    return "Unknown: the row does not have it, and the records of its run are not at hand."
+    return "Unknown: the row lacks it, and the records of its run are not available."
 
 
 LOSSLESS = {
@@ -184,27 +176,34 @@ BASELINE = (
 def row_page(
     entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None
 ) -> dict[str, Any]:
-    """Returns the values of the template of a row's page. `subsets`: the rows of all subsets. `peers`: rows that it
-    compares with, itself among them. `baseline`: AR's row of the same run."""
+    """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
+    compares, itself included. `baseline`: AR's row of the same run."""
     row = entry.row
     verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
+    measured = [row] if baseline is None or baseline is row else [baseline, row]
+    times = [breakdown_of(each, each.method_name) for each in measured]
     return {
         "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless,
         "fewshot": fewshot_line(row),
-        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": time_breakdowns(row, baseline),
+        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": list(filter(None, times)),
         "metrics": list(metric_lines(row)), "command": repeat_command(row),
-        "facts": list(facts(row, entry.digest)), "peers": peers,
+        "facts": list(provenance(row, entry.digest)), "peers": peers,
     }  # fmt: skip
 
 
-KEPT = ("--judge", "--judge-base-url", "--judge-prices", "--lm-eval-include")  # of a command; `request` lacks them
+KEPT_OPTIONS = (
+    "--judge",
+    "--judge-base-url",
+    "--judge-prices",
+    "--lm-eval-include",
+)  # of a command; `request` lacks them
 DEFAULT_THREADS = 1  # of the embedded target
 
 
 def repeat_command(row: Row) -> str:
-    """Returns a command that measures the row again: of the request that the row keeps, its own task and method, and
-    the options that they need. Overrides may be of other tasks and methods, which are then measured too. The recorded
-    command, where the row keeps no request of `specbench run`."""
+    """Returns a command that measures the row again, from the request in the row: its task and method, and the options
+    that they need. With overrides all tasks and methods of the request are kept, since an override may need them. If
+    the row has no request of `specbench run`, it is the recorded command."""
     request = dict(row.request)
     tasks, methods = (str(request.pop(name, "")).split(",") for name in ("task", "method"))
     if not all((*tasks, *methods)) or not request.keys() <= RunOptions.__dataclass_fields__.keys():
@@ -226,17 +225,17 @@ def repeat_command(row: Row) -> str:
         return row.command
     if words[:2] != ["specbench", "run"]:
         return row.command
-    kept = [word for pair in pairwise(words) if pair[0] in KEPT for word in pair]
+    kept = [word for pair in pairwise(words) if pair[0] in KEPT_OPTIONS for word in pair]
     return shlex.join([*words[:2], "--task", ",".join(tasks), "--method", ",".join(methods), *options, *kept])
 
 
 def fewshot_line(row: Row) -> str:
-    """Returns the number of few-shot examples before each prompt, and whether one of them may be a measured example."""
+    """Returns the number of few-shot examples before each prompt, and whether any of them may be measured."""
     if not row.shots.num:
         return "none"
     source = " ".join(filter(None, (row.shots.source, row.shots.location)))
     checked = (
-        "whether one of them is measured could not be checked"
+        "it could not be checked whether any of them is measured"
         if row.shots.num_checked is None
         else f"none is among the {row.shots.num_checked} measured examples"
     )
@@ -248,7 +247,7 @@ Figure = tuple[str, IndexCell, str]  # a number at the top of the page: its name
 
 def _figures(entry: SiteRow) -> list[Figure]:
     row, cells = entry.row, entry.cells
-    ar = row.metrics.get("tokens_per_second_ar", Metric()).value
+    ar = row.value("tokens_per_second_ar")
     return [
         ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
         ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
@@ -260,13 +259,11 @@ def _figures(entry: SiteRow) -> list[Figure]:
 
 
 def _score(row: Row) -> Figure:
-    """Returns the main score and the baseline's."""
+    """Returns the main score with the baseline's."""
     if row.quality is None:
         return ("quality", IndexCell(NULL), "not scored, or by several scores")
     unit = unit_of(row.quality)
-    own, baseline, change = (
-        row.metrics.get(f"{row.quality}{suffix}", Metric()) for suffix in ("", "_ar", "_difference")
-    )
+    own, baseline, change = (row.metric(f"{row.quality}{suffix}") for suffix in ("", "_ar", "_difference"))
     difference = interval(change, unit.digits, unit.factor, "+")
     return (
         f"quality: {unit.label}",
@@ -276,7 +273,9 @@ def _score(row: Row) -> Figure:
 
 
 def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
-    """Yields name, value, interval, and the cells of unit and meaning of each metric, those without a value last."""
+    """Yields name, value, interval, and the cells of unit and meaning of each metric; metrics without a value come
+    last.
+    """
     for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
         ends = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
         yield name, _number(metric.value), ends, _meaning(name)
@@ -284,7 +283,7 @@ def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
 
 @cache
 def _meaning(name: str) -> Markup:
-    """Returns unit and meaning as cells, which the pages of all rows share."""
+    """Returns unit and meaning as cells. They are cached, since all pages share them."""
     unit, text = meaning(name) or ("", "a metric of a plug-in: see its scorer")
     return Markup('<td>{}</td><td class="text">{}</td>').format(unit, text)
 
@@ -301,16 +300,12 @@ OF_SUBSET = {"subset", "language", "n", "data_location", "data_revision", "num_d
 
 
 def subset_rows(entries: Iterable[SiteRow]) -> dict[str, Sequence[SiteRow]]:
-    """Returns by digest the rows of the same command, task and method, the row over all subsets last."""
+    """Returns for each row, by digest, the rows of the same command, task and method, the one over all subsets last."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in entries:
-        groups.setdefault(_group_key(entry.row), []).append(entry)
+        same = entry.row.model_dump(mode="json", exclude={*RESULT_FIELDS, *OF_SUBSET})
+        same["options"].pop("taken", None)  # the routes that the language of a subset took
+        groups.setdefault(json.dumps([same, entry.row.command], sort_keys=True), []).append(entry)
     for group in groups.values():
         group.sort(key=lambda entry: entry.row.subset == "all")
     return {entry.digest: group for group in groups.values() for entry in group}
-
-
-def _group_key(row: Row) -> str:
-    same = row.model_dump(mode="json", exclude={*RESULT_FIELDS, *OF_SUBSET})
-    same["options"].pop("taken", None)  # the routes that the subset's language took
-    return json.dumps([same, row.command], sort_keys=True)

@@ -1,4 +1,4 @@
-"""Results as Python values, which notebooks show as tables and pictures."""
+"""Results as Python objects that notebooks show as tables and pictures."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from specbench.results.execute import RunOutcome
 
 
-class Shown:
-    """A result that notebooks show as tables, and that `print` writes as text."""
+class DisplayedResult:
+    """A result that notebooks show as tables, and `print` as text."""
 
     def tables(self) -> Iterable[Table | str]:
         """Returns the tables, and lines of text between them."""
@@ -44,7 +44,7 @@ class Shown:
 
 
 @dataclass(frozen=True, repr=False)
-class Results(Shown):
+class Results(DisplayedResult):
     """The rows and the records of a run, or the rows of a leaderboard file. `path`: its folder or its file."""
 
     outcome: "RunOutcome"
@@ -57,7 +57,7 @@ class Results(Shown):
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The record of every answer: tokens, steps and times of each method. Raises ConfigError where there are
+        """The records: for every example the tokens, steps and times of each method. Raises ConfigError if there are
         none."""
         from specbench.results.runs import RecordedRun
 
@@ -82,7 +82,7 @@ class Results(Shown):
         return pandas.DataFrame(self.columns())
 
     def to_parquet(self, path: str | Path) -> Path:
-        """Writes a Parquet file with a line per row and the columns of `columns`; returns its path."""
+        """Writes a Parquet file with a line per row and the columns of `columns`. Returns its path."""
         write_output("to_parquet", Path(path), parquet_bytes(self.columns()))
         return Path(path)
 
@@ -98,7 +98,7 @@ class Results(Shown):
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of matplotlib, which notebooks show."""
+    """A matplotlib figure that notebooks show."""
 
     figure: Any
 
@@ -108,16 +108,16 @@ class Picture:
         return content.getvalue()
 
 
-class ComparedRuns(Shown, Comparison):
+class ComparedRuns(DisplayedResult, Comparison):
     """A comparison of two runs or methods."""
 
     def tables(self) -> Iterable[Table]:
-        from specbench.results.compare import tables
+        from specbench.results.compare import comparison_tables
 
-        return tables(self)
+        return comparison_tables(self)
 
 
-class CheckedRuns(Shown, CheckReport):
+class CheckedRuns(DisplayedResult, CheckReport):
     """A check of a run against a baseline. `result`: fine, regressed, identical or cannot compare."""
 
     def tables(self) -> Iterable[Table | str]:

@@ -472,9 +472,7 @@ def test_a_target_that_cannot_be_compiled_makes_the_run_an_eager_one(
     asked = (*RUN, "--target", str(target), "--drafter", tiny_pair[1], "--method", "sd")
     code, _, said = specbench(*asked, "--engine", "compiled")
     assert code == 0, said
-    assert re.search(
-        r"warning: --engine compiled: model '.*mamba' .*: this run and its rows are those of --engine eager", said
-    )
+    assert re.search(r"warning: --engine compiled: model '.*mamba' .*: this run and its rows use --engine eager", said)
     assert {row.engine for row in load(tmp_path / "here" / "leaderboard.json")} == {"eager"} and made == []
     for engine in ("compiled", "eager"):
         code, _, said = specbench(*asked, "--engine", engine)

@@ -14,7 +14,7 @@ from specbench.results.log_ratios import expanded
 from specbench.results.metrics import summarize
 from specbench.results.quality import CorpusStatistics, ScoringSpec, corpus_metrics, main_metric, signatures, stratified
 from specbench.results.units import meaning, unit_of
-from specbench.running.blocks import judged
+from specbench.running.blocks import score_fields
 from specbench.tasks.scoring.contract import Score, Scorer
 from tests.test_metrics import autoregressive
 
@@ -22,7 +22,7 @@ BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "n
 
 
 def answer(scorer, text, reference):
-    return autoregressive(3) | {"text": text} | judged(scorer, text, reference)
+    return autoregressive(3) | {"text": text} | score_fields(scorer, text, reference)
 
 
 def record(scorer, example, own, ar, reference="", *, subset="en", **more):

@@ -18,7 +18,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import memory_message, moved
 from specbench.models.loading import check_engine, load_model, make_passes
 from specbench.running.compose import compose
-from specbench.running.requirements import drafters_with
+from specbench.running.requirements import drafters_using
 from specbench.specs.catalogue import load_method
 from tests import tiny
 
@@ -109,7 +109,7 @@ def test_generations_with_recorded_drafts_are_those_without(
     def decoder(pair: ModelPair) -> Decoder:
         made = compose(load_method(name), pair, sampling)
         assert pair.drafter is not None
-        for drafter, num_tokens in drafters_with(pair.drafter, [made]):
+        for drafter, num_tokens in drafters_using(pair.drafter, [made]):
             drafter.reserve(num_tokens)
         return made
 

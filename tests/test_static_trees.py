@@ -24,7 +24,7 @@ from specbench.models.scoring import Output
 from specbench.models.static_passes import NUM_MOVED, PassShape, StaticPasses
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.requirements import needs, num_compilations, reserve_for
+from specbench.running.requirements import compile_requirements, num_compilations, reserve_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine
 from tests import tiny
@@ -218,14 +218,14 @@ def test_passes_are_made_for_the_trees_and_hidden_states_of_drafters() -> None:
     models = Models(pair.target, {"sd-tree": pair.drafter, "sd": pair.drafter})
     methods = [load_method("sd-tree"), load_method("sd")]
     composed = [compose(method, models.pair(method), Sampling(0.0)) for method in methods]
-    target, drafter = needs(models, methods, composed)
+    target, drafter = compile_requirements(models, methods, composed)
     sizes = [3, 6, 6, 6, 6]
     assert target.shapes == {PassShape(1 + sum(sizes), "tree")} and target.lengths == {1, 6}
     assert drafter.shapes == {PassShape(3, "tree"), PassShape(6, "tree")} and drafter.lengths == {1, 2}
-    (target, _) = needs(models, methods[:1], composed[:1])
+    (target, _) = compile_requirements(models, methods[:1], composed[:1])
     assert target.lengths == {1}  # no chain of draft tokens is verified
     object.__setattr__(composed[1], "drafter", HiddenReader())
-    (target, _) = needs(models, methods[1:], composed[1:])
+    (target, _) = compile_requirements(models, methods[1:], composed[1:])
     assert target.shapes == {PassShape(1, "chain", (1, 4)), PassShape(6, "chain", (1, 4))}
     assert padded_lengths(80) == (81, 41, 21) and padded_lengths(10) == (11,)
 

@@ -185,9 +185,9 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The target and the draft model of a method; `drafter` is None if the method needs none. `of_routes`: the draft
-    models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`."""
+    """The target and the draft model of a method; `drafter` is None if the method needs none. `route_drafters`: the
+    draft models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`."""
 
     target: CausalLM
     drafter: CausalLM | None = None
-    of_routes: Mapping[str, CausalLM] = field(default_factory=dict)
+    route_drafters: Mapping[str, CausalLM] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: `trtllm-serve`, which tells the counts of an answer beside its last choice."""
+"""TensorRT-LLM: `trtllm-serve` reports the counts of an answer in its last choice."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from specbench.served.engine import Engine, Event, Page, is_owned_by, json_mappi
 
 @ENGINES.register("tensorrt-llm")
 class TensorRtLlm(Engine):
-    """A server of TensorRT-LLM. /metrics is emptied when it is read, so its counters are those of Prometheus."""
+    """A server of TensorRT-LLM. Reading /metrics empties it, so the counters come from the page for Prometheus."""
 
     name = "tensorrt-llm"
     metrics_path = "/prometheus/metrics"
@@ -35,7 +35,7 @@ class TensorRtLlm(Engine):
         return {**body, **own}  # without detokenization the choices have ids
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the histogram, or the sums."""
+        """Returns the acceptance by the histogram, or by the sums, which have no steps."""
         choices = [choice for event in events for choice in event.get("choices") or ()]
         found = next(
             (each["speculative_decoding"] for each in reversed(choices) if each.get("speculative_decoding")), None

@@ -143,7 +143,7 @@ def test_files_that_cannot_be_read(file: str, content: bytes, message: str, tmp_
 def test_pickles_of_something_else(content: object, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"pytorch_model\.bin: holds no mapping of names to tensors"):
+    with pytest.raises(ConfigError, match=r"pytorch_model\.bin: does not hold a mapping of names to tensors"):
         read_checkpoint(str(tmp_path))
 
 

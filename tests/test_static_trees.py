@@ -161,7 +161,7 @@ def test_a_pass_whose_hidden_states_change_when_it_is_compiled_is_refused(
     def other(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
         return lambda: Output(forward().logits, tuple(states.flip(-1) for states in forward().hidden))
 
-    monkeypatch.setattr(static_passes, "compiled", other)
+    monkeypatch.setattr(static_passes, "compile_pass", other)
     _, model = both(num_hidden_layers=1)
     assert model.static is not None
     with pytest.raises(ConfigError, match="compiled, a pass over 3 tokens gives other hidden states"):
@@ -252,10 +252,10 @@ def test_an_attention_without_masks_in_a_buffer_refuses_trees(made: list[str]) -
 def test_recorded_passes_of_trees_read_what_is_filled_in(engine: StaticEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions stand in for graphs; the move of a path is recorded without moving anything. The layers that share one
     compiled function are traced, not compiled."""
-    compiled = SharedLayers.compiled
-    monkeypatch.setattr(SharedLayers, "compiled", lambda *given, **named: compiled(*given, backend="eager"))
-    monkeypatch.setattr(static_passes, "recorded", replayed)
-    monkeypatch.setattr(drafting, "recorded", replayed)
+    compiled = SharedLayers.compile_layers
+    monkeypatch.setattr(SharedLayers, "compile_layers", lambda *given, **named: compiled(*given, backend="eager"))
+    monkeypatch.setattr(static_passes, "record_graph", replayed)
+    monkeypatch.setattr(drafting, "record_graph", replayed)
     monkeypatch.setattr(static_passes, "SharedStream", Stream)
     monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
     eager, other = (tiny.causal_lm("qwen2", num_hidden_layers=2) for _ in range(2))

@@ -9,7 +9,7 @@ import torch
 
 from specbench.core.trees import depths
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import Output, ScoringModel
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
@@ -35,7 +35,7 @@ class PointMass(DraftProbs):
         return residual(target_probs, torch.zeros_like(target_probs).index_put_((token_id.clamp_min(0),), mass))
 
     def _on(self, device: torch.device) -> torch.Tensor:
-        return uploaded(torch.tensor(self._token_ids), device)
+        return upload(torch.tensor(self._token_ids), device)
 
 
 class Proposal:
@@ -84,7 +84,7 @@ class Proposal:
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns the draft tokens as a tensor on `device`: [num_drafted]."""
-        return uploaded(torch.tensor(self._token_ids, dtype=torch.long), device)
+        return upload(torch.tensor(self._token_ids, dtype=torch.long), device)
 
     def child(self, node: int, token: int) -> int | None:
         """Returns the draft token after draft token `node`, if it is this token. Every draft follows node −1."""

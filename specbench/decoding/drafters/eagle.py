@@ -28,7 +28,7 @@ from specbench.models.heads.checkpoints import HeadRevision, read_checkpoint
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.mtp import load_mtp
-from specbench.models.heads.published import head_of
+from specbench.models.heads.published import published_head
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
 
@@ -81,7 +81,7 @@ def eagle_drafter(
 ) -> EagleDrafter:  # fmt: skip
     """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
     target = models.target
-    checkpoint = read_checkpoint(path or head_of(head, target.name), revision)
+    checkpoint = read_checkpoint(path or published_head(head, target.name), revision)
     checkpoint.expect(head)
     model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
     made = EagleDrafter(model, make(model))

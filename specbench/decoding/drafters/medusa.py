@@ -13,9 +13,9 @@ from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verificat
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, filled
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, own_medusa_heads, read_checkpoint
+from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
-from specbench.models.heads.published import HEADS, head_of
+from specbench.models.heads.published import HEADS, published_head
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
 
@@ -86,13 +86,13 @@ def medusa_shape(
     return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
 
 
-def heads_of(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
+def read_medusa_heads(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
     """Returns the heads of a target: those at `path`, published for it, or its own. Raises ConfigError for none."""
     if path is not None or target.name in HEADS["medusa"]:
-        return read_checkpoint(path or head_of("medusa", target.name), revision)
+        return read_checkpoint(path or published_head("medusa", target.name), revision)
     if revision is not None:
         raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
-    return own_medusa_heads(target) or read_checkpoint(head_of("medusa", target.name))
+    return medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
 
 
 @DRAFTERS.register("medusa", needs=NEEDS, tree_shape=medusa_shape)
@@ -112,7 +112,7 @@ def medusa_drafter(
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
     target = models.target
-    checkpoint = heads_of(target, path, revision)
+    checkpoint = read_medusa_heads(target, path, revision)
     heads = load_medusa(checkpoint, target)
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
     if shape.depth > len(heads):

@@ -10,7 +10,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog
 from specbench.specs.components import DraftTemperature
@@ -92,7 +92,7 @@ def end_table(ends: frozenset[int], vocab_size: int, device: torch.device) -> to
     """Returns a mask of the tokens in `ends`: [vocab]."""
     token_ids = torch.tensor([token for token in ends if token < vocab_size], dtype=torch.long)
     table = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-    return table.index_fill_(0, uploaded(token_ids, device), True)
+    return table.index_fill_(0, upload(token_ids, device), True)
 
 
 CHECKPOINT = (

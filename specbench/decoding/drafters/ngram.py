@@ -16,7 +16,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling, residual
 from specbench.models.array_folder import Array, ArrayModel, vocabulary_digest
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.loading import model_source
 from specbench.models.ngram import NgramModel, Span
 from specbench.models.timing import Clock, PassLog
@@ -122,7 +122,7 @@ class SparseProbs(DenseProbs):
         return self._tensor(np.concatenate([row.probs for row in self.rows]))
 
     def _tensor(self, array: Array) -> torch.Tensor:
-        return uploaded(torch.from_numpy(array), self.device)
+        return upload(torch.from_numpy(array), self.device)
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         return self._sums(self._probs * (self._token_ids == token_ids[self._numbers]))

@@ -17,7 +17,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog
 
@@ -207,7 +207,7 @@ class SyntheticDrafter(Drafter):
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
         """Makes the passes and draws of a model drafter for these tokens after `ids`; the draws are discarded."""
         mark = self.model.passes.clock.mark
-        tokens = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
+        tokens = upload(torch.tensor(token_ids, dtype=torch.long), generator.device)
         if token_ids and self.model.draft(ids, len(token_ids), self.sampling, generator, tokens) is not None:
             self.model.resolve_pending(token_ids)
             return

@@ -133,7 +133,7 @@ def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.Monk
 
     def judged(self: TokenBridge, drafted: OnDeviceProposal) -> OnDeviceProposal:
         found = carried(self, drafted)
-        found.stays = drafted.stays
+        found.is_proposed = drafted.is_proposed
         return found
 
     target, draft = read_late("the drafter ends texts", 2)

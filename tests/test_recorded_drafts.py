@@ -133,10 +133,10 @@ def test_a_draft_that_was_not_recorded_is_left_to_single_passes(recordings: list
 
 def test_a_recorded_draft_with_other_logits_is_refused(recordings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made = with_graphs()
-    recorded = drafting.recorded
+    record_graph = drafting.record_graph
 
     def wrong(run: Any, device: torch.device, generator: Any = None) -> Any:
-        kept = recorded(run, device, generator)().clone()
+        kept = record_graph(run, device, generator)().clone()
         return lambda: kept  # which writes nothing
 
     monkeypatch.setattr(drafting, "record_graph", wrong)

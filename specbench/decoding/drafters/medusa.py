@@ -11,7 +11,7 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, filled
+from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, fill_shape
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
@@ -33,7 +33,7 @@ class MedusaDrafter(Drafter):
         self.eos_token_ids = eos_token_ids
         self.passes: PassLog | None = PassLog(Clock(next(heads.parameters()).device))
         self._num_ranks = max(shape.ranks) + 1
-        self._state = torch.empty(0)  # of the last token that the target has read, [width]
+        self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return padded_lengths(len(self.shape.parents))
@@ -43,7 +43,7 @@ class MedusaDrafter(Drafter):
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         best = self._best_tokens()
-        tokens, parents = filled(
+        tokens, parents = fill_shape(
             self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
         )
         return TreeProposal(tokens, parents) if tokens else Proposal()
@@ -87,7 +87,8 @@ def medusa_shape(
 
 
 def read_medusa_heads(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
-    """Returns the heads of a target: those at `path`, published for it, or its own. Raises ConfigError for none."""
+    """Returns the heads at `path`, those published for the target, or those in its own checkpoint. Raises ConfigError
+    if there are none."""
     if path is not None or target.name in HEADS["medusa"]:
         return read_checkpoint(path or published_head("medusa", target.name), revision)
     if revision is not None:

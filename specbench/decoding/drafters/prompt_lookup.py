@@ -72,8 +72,8 @@ class SuffixIndex:
 class PromptLookupDrafter(Drafter):
     """A drafter that copies earlier tokens; a copied EOS ends the draft.
 
-    One pass is logged per proposal, with the number of tokens drafted. Each proposal makes one look-up, so the cost
-    ratio is that of a whole proposal.
+    One pass is logged per proposal, with the number of drafted tokens. A proposal takes one look-up, so the draft cost
+    is the cost of a whole proposal.
     """
 
     def __init__(

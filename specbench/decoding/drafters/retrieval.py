@@ -58,7 +58,7 @@ class RetrievalDrafter(Drafter):
 
 
 def most_levels(**options: Any) -> int:
-    """Returns the number of levels of a tree at most: a continuation may have any length."""
+    """Returns the maximum number of levels of a tree; a continuation may have any length."""
     return 64
 
 

@@ -140,15 +140,13 @@ def head_tensors(folder: Path, config: Mapping[str, Any]) -> Tensors:
 
 
 def check_layout(names: Iterable[str], claims: Iterable[str], has_dflash_config: bool) -> None:
-    """Raises ConfigError if the tensors are those of no head, or of a head whose layout is not supported."""
+    """Raises ConfigError if the tensors belong to no head, or to a head with an unsupported layout."""
     words = [*claims, *(["dflash"] if has_dflash_config else [])]
-    foreign = next(
-        (title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None
-    )
-    if foreign is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
-        foreign = "MTP"
-    if foreign is not None:
-        raise ConfigError(f"it is in the format {foreign}, which is not supported: give Medusa or EAGLE heads")
+    found = next((title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None)
+    if found is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
+        found = "MTP"
+    if found is not None:
+        raise ConfigError(f"it is in the format {found}, which is not supported: give Medusa or EAGLE heads")
     has_layer = any(LAYER.match(name) for name in names)
     if not ("fc.weight" in names and has_layer) and not all(map(MEDUSA_NAME.match, names)):
         raise ConfigError(

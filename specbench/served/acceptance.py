@@ -67,6 +67,16 @@ def from_histogram(counts: Sequence[int], num_drafted: int, num_draft_tokens: in
     )
 
 
+def from_histogram_or_totals(
+    counts: Sequence[int] | None, num_passes: int, num_drafted: int, num_accepted: int, num_draft_tokens: int
+) -> Acceptance | None:
+    """Returns the acceptance of a histogram that covers all passes, else of the sums; None if they contradict."""
+    if not counts or sum(counts) != num_passes:
+        return Acceptance("totals", num_passes, num_drafted, num_accepted)
+    found = from_histogram(counts, num_drafted, num_draft_tokens)
+    return found if found.num_accepted == num_accepted else None
+
+
 def without_uncertain_judged(found: Acceptance, num_draft_tokens: int) -> Acceptance:
     """Returns the acceptance, without its judged tokens if a pass drafted fewer than `num_draft_tokens` tokens."""
     if found.num_passes is None or found.num_drafted == found.num_passes * num_draft_tokens:

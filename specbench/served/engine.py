@@ -175,6 +175,18 @@ def _growth(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None or after < before else after - before
 
 
+def read_generate_event(event: Event, new_ids: Sequence[int]) -> EventContent:
+    """Returns the content of an event of the path /generate, which SGLang and LMDeploy share, given its new ids."""
+    info = event.get("meta_info") or {}
+    reason = info.get("finish_reason")
+    return EventContent(
+        token_ids=tuple(new_ids), text=event.get("text") or "",
+        finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
+        num_prompt_tokens=info.get("prompt_tokens"), num_new_tokens=info.get("completion_tokens") if reason else None,
+        num_cached=info.get("cached_tokens"),
+    )  # fmt: skip
+
+
 def json_page(page: Page, path: str) -> Any:
     """Returns the value of a JSON page; None for an absent page and for one that is not JSON."""
     try:

@@ -35,7 +35,7 @@ class Lookahead(Drafter):
         self.num_guesses = num_guesses
         self.eos_token_ids = eos_token_ids
         self.context_limit = context_limit
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
         self._levels: list[list[int]] = []
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # n-grams by first token, the newest last
 
@@ -47,7 +47,6 @@ class Lookahead(Drafter):
         self._levels = [[prompt_ids[-1 - column % len(prompt_ids)] for column in range(self.width)]]
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         if not num_draft_tokens:
             return Proposal()
         start = self.passes.clock.mark()

@@ -31,7 +31,7 @@ class MedusaDrafter(Drafter):
         self.shape = shape
         self.hidden_layers = (num_layers,)
         self.eos_token_ids = eos_token_ids
-        self.passes: PassLog | None = PassLog(Clock(next(heads.parameters()).device))
+        self.passes: PassLog = PassLog(Clock(next(heads.parameters()).device))
         self._num_ranks = max(shape.ranks) + 1
         self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
 
@@ -50,7 +50,6 @@ class MedusaDrafter(Drafter):
 
     def _best_tokens(self) -> list[list[int]]:
         """Returns the most probable tokens of each head, [num_heads, num_ranks], in one timed pass."""
-        assert self.passes is not None
         start = self.passes.clock.mark()
         best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()
         self.passes.add(1, start, self.passes.clock.mark())

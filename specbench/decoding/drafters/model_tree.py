@@ -44,7 +44,7 @@ class ModelTreeDrafter(Drafter):
         self.sampling = sampling
         self.draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
         self.shape = shape
-        self.passes: PassLog | None = model.passes
+        self.passes: PassLog = model.passes
         self._num_read = 0  # nodes of the last proposal that the draft model has read
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
@@ -102,7 +102,6 @@ class ModelTreeDrafter(Drafter):
         self, rows: Distributions, frontier: list[tuple[int, list[int]]], generator: torch.Generator
     ) -> list[list[int]]:
         """Returns the children's tokens after each row, in the order in which they were drawn."""
-        assert self.passes is not None
         start = self.passes.clock.mark()
         found = [
             draw_siblings(rows, row, len(children), self.draws, generator) for row, (_, children) in enumerate(frontier)

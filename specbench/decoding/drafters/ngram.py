@@ -175,13 +175,12 @@ class NgramDrafter(Drafter):
         self.name = name or str(model.path)
         self.revision = model.digest
         self._rows = Rows(model, sampling)
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         pass  # the model has no state: it reads the last tokens in every proposal
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         mark = self.passes.clock.mark
         num_before = self.ngram.order - 1
         context = ids[max(0, len(ids) - num_before) :]

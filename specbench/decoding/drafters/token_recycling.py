@@ -39,7 +39,7 @@ class TokenRecycling(Drafter):
         self.num_ranks = num_ranks
         self.eos_token_ids = eos_token_ids
         self.learns_over_prompts = not forgets
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
 
@@ -55,7 +55,6 @@ class TokenRecycling(Drafter):
         self._last_token = prompt_ids[-1]
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         start = self.passes.clock.mark()
         self._last_token = ids[-1]
         tokens, parents = fill_shape(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, self._follower)

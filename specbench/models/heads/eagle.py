@@ -98,7 +98,7 @@ class EagleHead(nn.Module):
         self, config: LlamaConfig, layout: EagleLayout, embed_tokens: nn.Module, lm_head: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.config, self.layout = config, layout
+        self.config, self.layout, self.hidden_layers = config, layout, layout.hidden_layers
         width = config.hidden_size
         self.embed_tokens = embed_tokens
         self.midlayer = EagleLayer(config, layout)
@@ -122,11 +122,6 @@ class EagleHead(nn.Module):
     def output_layers(self) -> list[nn.Module]:
         """Returns the output layer."""
         return [self.lm_head]
-
-    @property
-    def hidden_layers(self) -> tuple[int, ...]:
-        """The target's layers whose hidden states the head reads."""
-        return self.layout.hidden_layers
 
     @property
     def device(self) -> torch.device:

@@ -33,12 +33,8 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
     given = decoder_settings(checkpoint)
     config = decoder_config(checkpoint, given, tensors)
     own = tensors.get("embed_tokens.weight")
-    sizes = [
-        given.get("vocab_size"),
-        None if own is None else len(own),
-        None if is_drafted is None else len(is_drafted),
-    ]
-    check_vocabulary(checkpoint, sizes, target)
+    sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
+    check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
     layout = eagle_layout(checkpoint, tensors, target)
     if layout.generation == 1:
         check_width(checkpoint, config.hidden_size, target)

@@ -32,11 +32,4 @@ class LmDeploy(Engine):
         }  # fmt: skip
 
     def read(self, event: Event, num_before: int) -> EventContent:
-        told = event.get("meta_info") or {}
-        reason = told.get("finish_reason")
-        return EventContent(
-            token_ids=tuple(event.get("output_ids") or ()), text=event.get("text") or "",
-            finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
-            num_prompt_tokens=told.get("prompt_tokens"),
-            num_new_tokens=told.get("completion_tokens") if reason else None,
-        )  # fmt: skip
+        return read_generate_event(event, event.get("output_ids") or ())

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram
-from specbench.served.engine import Engine, Event, EventContent, LogProbs, Page, json_mapping
+from specbench.served.acceptance import Acceptance, from_histogram_or_totals
+from specbench.served.engine import Engine, Event, EventContent, LogProbs, Page, json_mapping, read_generate_event
 
 
 @ENGINES.register("sglang")
@@ -66,28 +66,15 @@ class SGLang(Engine):
     def read(self, event: Event, num_before: int) -> EventContent:
         """Returns the content of an event. `output_ids` holds all ids so far, or with incremental streaming the new
         ones."""
-        told = event.get("meta_info") or {}
         ids = event.get("output_ids") or []
-        num_new = told.get("completion_tokens")
-        fresh = ids[num_before:] if len(ids) == num_new else ids
-        reason = told.get("finish_reason")
-        return EventContent(
-            token_ids=tuple(fresh), text=event.get("text") or "",
-            finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
-            num_prompt_tokens=told.get("prompt_tokens"), num_new_tokens=num_new if reason else None,
-            num_cached=told.get("cached_tokens"),
-        )  # fmt: skip
+        num_new = (event.get("meta_info") or {}).get("completion_tokens")
+        return read_generate_event(event, ids[num_before:] if len(ids) == num_new else ids)
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the acceptance by the histogram, or by the sums, which have no steps."""
         told: Event = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
         num_passes, counts = told.get("spec_verify_ct"), told.get("spec_correct_drafts_histogram")
-        if not num_passes:
-            return None
         drafted, accepted = told.get("spec_num_proposed_drafts"), told.get("spec_num_correct_drafts")
-        if drafted is None or accepted is None:
+        if not num_passes or drafted is None or accepted is None:
             return None
-        if counts and sum(counts) == num_passes:
-            found = from_histogram(counts, drafted, num_draft_tokens)
-            return found if found.num_accepted == accepted else None
-        return Acceptance("totals", num_passes, drafted, accepted)
+        return from_histogram_or_totals(counts, num_passes, drafted, accepted, num_draft_tokens)

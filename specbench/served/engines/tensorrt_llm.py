@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram
+from specbench.served.acceptance import Acceptance, from_histogram_or_totals
 from specbench.served.engine import Engine, Event, Page, is_owned_by, json_mapping
 
 
@@ -42,9 +42,7 @@ class TensorRtLlm(Engine):
         )
         if found is None:
             return None
-        drafted, accepted = found["total_draft_tokens"], found["total_accepted_draft_tokens"]
-        counts = found.get("acceptance_histogram")
-        if counts and sum(counts) == found["num_spec_steps"]:
-            made = from_histogram(counts, drafted, num_draft_tokens)
-            return made if made.num_accepted == accepted else None
-        return Acceptance("totals", found["num_spec_steps"], drafted, accepted)
+        return from_histogram_or_totals(
+            found.get("acceptance_histogram"), found["num_spec_steps"], found["total_draft_tokens"],
+            found["total_accepted_draft_tokens"], num_draft_tokens,
+        )  # fmt: skip

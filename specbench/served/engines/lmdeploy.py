@@ -5,7 +5,15 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.engine import Engine, Event, EventContent, Page, is_owned_by, vllm_counter_names
+from specbench.served.engine import (
+    Engine,
+    Event,
+    EventContent,
+    Page,
+    is_owned_by,
+    read_generate_event,
+    vllm_counter_names,
+)
 
 
 @ENGINES.register("lmdeploy")

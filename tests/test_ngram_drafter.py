@@ -249,11 +249,11 @@ def test_the_factory_refuses_what_does_not_fit(tmp_path: Path, target: ModelPair
     with pytest.raises(ConfigError, match="no n-gram model"):
         ngram_drafter(target, Sampling(), path=folder)
     build_ngrams([[1, 2]], 2, target.target.vocab_size, Path(folder), "another digest")
-    with pytest.raises(ConfigError, match="of another tokenizer"):
+    with pytest.raises(ConfigError, match="with another tokenizer"):
         ngram_drafter(target, Sampling(), path=folder)
     own_model(Path(folder), target)
     narrow = SimpleNamespace(name="narrow", vocabulary=target.target.vocabulary, vocab_size=50)
-    with pytest.raises(ConfigError, match="of another tokenizer"):
+    with pytest.raises(ConfigError, match="with another tokenizer"):
         ngram_drafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
 
 

@@ -57,7 +57,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return forward
 
-    monkeypatch.setattr("specbench.models.static_passes.compiled", left)
+    monkeypatch.setattr("specbench.models.static_passes.compile_pass", left)
     monkeypatch.setattr("specbench.models.static_passes.StaticPasses.check", lambda self: None)
     return names
 

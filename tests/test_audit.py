@@ -39,7 +39,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import best_shape
-from specbench.decoding.verification import VerificationRule, exact_match, fuzzy_rule, leading, rejection
+from specbench.decoding.verification import VerificationRule, count_leading, exact_match, fuzzy_rule, rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
@@ -136,7 +136,7 @@ def swapped(proposal: Proposal, target: Distributions, generator: torch.Generato
     ids = torch.tensor(proposal.token_ids)
     uniform = torch.rand(len(ids), generator=generator)
     target_prob = target.probs[:-1].gather(1, ids[:, None])[:, 0]
-    count = leading((uniform * target_prob < proposal.probs.token_probs(ids)).tolist())
+    count = count_leading((uniform * target_prob < proposal.probs.token_probs(ids)).tolist())
     return Decision(count, target.draw(count, generator))
 
 

@@ -129,15 +129,15 @@ def test_a_greedy_draft_that_is_carried_over_unread_is_the_one_that_is_read(name
 
 def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a foreign token, though the draft is judged given that no text ends."""
-    carried = TokenBridge._carried_unread
+    carried = TokenBridge._translate_pending
 
     def judged(self: TokenBridge, drafted: OnDeviceProposal) -> OnDeviceProposal:
         found = carried(self, drafted)
-        found.stays = drafted.stays
+        found.is_proposed = drafted.is_proposed
         return found
 
     target, draft = read_late("the drafter ends texts", 2)
-    monkeypatch.setattr(TokenBridge, "_carried_unread", judged)
+    monkeypatch.setattr(TokenBridge, "_translate_pending", judged)
     counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
@@ -176,12 +176,12 @@ def test_control_drafts_judged_at_another_temperature_are_caught(monkeypatch: py
 def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled within the intersection, judged with the probabilities over the whole draft vocabulary."""
     target, draft = models("each side has its own", 1)
-    monkeypatch.setattr(TranslatedProbs, "_carry", lambda self, rows: 0.5 * original(self, rows))
+    monkeypatch.setattr(TranslatedProbs, "_to_target", lambda self, rows: 0.5 * original(self, rows))
     counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
-original = TranslatedProbs._carry
+original = TranslatedProbs._to_target
 
 
 def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.Monk
         return carried / carried.sum(dim=-1, keepdim=True)
 
     target, draft = models("each side has its own", 1)
-    monkeypatch.setattr(TranslatedProbs, "_carry", renormalised)
+    monkeypatch.setattr(TranslatedProbs, "_to_target", renormalised)
     counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
@@ -198,9 +198,9 @@ def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.Monk
 def test_control_a_foreign_token_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out of the draft, so that the target draws from p and not from the residual."""
     target, draft = models("each side has its own", 2)
-    carried = TokenBridge._carried
+    carried = TokenBridge._translate
     monkeypatch.setattr(
-        TokenBridge, "_carried", lambda self, ids: [t for t in carried(self, ids) if t != OUT_OF_VOCABULARY]
+        TokenBridge, "_translate", lambda self, ids: [t for t in carried(self, ids) if t != OUT_OF_VOCABULARY]
     )
     counts = draws(target, drafter_of("union", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6

@@ -19,7 +19,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
-from specbench.models import compiling as compilable
+from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, make_passes
@@ -69,7 +69,7 @@ def pairs(request: pytest.FixtureRequest) -> tuple[ModelPair, ModelPair]:
     with a little noise, so that runs of all lengths stand."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "static":
-            patch.setattr("specbench.models.static_passes.compiled", lambda forward, name: forward)
+            patch.setattr("specbench.models.static_passes.compile_pass", lambda forward, name: forward)
             patch.setattr(StaticPasses, "check", lambda self: None)
         return made_pairs()
 
@@ -237,7 +237,7 @@ def test_what_is_compiled_is_said_before_and_pass_by_pass(made: list[str]) -> No
 
 def test_a_pass_whose_logits_change_when_it_is_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "specbench.models.static_passes.compiled", lambda forward, name: lambda: Output(forward().logits.flip(-1))
+        "specbench.models.static_passes.compile_pass", lambda forward, name: lambda: Output(forward().logits.flip(-1))
     )
     _, _, sequence = one_layer()
     with pytest.raises(ConfigError, match=r"compiled, a pass over 1 tokens gives other logits.*--engine eager"):
@@ -269,9 +269,9 @@ def test_a_pass_that_looks_at_a_wrong_place_is_refused(
 
     def other(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
         length = int(name.split("_")[1])
-        return (lambda: wrong(sequence._made, length)) if length == 2 else forward
+        return (lambda: wrong(sequence._static_passes, length)) if length == 2 else forward
 
-    monkeypatch.setattr("specbench.models.static_passes.compiled", other)
+    monkeypatch.setattr("specbench.models.static_passes.compile_pass", other)
     with pytest.raises(ConfigError, match=r"compiled, a pass over \d+ tokens gives other logits"):
         sequence.reserve(100, (1, 2))
 
@@ -281,14 +281,14 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
 
     def other(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
         def seeing() -> Output:
-            graphs = sequence._made
+            graphs = sequence._static_passes
             length = int(name.split("_")[1])
             positions, masks = graphs.tree_buffers(length)
             return graphs.forward(graphs.input(length), positions, torch.ones_like(masks["full_attention"]).tril(8))
 
         return seeing if name.startswith("forward_64") else forward
 
-    monkeypatch.setattr("specbench.models.static_passes.compiled", other)
+    monkeypatch.setattr("specbench.models.static_passes.compile_pass", other)
     with pytest.raises(ConfigError, match=r"compiled, a pass over 64 tokens gives other logits"):
         sequence.reserve(100, (1, 2, 16, 64), packs=True)
 
@@ -330,7 +330,7 @@ def test_all_layers_are_compiled_once(kind: str) -> None:
     """A whole pass calls one graph for each layer, also where layers differ in their window."""
     _, other = both(kind, num_hidden_layers=4)
     assert other.static is not None, other.why_eager
-    passes, graphs = other.static._made, []
+    passes, graphs = other.static._static_passes, []
     tokens = passes.input(3)
 
     def kept(graph: torch.fx.GraphModule, example: list[Any]) -> Any:
@@ -383,7 +383,7 @@ def test_a_model_that_cannot_use_the_buffers_stays_eager(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(StaticSequence, "eager_logits", failing)
     words = "no such dimension"
-    stays_eager("over static buffers: no such dimension")
+    stays_eager("with static buffers: no such dimension")
     words = "DefaultCPUAllocator: can't allocate memory"  # says nothing about the model
     with pytest.raises(RuntimeError, match="allocate memory"):
         both()
@@ -393,12 +393,12 @@ def test_a_machine_without_a_compiler_is_told(tiny_pair: tuple[str, str], monkey
     def missing() -> str:
         raise InvalidCxxCompiler
 
-    assert compilable.no_compiler("cpu") is None
+    assert check_compilable.no_compiler("cpu") is None
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", missing)
     with pytest.raises(ConfigError, match=r"no C\+\+ compiler here: install g\+\+.*or take --engine eager"):
         load_model(tiny_pair[1], device="cpu", engine="compiled")
-    assert "triton" in str(compilable.no_compiler("cuda")) or compilable.no_compiler("cuda") is None
-    assert "mps" in str(compilable.no_compiler("mps"))
+    assert "triton" in str(check_compilable.no_compiler("cuda")) or check_compilable.no_compiler("cuda") is None
+    assert "mps" in str(check_compilable.no_compiler("mps"))
 
 
 NOISE = Noise(num_prompts=1, num_positions=1, num_changed=0, max_gap_change=0.0, tolerance=1e-4, mean_square_change=0.0)
@@ -472,9 +472,7 @@ def test_a_target_that_cannot_be_compiled_makes_the_run_an_eager_one(
     asked = (*RUN, "--target", str(target), "--drafter", tiny_pair[1], "--method", "sd")
     code, _, said = specbench(*asked, "--engine", "compiled")
     assert code == 0, said
-    assert re.search(
-        r"warning: --engine compiled: model '.*mamba' .*: this run and its rows are those of --engine eager", said
-    )
+    assert re.search(r"warning: --engine compiled: model '.*mamba' .*: this run and its rows use --engine eager", said)
     assert {row.engine for row in load(tmp_path / "here" / "leaderboard.json")} == {"eager"} and made == []
     for engine in ("compiled", "eager"):
         code, _, said = specbench(*asked, "--engine", engine)
@@ -485,11 +483,14 @@ NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), 
 
 
 @pytest.mark.parametrize(
-    ("device", "engine", "maker"),
-    [("cpu", "compiled", "compiled"), pytest.param("cuda", "graphs", "recorded", marks=NEEDS_GPU)],
+    ("device", "engine", "maker", "verb"),
+    [
+        ("cpu", "compiled", "compile_pass", "compiled"),
+        pytest.param("cuda", "graphs", "record_graph", "recorded", marks=NEEDS_GPU),
+    ],
 )
 def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
-    device: str, engine: str, maker: str, specbench: Callable[..., Outcome], tiny_pair: tuple[str, str],
+    device: str, engine: str, maker: str, verb: str, specbench: Callable[..., Outcome], tiny_pair: tuple[str, str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """What was measured before it is kept, and an error that speaks of memory is told as such."""
@@ -500,7 +501,7 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
     words, num_left = "index out of bounds: 0 <= tmp10", 10**6
 
     def failing(forward: Callable[[], Output], given: Any) -> Callable[[], Output]:
-        replay = make(forward, given) if maker == "recorded" else forward  # compiling takes seconds
+        replay = make(forward, given) if verb == "recorded" else forward  # compiling takes seconds
 
         def run() -> Output:
             nonlocal num_left
@@ -521,7 +522,7 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
     monkeypatch.setattr(runner, "measure", after_the_first)
     code, _, said = specbench(*asked)
     assert code == 2 and len((tmp_path / "here" / "records.jsonl").read_text().splitlines()) == 1
-    assert re.search(rf"error: --engine {engine}: a {maker} pass of .* failed \(.*tmp10\): take --engine eager", said)
+    assert re.search(rf"error: --engine {engine}: a {verb} pass of .* failed \(.*tmp10\): take --engine eager", said)
     words, num_left = "can't allocate memory", 10**6
     code, _, said = specbench(*asked)
     assert code == 2 and re.search(
@@ -584,4 +585,4 @@ def test_what_a_command_line_gets_wrong_is_one_line(
     code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
     assert code == 2 and "error: --engine fast: " in said and "auto, compiled, eager, graphs" in said
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "hf-pld", "--engine", "compiled")
-    assert code == 2 and "method 'hf-pld': its code has passes of its own" in " ".join(said.split())
+    assert code == 2 and "method 'hf-pld': its code runs its own passes" in " ".join(said.split())

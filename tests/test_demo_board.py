@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.models.checkpoints import identified
+from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import model_source
 from specbench.publish.cells import SuiteCell, cells_of, load_suite
 from specbench.results.leaderboard import load
@@ -27,7 +27,7 @@ def test_every_run_of_the_board_is_measured_as_it_is_today(cell: SuiteCell) -> N
     rows = rows_of(cell)
     assert cell.is_measured(rows), AGAIN
     for name, revision in {(row.target, row.target_revision) for row in rows}:
-        assert revision == identified(model_source(name), None), AGAIN
+        assert revision == checkpoint_identity(model_source(name), None), AGAIN
 
 
 def test_the_file_is_whole() -> None:

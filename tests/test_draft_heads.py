@@ -179,7 +179,7 @@ def test_a_tree_stops_growing_when_no_child_can_be_among_the_best() -> None:
     candidates.add_level([-1], torch.tensor([[0.4, 0.3, 0.3]]).log())
     assert candidates.frontier() == [0, 1]
     candidates.add_level([0, 1], torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]).log())
-    assert candidates.chosen() == [0, 1] and candidates.frontier() == []
+    assert candidates.best_candidates() == [0, 1] and candidates.frontier() == []
 
 
 def test_an_end_token_has_no_children_and_impossible_tokens_are_no_candidates() -> None:

@@ -16,7 +16,7 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import summarize
-from specbench.running.blocks import as_json
+from specbench.running.blocks import method_record
 from specbench.running.compose import compose
 from specbench.running.records import check_record
 from specbench.specs.catalogue import load_method
@@ -153,7 +153,7 @@ def record(spec: MethodSpec, models: ModelPair, example: int = 0, stop: StopRule
     methods = {}
     for each in (load_method("ar"), spec):
         decoder = compose(each, models, GREEDY)
-        methods[each.name] = as_json(decoder.generate(prompt, stop, 0), decoder, stop, None, None)
+        methods[each.name] = method_record(decoder.generate(prompt, stop, 0), decoder, stop, None, None)
     made: dict[str, Any] = json.loads(
         json.dumps({"task": "t", "subset": "en", "example": example, "id": "", "repeat": 0, "prompt": "",
                     "reference": None, "methods": methods})

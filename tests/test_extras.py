@@ -53,7 +53,7 @@ def test_the_core_measures_and_each_missing_extra_is_named(tmp_path: Path) -> No
     measured, *others = done.stderr.split("ended with ")[:-1]
     codes = [part[0] for part in done.stderr.split("ended with ")[1:]]
     assert codes == ["0", *["2"] * len(NEEDS)], done.stderr
-    assert "whether answers are in their language is not measured: needs lingua" in measured
+    assert "the language of the answers is not checked: needs lingua" in measured
     assert (tmp_path / "measured" / "leaderboard.json").is_file()
     for extra, said in zip(NEEDS, others, strict=True):
         assert f"pip install '{DISTRIBUTION}[{extra}]'" in said.splitlines()[-1], said

@@ -87,7 +87,7 @@ def test_shards_are_joined(tmp_path: Path) -> None:
     assert read_checkpoint(str(tmp_path)).tensors.keys() == tensors.keys()
     save_file({"fc.weight": tensors["fc.weight"]}, tmp_path / "other.safetensors")
     with pytest.raises(
-        ConfigError, match=r"other\.safetensors: holds fc\.weight, as model-00001-of-00002\.safetensors does"
+        ConfigError, match=r"other\.safetensors: holds fc\.weight, which model-00001-of-00002\.safetensors holds too"
     ):
         read_checkpoint(str(tmp_path))
 
@@ -143,7 +143,7 @@ def test_files_that_cannot_be_read(file: str, content: bytes, message: str, tmp_
 def test_pickles_of_something_else(content: object, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"pytorch_model\.bin: holds no mapping of names to tensors"):
+    with pytest.raises(ConfigError, match=r"pytorch_model\.bin: does not hold a mapping of names to tensors"):
         read_checkpoint(str(tmp_path))
 
 
@@ -176,7 +176,7 @@ def test_other_formats_are_recognized(config: dict[str, Any], tensors: Tensors, 
 def test_a_whole_model_is_no_head(tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": torch.zeros(2, 2), "lm_head.weight": torch.zeros(2, 2)}
     with pytest.raises(
-        ConfigError, match=r"no draft head: it has the tensors lm_head.weight, model.embed_tokens.weight"
+        ConfigError, match=r"not a draft head: it has the tensors lm_head.weight, model.embed_tokens.weight"
     ):
         read_checkpoint(str(save_head(tmp_path, LAYER, tensors)))
 

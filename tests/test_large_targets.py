@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from specbench.core.errors import ConfigError
 from specbench.models import devices, loading
 from specbench.models.causal_lm import CausalLM, split_precision
-from specbench.models.loading import bitsandbytes, load_model, placed_weights
+from specbench.models.loading import bitsandbytes, load_model, load_placed_weights
 from specbench.results import environment
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
@@ -111,13 +111,13 @@ def test_the_weights_are_quantized_while_they_are_loaded(
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
     device = torch.device("cpu")
-    placed_weights(source, torch.bfloat16, {}, device, quantize, "none")
+    load_placed_weights(source, torch.bfloat16, {}, device, quantize, "none")
     [options] = calls
     config = options["quantization_config"]
     assert (config.load_in_4bit, config.load_in_8bit) == (bits == 4, bits == 8)
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
     assert options["device_map"] == {"": device} and options["dtype"] is torch.bfloat16
-    placed_weights(source, "auto", {}, device, quantize, "auto")
+    load_placed_weights(source, "auto", {}, device, quantize, "auto")
     assert calls[1]["device_map"] == "auto" and calls[1]["dtype"] is torch.float32  # of the checkpoint
 
 
@@ -153,7 +153,7 @@ def test_what_would_fit_is_said(monkeypatch: pytest.MonkeyPatch, free: float, sa
     """Seven billion weights in float32, which take no memory here."""
     network = torch.nn.Linear(7 * 2**15, 2**15, bias=False, device="meta")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
-    text = str(devices.too_large(network, torch.device("cuda:0")))
+    text = str(devices.too_large_error(network, torch.device("cuda:0")))
     assert text.startswith(f"out of memory on cuda:0: its weights need 28.00 GiB, and {free:.2f} GiB are free: {said}")
 
 
@@ -163,17 +163,17 @@ def test_quantization_leaves_embeddings_and_the_output_layer(monkeypatch: pytest
         hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
         vocab_size=152064, tie_word_embeddings=False,
     )  # fmt: skip
-    network = loading.described(config, {}).to(torch.bfloat16)
+    network = loading.build_on_meta(config, {}).to(torch.bfloat16)
     found = {quantize: round(devices.num_bytes(network, quantize) / GIB, 2) for quantize in ("none", "int8", "nf4")}
     assert found == {"none": 14.19, "int8": 8.11, "nf4": 5.07}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5.3 * GIB, 80 * GIB))
-    text = str(devices.too_large(network, torch.device("cuda:0"), "int8"))
+    text = str(devices.too_large_error(network, torch.device("cuda:0"), "int8"))
     assert "its weights need 8.11 GiB, and 5.30 GiB are free: free memory, take a smaller model, or spread" in text
 
 
 @pytest.mark.parametrize(("dtype", "is_named"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_on_a_cpu_another_dtype_is_named(dtype: torch.dtype, is_named: bool) -> None:
-    text = str(devices.too_large(torch.nn.Linear(3, 3, dtype=dtype), torch.device("cpu")))
+    text = str(devices.too_large_error(torch.nn.Linear(3, 3, dtype=dtype), torch.device("cpu")))
     assert text.endswith("free memory, or take a smaller model" + ", or --dtype bfloat16" * is_named)
 
 
@@ -196,7 +196,7 @@ def test_what_a_process_holds_is_said() -> None:
     )
     error.add_note("in a pass of model 'm' over 6 tokens")
     assert devices.memory_message(error) == (
-        "out of memory (in a pass of model 'm' over 6 tokens, 2.00 GiB were asked for, 512.00 MiB were free, this "
+        "out of memory (in a pass of model 'm' over 6 tokens, 2.00 GiB were requested, 512.00 MiB were free, this "
         "process held 78.00 GiB)"
     )
 
@@ -213,7 +213,7 @@ def test_a_cache_that_does_not_fit_says_how_many_tokens_would(monkeypatch: pytes
     num_tokens = int((3 * 2**20 + 2 * 2**16 * 2) / 512 / 1.1)
     assert devices.memory_message(error) == (
         "out of memory (in x; a token takes 0.5 KiB of its cache, so that prompt and answer of about "
-        f"{num_tokens} tokens would fit, 64.00 KiB were asked for)"
+        f"{num_tokens} tokens would fit, 64.00 KiB were requested)"
     )
     assert devices.cache_room(layers[2:], torch.device("cuda:0")) == ""
     with pytest.raises(ValueError, match=r"^x$") as caught, devices.noting_memory("in x", layers, torch.device("cpu")):
@@ -233,5 +233,5 @@ def test_an_eager_pass_without_memory_names_its_model(tmp_path: Path, monkeypatc
         model.score([1, 2, 3, 4, 5], 1)
     assert devices.memory_message(caught.value) == (
         "out of memory (in a pass of model 'embedded:drafter' over 2 tokens; a token takes 0.5 KiB of its cache, "
-        "1.00 GiB were asked for)"
+        "1.00 GiB were requested)"
     )

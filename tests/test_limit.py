@@ -358,7 +358,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """128 tokens for a context of 64; the curve's others apart, each over its own."""
-    monkeypatch.setattr("specbench.models.static_passes.compiled", lambda forward, name: forward)
+    monkeypatch.setattr("specbench.models.static_passes.compile_pass", lambda forward, name: forward)
     models = [tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)]
     said: list[str] = []
     for model in models:

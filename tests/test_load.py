@@ -108,19 +108,19 @@ def test_latencies_are_compared_by_the_medians_of_windows() -> None:
 
 def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_the_same(tmp_path, monkeypatch) -> None:
     in_flight, most, lock = [0], [0], threading.Lock()
-    under_load = load.ServedDecoder.under_load
+    generate_under_load = load.ServedDecoder.generate_under_load
 
     def counted(self: Any, *args: Any, **keys: Any) -> Any:
         with lock:
             in_flight[0] += 1
             most[0] = max(most[0], in_flight[0])
         try:
-            return under_load(self, *args, **keys)
+            return generate_under_load(self, *args, **keys)
         finally:
             with lock:
                 in_flight[0] -= 1
 
-    monkeypatch.setattr(load.ServedDecoder, "under_load", counted)
+    monkeypatch.setattr(load.ServedDecoder, "generate_under_load", counted)
     run(tmp_path, load={"concurrency": [3], "windows": 2}, draft=Script("vllm", SD, delay_seconds=0.002))
     assert most[0] == 3
     windows = read_windows(tmp_path / "run")
@@ -135,7 +135,9 @@ def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:
     file = tmp_path / "run/load.jsonl"
     first, _ = file.read_text().splitlines()
     file.write_text(first + "\n")
-    with pytest.raises(ConfigError, match=r"server 'draft' .* reports an error in mid-answer: .*CUDA error") as caught:
+    with pytest.raises(
+        ConfigError, match=r"server 'draft' .* reports an error in the middle of an answer: .*CUDA error"
+    ) as caught:
         run(tmp_path, draft=Script("vllm", SD, fail_after=2), **keys)
     assert "\n" not in str(caught.value) and file.read_text() == first + "\n"
     assert [load_of(row).windows for row in run(tmp_path, **keys)] == [2, 2]

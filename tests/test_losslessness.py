@@ -21,9 +21,9 @@ from specbench.decoding.proposal import OnDeviceProposal, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
 from specbench.decoding.verification import (
     VerificationRule,
+    count_leading,
     exact_match,
     fuzzy_rule,
-    leading,
     random_accept_rule,
     rejection,
 )
@@ -104,7 +104,7 @@ def swapped(proposal: Proposal, target: Distributions, generator: torch.Generato
     token_ids = torch.tensor(proposal.token_ids)
     target_prob = target.probs[:-1].gather(1, token_ids[:, None])[:, 0]
     accepts = torch.rand(len(token_ids), generator=generator) * target_prob < proposal.probs.token_probs(token_ids)
-    count = leading(accepts.tolist())
+    count = count_leading(accepts.tolist())
     if count == len(token_ids):
         return Verification(count, target.draw(count, generator))
     draft = proposal.probs.probs[count]
@@ -193,7 +193,7 @@ def test_a_draft_that_is_read_late_follows_the_target_over_its_end(
 
 
 def judged_by_length(self: OnDeviceProposal, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    num_accepted, _ = Proposal.accepted_prefix(self, accepts & self.stays)
+    num_accepted, _ = Proposal.accepted_prefix(self, accepts & self.is_proposed)
     return num_accepted, num_accepted == len(accepts)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.checkpoints import own_medusa_heads, read_checkpoint
+from specbench.models.heads.checkpoints import medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.loading import load_model
 from tests import tiny
@@ -151,11 +151,11 @@ def test_a_whole_model_with_heads_is_the_target(tmp_path: Path) -> None:
     whole = load_model(str(folder), device="cpu")
     expected = tiny.causal_lm(vocab_size=whole.vocab_size)
     torch.testing.assert_close(whole.score([1, 2, 3], 1).logits, expected.score([1, 2, 3], 1).logits)
-    for checkpoint in (own_medusa_heads(whole), read_checkpoint(str(folder))):
+    for checkpoint in (medusa_heads_of_target(whole), read_checkpoint(str(folder))):
         assert checkpoint is not None
         assert (checkpoint.name, checkpoint.revision) == (str(folder), whole.revision)
         assert_same(load_medusa(checkpoint, whole), medusa_tensors(num_heads=3), 3, 1)
-    assert own_medusa_heads(load_model(str(tiny.save(tmp_path / "plain")), device="cpu")) is None
+    assert medusa_heads_of_target(load_model(str(tiny.save(tmp_path / "plain")), device="cpu")) is None
 
 
 @pytest.mark.parametrize("names_path", [True, False])

@@ -208,7 +208,7 @@ def rewrite_starts(folder: Path) -> None:
         (lambda folder: edit(folder, colour="red"), "unknown key 'colour'"),
         (lambda folder: (folder / "level2-starts.bin").unlink(), "lacks this file"),
         (cut, r"level2-ranked_tokens\.bin: \d+ bytes where ngram.json says"),
-        (rewrite_starts, "2-grams do not begin and end"),
+        (rewrite_starts, "the index of the 2-grams does not cover"),
     ],
 )
 def test_a_damaged_folder_is_one_line(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:

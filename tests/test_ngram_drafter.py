@@ -19,7 +19,7 @@ from specbench.decoding.drafters.ngram import (
     SparseProbs,
     draw_uniforms,
     ngram_drafter,
-    shape,
+    process_counts,
 )
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
@@ -156,9 +156,9 @@ def test_uniform_draws_stay_below_the_last_cumulated_probability() -> None:
 
 def test_top_k_keeps_ties_and_top_p_at_least_one() -> None:
     counts = np.array([5, 3, 3, 3, 1], dtype=np.uint16)
-    assert len(shape(counts, Sampling(1.0, top_k=2))) == 4
-    assert len(shape(counts, Sampling(1.0, top_p=1e-9))) == 1
-    assert shape(counts, Sampling(1.0)).sum() == pytest.approx(1.0)
+    assert len(process_counts(counts, Sampling(1.0, top_k=2))) == 4
+    assert len(process_counts(counts, Sampling(1.0, top_p=1e-9))) == 1
+    assert process_counts(counts, Sampling(1.0)).sum() == pytest.approx(1.0)
 
 
 def test_rows_are_kept_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,11 +249,11 @@ def test_the_factory_refuses_what_does_not_fit(tmp_path: Path, target: ModelPair
     with pytest.raises(ConfigError, match="no n-gram model"):
         ngram_drafter(target, Sampling(), path=folder)
     build_ngrams([[1, 2]], 2, target.target.vocab_size, Path(folder), "another digest")
-    with pytest.raises(ConfigError, match="of another tokenizer"):
+    with pytest.raises(ConfigError, match="with another tokenizer"):
         ngram_drafter(target, Sampling(), path=folder)
     own_model(Path(folder), target)
     narrow = SimpleNamespace(name="narrow", vocabulary=target.target.vocabulary, vocab_size=50)
-    with pytest.raises(ConfigError, match="of another tokenizer"):
+    with pytest.raises(ConfigError, match="with another tokenizer"):
         ngram_drafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
 
 

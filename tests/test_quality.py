@@ -21,7 +21,7 @@ from specbench.results.quality import (
     stratified_confidence,
 )
 from specbench.results.units import meaning, unit_of
-from specbench.running.blocks import judged
+from specbench.running.blocks import score_fields
 from specbench.tasks.scoring.contract import Score, Scorer
 from tests.test_metrics import autoregressive
 
@@ -29,7 +29,7 @@ BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "n
 
 
 def answer(scorer, text, reference):
-    return autoregressive(3) | {"text": text} | judged(scorer, text, reference)
+    return autoregressive(3) | {"text": text} | score_fields(scorer, text, reference)
 
 
 def record(scorer, example, own, ar, reference="", *, subset="en", **more):

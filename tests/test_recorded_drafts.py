@@ -15,10 +15,10 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import drafting, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.devices import memory_message, moved
+from specbench.models.devices import memory_message, move_network
 from specbench.models.loading import check_engine, load_model, make_passes
 from specbench.running.compose import compose
-from specbench.running.requirements import drafters_with
+from specbench.running.requirements import drafters_using
 from specbench.specs.catalogue import load_method
 from tests import tiny
 
@@ -47,7 +47,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return run
 
     for module in (static_passes, drafting):
-        monkeypatch.setattr(module, "recorded", stand_in)
+        monkeypatch.setattr(module, "record_graph", stand_in)
     monkeypatch.setattr(static_passes, "SharedStream", Stream)
     monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
     return made
@@ -109,7 +109,7 @@ def test_generations_with_recorded_drafts_are_those_without(
     def decoder(pair: ModelPair) -> Decoder:
         made = compose(load_method(name), pair, sampling)
         assert pair.drafter is not None
-        for drafter, num_tokens in drafters_with(pair.drafter, [made]):
+        for drafter, num_tokens in drafters_using(pair.drafter, [made]):
             drafter.reserve(num_tokens)
         return made
 
@@ -133,13 +133,13 @@ def test_a_draft_that_was_not_recorded_is_left_to_single_passes(recordings: list
 
 def test_a_recorded_draft_with_other_logits_is_refused(recordings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made = with_graphs()
-    recorded = drafting.recorded
+    record_graph = drafting.record_graph
 
     def wrong(run: Any, device: torch.device, generator: Any = None) -> Any:
-        kept = recorded(run, device, generator)().clone()
+        kept = record_graph(run, device, generator)().clone()
         return lambda: kept  # which writes nothing
 
-    monkeypatch.setattr(drafting, "recorded", wrong)
+    monkeypatch.setattr(drafting, "record_graph", wrong)
     with pytest.raises(ConfigError, match=r"--engine graphs: .* a recorded draft gives other logits"):
         made.reserve_draft(5, GREEDY)
 
@@ -159,7 +159,7 @@ def test_memory_that_ran_out_is_told_with_what_was_asked_for_and_what_was_free()
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is "
         "free. Process 1 has 77 GiB"
     )
-    assert memory_message(error) == "out of memory (2.00 GiB were asked for, 1.20 GiB were free)"
+    assert memory_message(error) == "out of memory (2.00 GiB were requested, 1.20 GiB were free)"
     error.add_note("while a pass of model 'x' over 6 tokens was made")
     assert memory_message(error).startswith("out of memory (while a pass of model 'x' over 6 tokens was made, 2.00 GiB")
     assert memory_message(MemoryError()) == "out of memory"
@@ -171,7 +171,7 @@ def test_weights_that_do_not_fit_are_told_with_their_size() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(ConfigError, match=r"out of memory on cpu: its weights need 0\.00 GiB"):
-        moved(TooLarge(3, 3), torch.device("cpu"))
+        move_network(TooLarge(3, 3), torch.device("cpu"))
 
 
 def test_a_recording_that_runs_out_of_memory_names_the_pass(
@@ -182,11 +182,11 @@ def test_a_recording_that_runs_out_of_memory_names_the_pass(
     def full(run: Any, device: torch.device, generator: Any = None) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
 
-    monkeypatch.setattr(static_passes, "recorded", full)
+    monkeypatch.setattr(static_passes, "record_graph", full)
     assert made.static is not None
     with pytest.raises(torch.OutOfMemoryError) as caught:
         made.static.reserve(100, (1, 9))
     assert memory_message(caught.value) == (
         "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made; a token takes 0.2 KiB of its cache, "
-        "3.00 GiB were asked for)"
+        "3.00 GiB were requested)"
     )

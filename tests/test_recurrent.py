@@ -110,7 +110,7 @@ def test_control_states_that_stay_are_caught(kind: str, monkeypatch: pytest.Monk
         ]
 
     with monkeypatch.context() as patch, pytest.raises(AssertionError, match="Tensor-likes are not close"):
-        patch.setattr("specbench.models.recurrent.copies", same)
+        patch.setattr("specbench.models.recurrent.copy_states", same)
         walk(make(kind), NUM_MOVES, seed=1)
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
         monkeypatch.setattr(RecurrentStates, "rewind", lambda self, num_tokens: num_tokens)
@@ -122,14 +122,14 @@ def test_control_kernels_that_start_from_an_empty_state_are_caught(kind: str) ->
     model = make(kind)
     assert recurrent(model).steps_only and not recurrent(make("mamba2")).steps_only
     recurrent(model).steps_only = False
-    with pytest.raises(ConfigError, match=r"tiny-.*what was cached before"):
+    with pytest.raises(ConfigError, match=r"tiny-.*earlier contents of the cache"):
         check_causal(model)
 
 
 def test_control_positions_that_start_again_are_caught() -> None:
     model = make("bamba")
     model.sequence._needs_positions = False
-    with pytest.raises(ConfigError, match=r"tiny-bamba.*what was cached before"):
+    with pytest.raises(ConfigError, match=r"tiny-bamba.*earlier contents of the cache"):
         check_causal(model)
 
 
@@ -257,7 +257,7 @@ def test_two_models_on_one_network() -> None:
 @pytest.mark.parametrize("kind", ["recurrent_gemma", "minimax"])
 def test_states_outside_of_the_cache_are_refused(kind: str) -> None:
     """When it is loaded, or with some versions of transformers in its first pass."""
-    states, keys = "the recurrent layers .* do not keep their states", "does not keep its keys in the cache"
+    states, keys = "the recurrent layers .* do not keep their states", "does not store its keys in the given cache"
     with pytest.raises(ConfigError, match=rf"model 'tiny-{kind}'(: {states}| {keys})"):
         tiny.causal_lm(kind).score([1, 2], 1)
 

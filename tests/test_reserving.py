@@ -152,7 +152,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
         (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(3)))
     seen: list[tuple[str, int]] = []
     sized: list[str] = []
-    measure, longest = runner.measure, reserving.longest
+    measure, longest = runner.measure, reserving.longest_in_tokens
 
     def measured(block: Block, *given: Any) -> dict[str, Any]:
         static = block.cell.models.target.static
@@ -165,7 +165,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
         return longest(cell, *given)
 
     monkeypatch.setattr(runner, "measure", measured)
-    monkeypatch.setattr(reserving, "longest", noted)
+    monkeypatch.setattr(reserving, "longest_in_tokens", noted)
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en,de", "--data", ".", "--method", "pld", "--target", tiny_pair[0],
         "--set", "generation.max_new_tokens=6", "--engine", "compiled", "--device", "cpu", "--output", "here",

@@ -242,11 +242,11 @@ def test_the_factory_takes_a_folder_and_refuses_what_does_not_fit(tmp_path: Path
     with pytest.raises(ConfigError, match="no datastore"):
         retrieval_drafter(target, Sampling(), path=folder)
     own_store(Path(folder), target, "another digest")
-    with pytest.raises(ConfigError, match="of another tokenizer"):
+    with pytest.raises(ConfigError, match="with another tokenizer"):
         retrieval_drafter(target, Sampling(), path=folder)
     store = own_store(Path(folder), target)
     narrow = SimpleNamespace(name="narrow", vocabulary=target.target.vocabulary, vocab_size=50)
-    with pytest.raises(ConfigError, match="of another tokenizer"):
+    with pytest.raises(ConfigError, match="with another tokenizer"):
         retrieval_drafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="min_match = 3: is above max_match = 2: give 1 to 2"):
         retrieval_drafter(target, Sampling(), path=folder, max_match=2, min_match=3)

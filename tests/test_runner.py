@@ -9,12 +9,12 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.blocks import Block, blocks, what_blocks_are
-from specbench.running.compose import compose, methods_for_any_vocabulary
+from specbench.running.blocks import Block, block_noun, blocks
+from specbench.running.compose import compose
 from specbench.running.identity import run_identity
 from specbench.running.models import Models
 from specbench.running.runner import check_same_examples, measure
-from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example
@@ -79,7 +79,7 @@ def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
     assert [block.order[0].method.name for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
     assert len({block.key for block in plan}) == len(plan)
-    assert what_blocks_are(plan) == "turns" and what_blocks_are([*blocks([cell("en", 2)], 1)]) == "examples"
+    assert block_noun(plan) == "turns" and block_noun([*blocks([cell("en", 2)], 1)]) == "examples"
 
 
 def test_streams_are_independent_and_reproducible() -> None:
@@ -165,5 +165,6 @@ def test_draft_only_decodes_with_the_drafter() -> None:
 
 
 def test_which_methods_need_no_common_vocabulary() -> None:
-    assert {"ar", "draft-only"} <= set(methods_for_any_vocabulary())
-    assert not {"sd", "fsd"} & set(methods_for_any_vocabulary())
+    able = {name for name in method_names() if not load_method(name).same_vocabulary}
+    assert {"ar", "draft-only"} <= able
+    assert not {"sd", "fsd"} & able

@@ -26,7 +26,7 @@ from specbench.results.runs import RecordedRun
 from specbench.results.served import served_table
 from specbench.results.tables import comparison_table
 from specbench.running.request import Request
-from specbench.served.acceptance import from_histogram, from_passes, passes_between, steps_of
+from specbench.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
 from specbench.served.client import Client
 from specbench.served.decoder import ServedDecoder
 from specbench.served.engine import Page
@@ -91,7 +91,7 @@ def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, engine, sourc
 
 def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(tmp_path) -> None:
     row = row_of(run(tmp_path, pair("openai")))
-    assert row.served is not None and row.served.acceptance_source == "none: this engine does not tell it"
+    assert row.served is not None and row.served.acceptance_source == "none: this engine does not report it"
     names = ("acceptance_rate", "acceptance_rate_pooled", "mean_acceptance_length", "accepted_per_drafted")
     assert [row.value(name) for name in names] == [None] * 4
     assert row.value("speedup") and row.value("accuracy") is not None
@@ -112,7 +112,7 @@ def run_method(folder: Path, method: str, scripts: Mapping[str, Script]) -> Row:
 
 SKIPPING = ((0, 0), (0, 0), (3, 3), (0, 0), (3, 1), (2, 0), (0, 0))
 SKIPPING += ((0, 0),) * (len(Script("vllm").answer) - 1 - sum(accepted + 1 for _, accepted in SKIPPING))
-WITHOUT = "steps without a draft are not told: steps = tokens − 1 − accepted"
+WITHOUT = "the server does not report steps without a draft: steps = tokens − 1 − accepted"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, engine, is_kno
 
 def test_a_busy_tensorrt_llm_is_not_measured(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
-    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 2 requests that are not of this run"):
+    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 2 requests of other programs"):
         run(tmp_path, {**pair("tensorrt-llm"), "ar": Script("tensorrt-llm", num_running=2)})
 
 
@@ -248,15 +248,17 @@ def test_rows_of_servers_share_no_file_with_others(tmp_path) -> None:
 LIES = {
     "AR that drafts": ("ar", {"passes": SD}, r"server 'ar' .* drafts: \d+ draft tokens .*: start it without"),
     "cut stream": ("draft", {"cut_after": 2}, r"server 'draft' .* (closed the connection|was cut)"),
-    "500 in mid-stream": ("draft", {"fail_after": 2}, "server 'draft' .* reports an error in mid-answer: .*CUDA error"),
+    "500 in mid-stream": (
+        "draft", {"fail_after": 2}, "server 'draft' .* reports an error in the middle of an answer: .*CUDA error",
+    ),
     "500": ("draft", {"status": 500}, "server 'draft' .* refuses the request to .* with status 500: .*engine is gone"),
     "slow": ("draft", {"delay_seconds": 0.2}, "server 'draft' .* has not answered /v1/completions in full within 1 s"),
     "false usage": ("draft", {"extra_usage": 7}, r"server 'draft' .* counts \d+ new tokens in its usage, but sent"),
     "shortened prompt": ("draft", {"read_prompt": -3}, r"server 'draft' .* read \d+ tokens of a prompt of"),
     "cached prompt": ("draft", {"num_cached": 16}, r"server 'draft' .* had 16 of \d+ prompt tokens in its cache"),
     "another tokenizer": ("draft", {"wrong_tokenizer": True}, "server 'draft' .* serves another model"),
-    "another form": ("draft", {"form": {"choices": "text"}}, "server 'draft' .* sent an answer of another form than"),
-    "nested answer": ("draft", {"form": "[" * 5000}, "server 'draft' .* sent an answer of another form than"),
+    "another form": ("draft", {"form": {"choices": "text"}}, "server 'draft' .* sent an answer whose format is not"),
+    "nested answer": ("draft", {"form": "[" * 5000}, "server 'draft' .* sent an answer whose format is not"),
     "another model": ("draft", {"answer": (5000, 0), "passes": ((3, 0),)}, "server 'draft' .* sent token 5000, but"),
 }  # fmt: skip
 
@@ -289,7 +291,7 @@ def test_a_server_that_says_how_it_was_started_is_believed(tmp_path, name, passe
 def test_counters_that_fall_are_no_acceptance(tmp_path) -> None:
     row = row_of(run(tmp_path, pair("lmdeploy", falls=True)))
     assert row.served is not None
-    assert row.served.acceptance_source == "none: the counters of the server fell: it was started again"
+    assert row.served.acceptance_source == "none: the counters of the server fell, so it was restarted"
     assert row.value("acceptance_rate") is None and row.value("speedup") is not None
 
 
@@ -308,7 +310,7 @@ def test_more_drafted_than_declared_is_no_acceptance(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("engine", "options", "source"),
     [
-        ("vllm", {}, "steps"), ("llama.cpp", {}, "steps"), ("openai", {}, "none: this engine does not tell it"),
+        ("vllm", {}, "steps"), ("llama.cpp", {}, "steps"), ("openai", {}, "none: this engine does not report it"),
         ("vllm", {"summary": True}, "none: the server wrote on after a stop string"),
         ("vllm", {"tells": False}, "none: the server wrote on after a stop string"),
     ],
@@ -438,7 +440,7 @@ def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
 
 def test_a_busy_server_is_not_measured(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
-    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 3 requests that are not of this run"):
+    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 3 requests of other programs"):
         run(tmp_path, {**pair("vllm"), "ar": Script("vllm", num_running=3)})
 
 
@@ -514,7 +516,7 @@ def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
             found += 1
             assert held_ids(character, ids[-1], len(ids) - 1, vocabulary) == tuple(ids[:-1])
     assert found > 3
-    with pytest.raises(ConfigError, match="held back the ids of 2 tokens, and its text 'a' does not tell them"):
+    with pytest.raises(ConfigError, match="held back the ids of 2 tokens, and its text 'a' does not determine them"):
         held_ids("a", vocabulary.encode("b")[0], 2, vocabulary)
 
 
@@ -526,7 +528,7 @@ def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
     ],
 )  # fmt: skip
 def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted, passes) -> None:
-    assert passes_between(num_tokens, drafted, accepted, 5) == passes
+    assert passes_of_event(num_tokens, drafted, accepted, 5) == passes
 
 
 def test_the_first_difference_of_a_subset_is_named() -> None:

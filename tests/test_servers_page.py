@@ -39,9 +39,9 @@ def lie(server: str = "draft", engine: str = "vllm", **keys: Any) -> dict[str, S
 
 FAILURES: dict[str, dict[str, Script]] = {
     "it does not answer in time": lie(delay_seconds=0.2),
-    "it closes the connection in mid-answer": lie(cut_after=2),
+    "it closes the connection in the middle of an answer": lie(cut_after=2),
     "it refuses a request": lie(status=500),
-    "it reports an error in mid-answer": lie(fail_after=2),
+    "it reports an error in the middle of an answer": lie(fail_after=2),
     "it gives a request up": lie(finish="abort"),
     "it ends an answer at a limit of its own": lie(finish="length", answer=OTHER_ANSWER[:-1]),
     "its events have another form": lie(form={"choices": "text"}),
@@ -76,12 +76,12 @@ COUNTS: dict[str, tuple[dict[str, Script], str]] = {
     "they contradict each other, or the declared draft length": (
         lie(passes=tuple((5, accepted) for _, accepted in SD)), "draft_model",
     ),
-    "the server was started again meanwhile": (lie(engine="lmdeploy", falls=True), "eagle3"),
-    "the server does not tell them": (pair("vllm", tells=False, counts=False), "draft_model"),
+    "the server was restarted meanwhile": (lie(engine="lmdeploy", falls=True), "eagle3"),
+    "the server does not report them": (pair("vllm", tells=False, counts=False), "draft_model"),
     "a histogram, and not every step drafted the declared number": (
         pair("vllm", passes=SHORT, summary=True), "draft_model",
     ),
-    "steps of vLLM's n-grams, of which only those with a draft are told": (
+    "vLLM reports only the n-gram steps with a draft": (
         pair("vllm", passes=SKIPPING, skips=True), "ngram",
     ),
 }  # fmt: skip

@@ -198,7 +198,7 @@ def test_by_turns_one_server_is_up_at_a_time(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_turns_are_resumed_with_the_answer_after_the_last_one(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"server 'draft' .* reports an error in mid-answer"):
+    with pytest.raises(ConfigError, match=r"server 'draft' .* reports an error in the middle of an answer"):
         run(tmp_path, write_turns(tmp_path, 2, fails=True), limit=4)
     answers = (tmp_path / "run/turns.jsonl").read_text().splitlines()
     assert [json.loads(line)["method"] for line in answers] == ["ar", "ar"]

@@ -24,7 +24,7 @@ from specbench.models.scoring import Output
 from specbench.models.static_passes import NUM_MOVED, PassShape, StaticPasses
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.requirements import needs, num_compilations, reserve_for
+from specbench.running.requirements import compile_requirements, num_compilations, reserve_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine
 from tests import tiny
@@ -161,7 +161,7 @@ def test_a_pass_whose_hidden_states_change_when_it_is_compiled_is_refused(
     def other(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
         return lambda: Output(forward().logits, tuple(states.flip(-1) for states in forward().hidden))
 
-    monkeypatch.setattr(static_passes, "compiled", other)
+    monkeypatch.setattr(static_passes, "compile_pass", other)
     _, model = both(num_hidden_layers=1)
     assert model.static is not None
     with pytest.raises(ConfigError, match="compiled, a pass over 3 tokens gives other hidden states"):
@@ -218,14 +218,14 @@ def test_passes_are_made_for_the_trees_and_hidden_states_of_drafters() -> None:
     models = Models(pair.target, {"sd-tree": pair.drafter, "sd": pair.drafter})
     methods = [load_method("sd-tree"), load_method("sd")]
     composed = [compose(method, models.pair(method), Sampling(0.0)) for method in methods]
-    target, drafter = needs(models, methods, composed)
+    target, drafter = compile_requirements(models, methods, composed)
     sizes = [3, 6, 6, 6, 6]
     assert target.shapes == {PassShape(1 + sum(sizes), "tree")} and target.lengths == {1, 6}
     assert drafter.shapes == {PassShape(3, "tree"), PassShape(6, "tree")} and drafter.lengths == {1, 2}
-    (target, _) = needs(models, methods[:1], composed[:1])
+    (target, _) = compile_requirements(models, methods[:1], composed[:1])
     assert target.lengths == {1}  # no chain of draft tokens is verified
     object.__setattr__(composed[1], "drafter", HiddenReader())
-    (target, _) = needs(models, methods[1:], composed[1:])
+    (target, _) = compile_requirements(models, methods[1:], composed[1:])
     assert target.shapes == {PassShape(1, "chain", (1, 4)), PassShape(6, "chain", (1, 4))}
     assert padded_lengths(80) == (81, 41, 21) and padded_lengths(10) == (11,)
 
@@ -252,10 +252,10 @@ def test_an_attention_without_masks_in_a_buffer_refuses_trees(made: list[str]) -
 def test_recorded_passes_of_trees_read_what_is_filled_in(engine: StaticEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions stand in for graphs; the move of a path is recorded without moving anything. The layers that share one
     compiled function are traced, not compiled."""
-    compiled = SharedLayers.compiled
-    monkeypatch.setattr(SharedLayers, "compiled", lambda *given, **named: compiled(*given, backend="eager"))
-    monkeypatch.setattr(static_passes, "recorded", replayed)
-    monkeypatch.setattr(drafting, "recorded", replayed)
+    compiled = SharedLayers.compile_layers
+    monkeypatch.setattr(SharedLayers, "compile_layers", lambda *given, **named: compiled(*given, backend="eager"))
+    monkeypatch.setattr(static_passes, "record_graph", replayed)
+    monkeypatch.setattr(drafting, "record_graph", replayed)
     monkeypatch.setattr(static_passes, "SharedStream", Stream)
     monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
     eager, other = (tiny.causal_lm("qwen2", num_hidden_layers=2) for _ in range(2))

@@ -11,7 +11,7 @@ from rich.console import Console
 from specbench.analysis.vocab import task_prompts
 from specbench.core.errors import ConfigError
 from specbench.running import plan as subsets
-from specbench.running.plan import with_files
+from specbench.running.plan import subsets_with_rows
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.components import build
 from specbench.specs.run import RunSpec
@@ -30,14 +30,18 @@ def folder(tmp_path: Path) -> Path:
 def test_only_files_that_lack_a_subset_narrow_what_is_taken(folder: Path) -> None:
     task, said = load_task("mgsm"), io.StringIO()
     console = Console(file=said)
-    assert with_files(task, None, console) is with_files(task, "hub", console) is with_files(task, "sample", console)
-    assert with_files(load_task("gsm8k"), str(folder), console) is None  # a task without subsets
-    assert with_files(task, str(folder / "nowhere"), console) is None and said.getvalue() == ""
-    assert with_files(task, str(folder), console) == ("en", "de")
+    assert (
+        subsets_with_rows(task, None, console)
+        is subsets_with_rows(task, "hub", console)
+        is subsets_with_rows(task, "sample", console)
+    )
+    assert subsets_with_rows(load_task("gsm8k"), str(folder), console) is None  # a task without subsets
+    assert subsets_with_rows(task, str(folder / "nowhere"), console) is None and said.getvalue() == ""
+    assert subsets_with_rows(task, str(folder), console) == ("en", "de")
     assert said.getvalue() == MISSING.format(folder=folder) + "\n"
     for language in task.subset_names:
         (folder / f"mgsm_{language}.tsv").touch()
-    assert with_files(task, str(folder), console) is None
+    assert subsets_with_rows(task, str(folder), console) is None
 
 
 def test_subsets_that_share_a_file_are_those_with_rows_in_it(tmp_path: Path) -> None:
@@ -45,7 +49,7 @@ def test_subsets_that_share_a_file_are_those_with_rows_in_it(tmp_path: Path) -> 
     path = tmp_path / "question.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     said = io.StringIO()
-    assert with_files(load_task("mt_bench"), str(tmp_path), Console(file=said, width=200)) == ("writing", "stem")
+    assert subsets_with_rows(load_task("mt_bench"), str(tmp_path), Console(file=said, width=200)) == ("writing", "stem")
     absent = "roleplay, reasoning, math, coding, extraction and 1 more"
     assert said.getvalue() == f"mt_bench: 6 subsets have no rows in {tmp_path} ({absent}): they are not measured\n"
 
@@ -55,7 +59,7 @@ def test_rows_that_name_their_subset_are_of_no_other(tmp_path: Path) -> None:
         row = {"subset": name, "id": name, "adjective": "clever", "noun": "robot"}
         (tmp_path / f"story_{name}.jsonl").write_text(json.dumps(row))
     said = io.StringIO()
-    assert with_files(load_task("story"), str(tmp_path), Console(file=said, width=200)) == ("en", "de")
+    assert subsets_with_rows(load_task("story"), str(tmp_path), Console(file=said, width=200)) == ("en", "de")
     assert said.getvalue().startswith(f"story: 13 subsets have no rows in {tmp_path} (fr, es, amh")
 
 
@@ -65,12 +69,12 @@ def test_only_files_that_subsets_share_are_read_before_they_are_loaded(
     read: list[str] = []
     real = subsets.load_examples
     monkeypatch.setattr(subsets, "load_examples", lambda *args, **kw: (read.append(args[1]), real(*args, **kw))[1])
-    assert with_files(load_task("mgsm"), str(folder), Console(quiet=True)) == ("en", "de") and read == []
+    assert subsets_with_rows(load_task("mgsm"), str(folder), Console(quiet=True)) == ("en", "de") and read == []
     mixed = tmp_path_factory.mktemp("mixed")
     for name, category in (("question", "writing"), ("stem", "stem")):
         (mixed / f"{name}.jsonl").write_text(json.dumps({"question_id": 1, "category": category, "turns": ["a"]}))
     task = load_task("mt_bench")
-    assert with_files(task, str(mixed), Console(quiet=True)) == ("writing", "stem")
+    assert subsets_with_rows(task, str(mixed), Console(quiet=True)) == ("writing", "stem")
     assert read == [name for name in task.subset_names if name != "stem"]
 
 

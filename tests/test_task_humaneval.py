@@ -12,7 +12,7 @@ import pytest
 from specbench.core.registry import SCORERS
 from specbench.decoding.generation_state import text_before_stop
 from specbench.embedded.world import code as world_code
-from specbench.running.plan import where_asked
+from specbench.running.plan import with_prompt_stops
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
@@ -103,7 +103,7 @@ def test_a_fenced_answer_in_chat_is_run_whole(tmp_path, allowed):
 def test_a_run_takes_the_stops_of_its_prompts(template, chat, in_chat):
     task = load_task("humaneval").subset("default")
     model = SimpleNamespace(name="tiny", tokenizer=SimpleNamespace(chat_template=template))
-    assert where_asked(task, model, chat).generation.stop == (() if in_chat else task.generation.stop)
+    assert with_prompt_stops(task, model, chat).generation.stop == (() if in_chat else task.generation.stop)
 
 
 @pytest.mark.parametrize(("name", "subset"), [("humaneval", "default"), ("scrolls", "quality")])

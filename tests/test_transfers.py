@@ -1,7 +1,7 @@
 """One wait for the device in a step, however many tokens are drafted: counted on the CPU, where reads cost nothing.
 
 What would wait on an accelerator: reading numbers of a tensor, operations whose shape depends on them, and numbers of
-the host that go to the device by any other way than `uploaded`.
+the host that go to the device by any other way than `upload`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import Output
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
@@ -43,7 +43,7 @@ RECURRENT = ("mamba", "mamba2", "qwen3_5_text")
 
 class Reads(TorchFunctionMode):
     """Counts what reads numbers of tensors, one call of a method once, and what copies numbers of the host: tensors
-    that are made of them on a device, whose use is not `uploaded`, and lists that index."""
+    that are made of them on a device, whose use is not `upload`, and lists that index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_the_counter_sees_reads() -> None:
     assert reads.number == 3
     assert {"nonzero", "index"} <= set(shaped.names)
     with Reads() as reads:
-        numbers[:2] = uploaded(torch.tensor([1, 2]), numbers.device)
+        numbers[:2] = upload(torch.tensor([1, 2]), numbers.device)
         assert reads.copies == []
         numbers[:2] = torch.tensor([1, 2, 3])[:2]
         numbers[1:] = torch.tensor([1, 2])

@@ -20,7 +20,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.tree_attention import shape
+from specbench.models.tree_attention import depths_and_ancestors
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests import tiny
@@ -101,9 +101,9 @@ def test_a_mask_that_shows_siblings_gives_other_logits(monkeypatch: pytest.Monke
     model, single = tiny.causal_lm("llama"), tiny.causal_lm("llama")
     triangle = lambda parents: torch.ones((len(parents), len(parents)), dtype=torch.bool).tril()  # noqa: E731
     monkeypatch.setattr("specbench.models.tree_attention.ancestors", triangle)
-    shape.cache_clear()
+    depths_and_ancestors.cache_clear()
     logits = model.score_tree([1, 2, 3], [4, 5], [-1, -1], 3).logits
-    shape.cache_clear()
+    depths_and_ancestors.cache_clear()
     assert not torch.allclose(logits[2], single.score([1, 2, 3, 5], 1).logits[0], **CLOSE)
 
 

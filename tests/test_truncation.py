@@ -10,7 +10,7 @@ import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.running.models import Models
-from specbench.running.prompts import PromptBudget, encode, shortened, truncated
+from specbench.running.prompts import PromptBudget, encode, shorten, truncate_examples
 from specbench.specs.catalogue import load_method
 from specbench.tasks.examples import Example, TaskData
 from tests import tiny
@@ -35,14 +35,14 @@ def data(*prompts: str) -> TaskData:
 
 def test_a_text_that_fits_is_left_alone() -> None:
     budgets = [PromptBudget(tiny.causal_lm(), 26)]
-    assert shortened(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == ("abcdefghijklmnopqrstuvwxyz",)
-    assert shortened(("x" * 9999,), [], "never") == ("x" * 9999,)
+    assert shorten(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == ("abcdefghijklmnopqrstuvwxyz",)
+    assert shorten(("x" * 9999,), [], "never") == ("x" * 9999,)
 
 
 @pytest.mark.parametrize(("num_tokens", "expected"), [(5, "abcyz"), (6, "abcxyz"), (1, "a")])
 def test_the_middle_goes_and_no_more_than_must(num_tokens: int, expected: str) -> None:
     budgets = [PromptBudget(tiny.causal_lm(), num_tokens)]  # a token a byte
-    assert shortened(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == (expected,)
+    assert shorten(("abcdefghijklmnopqrstuvwxyz",), budgets, "never") == (expected,)
 
 
 def test_the_tightest_model_decides_for_all() -> None:
@@ -52,29 +52,29 @@ def test_the_tightest_model_decides_for_all() -> None:
         [PromptBudget(model, 30), PromptBudget(words, 8)],
         [PromptBudget(words, 8), PromptBudget(model, 30)],
     ):
-        (cut,) = shortened((text,), budgets, "never")
+        (cut,) = shorten((text,), budgets, "never")
         assert (len(encode(model, (cut,), "never")), len(cut.split())) == (30, len(cut.split()))
         assert len(cut.split()) <= 8
-    (cut,) = shortened((text,), [PromptBudget(model, 40), PromptBudget(words, 4)], "never")
+    (cut,) = shorten((text,), [PromptBudget(model, 40), PromptBudget(words, 4)], "never")
     assert len(cut.split()) == 4 and text.startswith(cut[:5]) and text.endswith(cut[-5:])
 
 
 def test_of_a_conversation_the_middle_of_all_texts_goes() -> None:
     budgets = [PromptBudget(tiny.causal_lm(), 12)]
     texts = ("aaaaaaaa", "bbbb", "cccccccc")  # and two line breaks
-    assert shortened(texts, budgets, "never") == ("aaaaa", "", "ccccc")
+    assert shorten(texts, budgets, "never") == ("aaaaa", "", "ccccc")
 
 
 def test_nothing_can_be_cut_from_a_template() -> None:
     model = tiny.causal_lm()
     model.tokenizer.chat_template = "a long text that is always there"
     with pytest.raises(ConfigError, match="chat template alone is longer"):
-        shortened(("hello",), [PromptBudget(model, 10)], "auto")
+        shorten(("hello",), [PromptBudget(model, 10)], "auto")
 
 
 def test_what_went_is_counted_in_tokens_of_the_target() -> None:
     model = tiny.causal_lm()
-    cut = truncated(data("x" * 100, "short"), model, [PromptBudget(model, 60)], "never")
+    cut = truncate_examples(data("x" * 100, "short"), model, [PromptBudget(model, 60)], "never")
     assert [example.truncated_tokens for example in cut.examples] == [40, 0]
     assert [len(example.prompt) for example in cut.examples] == [60, 5]
 
@@ -96,11 +96,11 @@ def test_a_drafter_reads_what_the_target_reads(name: str, chat: str) -> None:
     target, drafter = tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=64)
     target.tokenizer.chat_template = "<{{ messages[0].content }}>" + "-" * 18
     budgets = Models(target, {name: drafter}).budgets([load_method(name)], 24)
-    assert shortened(("a" * 20,), budgets, chat) == ("a" * 20,)
-    assert shortened(("a" * 21,), budgets, chat) == ("a" * 20,)
+    assert shorten(("a" * 20,), budgets, chat) == ("a" * 20,)
+    assert shorten(("a" * 21,), budgets, chat) == ("a" * 20,)
     with pytest.raises(ConfigError, match="has no chat template"):
         alone = Models(target, {"draft-only": drafter}).budgets([load_method("draft-only")], 24)
-        shortened(("a",), alone, "always")
+        shorten(("a",), alone, "always")
 
 
 def test_one_drafter_has_a_budget_for_each_way_in_which_it_reads() -> None:

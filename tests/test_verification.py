@@ -7,7 +7,7 @@ import torch
 
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, residual
-from specbench.decoding.verification import DIVERGENCES, fuzzy_rule, leading, random_accept_rule, rejection
+from specbench.decoding.verification import DIVERGENCES, count_leading, fuzzy_rule, random_accept_rule, rejection
 
 TARGET = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 DRAFT = torch.tensor([[0.6, 0.3, 0.1], [0.8, 0.1, 0.1]])
@@ -92,7 +92,12 @@ def test_residual_falls_back_to_the_target() -> None:
 
 
 def test_leading() -> None:
-    assert [leading([]), leading([True, True]), leading([True, False, True]), leading([False])] == [0, 2, 1, 0]
+    assert [
+        count_leading([]),
+        count_leading([True, True]),
+        count_leading([True, False, True]),
+        count_leading([False]),
+    ] == [0, 2, 1, 0]
 
 
 @pytest.mark.parametrize(("threshold", "accepted"), [(0.0, 0), (0.05, 1), (0.6, 2), (math.inf, 2)])

@@ -33,7 +33,7 @@ from specbench.running.checked import ALL, all_methods, run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, Loaded, check_prompts, load_data, present, where_asked
+from specbench.running.plan import Cell, Loaded, check_prompts, load_data, with_present_subsets, with_prompt_stops
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import Request
 from specbench.running.requirements import reserve_for
@@ -64,7 +64,7 @@ def run_audit(
     audits_all = ALL in request.methods
     request, reasons = all_methods(request)
     without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
-    spec = present(run_spec(request), console)
+    spec = with_present_subsets(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     if spec.servers is not None and spec.servers.turns is not None:
         raise ConfigError(f"{request.servers}: turns: an audit asks all servers in the same minutes: leave turns out")
@@ -162,7 +162,7 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPro
     baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)
     for task, subset, data in loaded:
-        merged = where_asked(task.subset(subset), models.target, spec.chat)
+        merged = with_prompt_stops(task.subset(subset), models.target, spec.chat)
         check_prompts(Cell(merged, subset, data, models, (baseline,), limit), spec.chat)
         num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
         generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})

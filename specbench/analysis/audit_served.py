@@ -75,7 +75,7 @@ class PairedAudit(ServedAudit):
         """Whether the server's log-probabilities are those of its samples: of the tokens that it does not tell, only
         the sum is known, which another temperature or top-p would need one by one."""
         sampling = self.sampling
-        return sampling.temperature == 1 and sampling.top_p is None and (sampling.top_k or 0) <= Engine.num_top
+        return sampling.temperature == 1 and sampling.top_p is None and (sampling.top_k or 0) <= Engine.num_logprobs
 
     def _judge(self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float) -> JudgeDraws:
         baseline = self.subjects[0].drawing

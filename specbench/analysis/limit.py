@@ -41,7 +41,7 @@ from specbench.results.environment import environment
 from specbench.results.log_ratios import NUM_RESAMPLES, TAILS, Array
 from specbench.results.row import RowWarning
 from specbench.results.warnings import WIDE
-from specbench.running.models import engine_of, warn_of
+from specbench.running.models import engine_of, warn_not_static
 from specbench.running.requirements import num_compilations
 from specbench.specs.components import Dtype, EngineName, Spec, Text
 
@@ -228,9 +228,9 @@ def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
         trust_remote_code=options.trust_remote_code,
     )  # fmt: skip
     if target.why_eager is not None:
-        warn_of(target, options.engine, "these are the limits of --engine eager")
+        warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
-        warn_of(drafter, options.engine, "its passes are eager, those of the target are compiled")
+        warn_not_static(drafter, options.engine, "its passes are eager, those of the target are compiled")
     return limits_of(target, drafter, options, progress)
 
 

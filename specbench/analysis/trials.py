@@ -32,7 +32,7 @@ from specbench.running import run_folder as naming
 from specbench.running.checked import run_spec
 from specbench.running.identity import Drafting, drafter_identity, run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts
-from specbench.running.plan import Cell, Loaded, load_data, make_cells, present, without_calibration
+from specbench.running.plan import Cell, Loaded, load_data, make_cells, with_present_subsets, without_calibration
 from specbench.running.records import Record
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder
@@ -171,7 +171,7 @@ class Trials:
         if self.output is not None:
             return self.output
         identity = {
-            **run_identity(self.spec, self.cells, self.models, self.conditions), **naming.asked_of(self.spec),
+            **run_identity(self.spec, self.cells, self.models, self.conditions), **naming.selection_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
         return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
@@ -239,7 +239,7 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
     is_allocation = kind == "sweep" and method.decodes_with == "random"
     if len(spec.methods) != 2 or (method.most_draft_tokens == 0 and not is_allocation):
         raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
-    return present(spec, console)
+    return with_present_subsets(spec, console)
 
 
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:

@@ -36,7 +36,7 @@ from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.units import NULL, interval, number
 from specbench.running.checked import check_revision
-from specbench.running.plan import with_files
+from specbench.running.plan import subsets_with_rows
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.tasks.examples import load_examples
 
@@ -179,7 +179,7 @@ def task_prompts(
     """
     spec = load_task(task)
     if subsets is None:
-        subsets = with_files(spec, data, console) or spec.subset_names
+        subsets = subsets_with_rows(spec, data, console) or spec.subset_names
     names = list(dict.fromkeys(subsets))
     if not names:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")

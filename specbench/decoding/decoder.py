@@ -1,4 +1,4 @@
-"""A decoder: one method, ready to decode prompts with one pair of models."""
+"""Decoders: a decoder is a method that is ready to decode prompts with one pair of models."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from specbench.specs.task import GenerationSpec
 
 @dataclass(frozen=True)
 class QueryInfo:
-    """A query's text and the language of its answer; the language is None if the task does not name it."""
+    """The text of a query and the language of its answer; None if the task names no language."""
 
     language: str | None = None
     text: str = ""
@@ -30,7 +30,7 @@ UNKNOWN = QueryInfo()
 
 @dataclass(frozen=True)
 class Decoder:
-    """A method that decodes prompts. `model` reads the prompts, and the output consists of its tokens."""
+    """A method that decodes prompts. `model` reads the prompts, and the output consists of that model's tokens."""
 
     method: MethodSpec
     model: TextModel
@@ -40,11 +40,11 @@ class Decoder:
         raise NotImplementedError
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
-        """Returns the decoder for one query: this one, unless the method distributes queries over several decoders."""
+        """Returns the decoder for one query: itself, unless the method distributes queries over several decoders."""
         return self
 
     def record_fields(self, selected: "Decoder") -> dict[str, str]:
-        """Returns the fields that a record holds about the selected decoder, in addition to its generation."""
+        """Returns the additional fields of a record about the selected decoder."""
         return {"decoded_by": "drafter"} if self.method.decodes_with == "drafter" else {}
 
     @property
@@ -54,11 +54,11 @@ class Decoder:
 
     @property
     def code_revision(self) -> str | None:
-        """The revision of external code; None for the methods of this package."""
+        """The revision of external code; None for this package's own methods."""
         return None
 
     def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
-        """Returns the rules that end a generation of this method's model."""
+        """Returns the rules that end a generation with this method's model."""
         return StopRules(
             max_new_tokens=generation.max_new_tokens,
             eos_token_ids=self.model.eos_token_ids,
@@ -70,10 +70,8 @@ class Decoder:
 
 @dataclass(frozen=True)
 class DraftingDecoder(Decoder):
-    """A decoder that runs the decode loop with a drafter and a verification rule.
-
-    Autoregressive decoding is the case of a drafter that proposes nothing.
-    """
+    """A decoder that runs the decode loop with a drafter and a verification rule. In autoregressive decoding, the
+    drafter proposes nothing."""
 
     model: CausalLM
     drafter: Drafter

@@ -1,7 +1,7 @@
 """The generation state: the tokens of one generation, and the only code that decides where it ends.
 
 The output keeps the token that ended the generation (the EOS token, or the token that completed a stop string) and
-nothing after it; the text is cut before the stop string. Counts include only tokens that were kept, in every method.
+nothing after it; the text is cut before the stop string. For every method, counts include only the kept tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ class StopRules:
 
 @dataclass
 class GenerationState:
-    """The prompt and emitted tokens, the verification and the counts of every step, and why the generation ended (None:
-    not yet)."""
+    """The prompt and emitted tokens, the verification and the counts of every step, and the reason why the generation
+    ended (None: it has not ended)."""
 
     prompt_ids: list[int]
     rules: StopRules
@@ -68,11 +68,11 @@ class GenerationState:
         return remaining
 
     def start(self, first_token: int) -> None:
-        """Emits the token drawn from the prefill; it does not count as a step."""
+        """Emits the token that was drawn after the prefill, which does not count as a step."""
         self._emit([first_token])
 
     def extend(self, proposal: Proposal, verification: Verification) -> Step:
-        """Emits the accepted tokens and the next token, up to the generation's end; returns the step's counts."""
+        """Emits the accepted tokens and the next token, up to the generation's end. Returns the step's counts."""
         assert verification.num_accepted <= proposal.num_drafted, "more tokens were accepted than drafted"
         accepted = [proposal.token_ids[node] for node in verification.path]
         num_emitted = self._emit([*accepted, verification.next_token])

@@ -1,4 +1,4 @@
-"""The decode loop of all methods. Autoregressive decoding is the case of an empty proposal."""
+"""The decode loop of all methods. In autoregressive decoding, every proposal is empty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ class Generation:
     """The tokens and measurements of one generation.
 
     Seconds are wall-clock time. Passes are (query length, seconds), without the prefill. `rule_seconds` is the time of
-    verification rules and draws, without the passes that a rule makes. `tokenizer_seconds` is the time of bridges that
-    retokenize text and of the search for stop strings.
+    verification rules and draws, without passes that a rule runs. `tokenizer_seconds` is the time for retokenizing
+    text in bridges and for the search for stop strings.
 
-    `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None where
-    undefined. `draw_overlap` joins `Verification.draw_overlap` of all steps; None where no step has it.
+    `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None if undefined.
+    `draw_overlap` joins `Verification.draw_overlap` of all steps; None if no step has it.
 
-    `tree_samples` holds `acceptance_by_level` of sampled steps; None for chains, and where no step has any.
+    `tree_samples` holds `acceptance_by_level` of sampled steps; None for chains, and if no step has any.
 
     `external` is set only by external decoders. Their prefill times may be unknown (None), their steps and passes are
     empty, and their decode time is not broken down.
@@ -127,8 +127,8 @@ def decode(
 def read_prompt(
     target: ScoringModel, drafter: Drafter, state: GenerationState, sampling: Sampling, generator: torch.Generator
 ) -> float:
-    """Reads the prompt and emits the first token. Returns the seconds in which the drafter read it: before the target
-    or, if it reads hidden states, after it."""
+    """Reads the prompt and emits the first token. Returns the seconds that the drafter took to read it: before the
+    target, or after it if the drafter reads hidden states."""
     clock = target.passes.clock
     start = clock.now()
     drafter.prefill(state.prompt_ids)
@@ -143,7 +143,7 @@ def read_prompt(
 
 
 def judged_column(name: str, state: GenerationState) -> list[float] | None:
-    """Returns one column of the verifications for all judged positions; None if the rule does not provide it."""
+    """Returns one column of the verifications, for all judged positions; None if the rule does not provide it."""
     values: list[float] = []
     for verification, step in zip(state.verifications, state.steps, strict=True):
         column: Column = getattr(verification, name)
@@ -151,23 +151,21 @@ def judged_column(name: str, state: GenerationState) -> list[float] | None:
             continue
         if column is None:
             return None
-        values += listed(column)[: step.num_judged]
+        values += as_list(column)[: step.num_judged]
     return values or None
 
 
 def draw_overlap_column(state: GenerationState) -> list[float] | None:
-    """Returns `Verification.draw_overlap` for the positions of all emitted tokens at which the drafter drew a token.
-
-    None if a step with judged tokens has no such column, or if no step has one.
-    """
+    """Returns `Verification.draw_overlap` for all emitted tokens at whose positions the drafter drew a token; None if a
+    step with judged tokens lacks this column, or if no step has it."""
     values: list[float] = []
     for verification, step in zip(state.verifications, state.steps, strict=True):
         if verification.draw_overlap is not None:
-            values += listed(verification.draw_overlap)[: step.num_emitted]
+            values += as_list(verification.draw_overlap)[: step.num_emitted]
         elif step.num_judged:
             return None
     return values or None
 
 
-def listed(column: torch.Tensor | list[float]) -> list[float]:
+def as_list(column: torch.Tensor | list[float]) -> list[float]:
     return column.tolist() if isinstance(column, torch.Tensor) else column

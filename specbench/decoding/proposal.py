@@ -1,4 +1,4 @@
-"""Proposals, verifications and steps: the values that the drafter, the verification rule and the loop exchange."""
+"""Proposals, verifications and steps, which drafter, verification rule and loop exchange."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 
 from specbench.core.trees import depths
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import Output, ScoringModel
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
@@ -35,14 +35,14 @@ class PointMass(DraftProbs):
         return residual(target_probs, torch.zeros_like(target_probs).index_put_((token_id.clamp_min(0),), mass))
 
     def _on(self, device: torch.device) -> torch.Tensor:
-        return uploaded(torch.tensor(self._token_ids), device)
+        return upload(torch.tensor(self._token_ids), device)
 
 
 class Proposal:
-    """Draft tokens and the distributions they were drawn from. An empty proposal is plain autoregressive decoding.
+    """Draft tokens and the distributions they were drawn from. With an empty proposal, decoding is autoregressive.
 
     Only the last token may be OUT_OF_VOCABULARY, because no token after it can be accepted. `ended` is true if the
-    drafter drew an end token after these tokens, which is not proposed.
+    drafter drew an end token after these tokens; it is not proposed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Proposal:
 
     @property
     def parents(self) -> Sequence[int]:
-        """The parent of each draft token, −1 for those that follow the sequence. In a chain it is the token before."""
+        """The parent of each draft token, −1 for tokens that follow the sequence. In a chain it is the token before."""
         return range(-1, len(self.token_ids) - 1)
 
     @property
@@ -80,18 +80,18 @@ class Proposal:
         return target.score(ids + self.scored_ids, len(self.scored_ids) + 1)
 
     def update_target(self, target: ScoringModel, verification: "Verification") -> None:
-        """Gives the target what its cache needs after the verification of this proposal; nothing for a read chain."""
+        """Updates the target's cache after the verification. Does nothing for a chain of known tokens."""
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns the draft tokens as a tensor on `device`: [num_drafted]."""
-        return uploaded(torch.tensor(self._token_ids, dtype=torch.long), device)
+        return upload(torch.tensor(self._token_ids, dtype=torch.long), device)
 
     def child(self, node: int, token: int) -> int | None:
-        """Returns the draft token after draft token `node`, if it is this token. Every draft follows node −1."""
+        """Returns the draft token after draft token `node` if it equals `token`, else None. Node −1 is the root."""
         return node + 1 if self.token_ids[node + 1 : node + 2] == [token] else None
 
     def has_children(self, node: int) -> bool:
-        """Returns whether draft tokens follow draft token `node`."""
+        """Returns whether a draft token follows draft token `node`."""
         return node + 1 < len(self.token_ids)
 
     @property
@@ -100,7 +100,7 @@ class Proposal:
         return None
 
     def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
-        """Returns `Step.siblings`, given the accepted nodes; nothing for a chain."""
+        """Returns `Step.siblings`, given the accepted nodes; empty for a chain."""
         return ()
 
     def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,13 +127,13 @@ Column = torch.Tensor | list[float] | None
 
 @dataclass(frozen=True)
 class Verification:
-    """The decision of a verification rule, with columns of values per judged position (None where undefined).
+    """The decision of a verification rule, with columns of values per judged position (None if undefined).
 
-    `nodes` are the accepted draft tokens by index, along a path from the root; None for the first `num_accepted`.
+    `nodes`: the indices of the accepted draft tokens, along a path from the root; None for the first `num_accepted`.
 
-    `draw_overlap` holds, for each position at which the drafter drew a token, the probability that a draft token is
-    drawn and accepted. Only drafts that withhold their end token have it; it has one more entry than the other columns
-    if the drafter drew that token.
+    `draw_overlap`: for each position at which the drafter drew a token, the probability that a draft token is drawn and
+    accepted. Only drafts that withhold their end token have it. If the drafter drew an end token, it has one more entry
+    than the other columns.
     """
 
     num_accepted: int
@@ -155,8 +155,9 @@ class Verification:
 class Step:
     """The token counts of one target pass after the prefill: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1.
 
-    Of a draft tree, drafted, judged and accepted count levels: `num_drafted` is its depth, `num_nodes` its size.
-    `siblings` holds for each judged level the number of siblings and the rank of the accepted one, None if none was.
+    For a draft tree, drafted, judged and accepted tokens are levels: `num_drafted` is its depth, `num_nodes` its size.
+    `siblings` holds for each judged level the number of siblings and the rank of the accepted sibling (None: none was
+    accepted).
     """
 
     num_drafted: int
@@ -168,10 +169,11 @@ class Step:
 
 
 class TreeProposal(Proposal):
-    """Draft tokens of which several may follow the same token. Each token is written with its path from the root.
+    """A tree of draft tokens: several tokens may follow the same token.
 
     `parents` holds the index of each token's parent, which comes before the token; −1 is the end of the sequence.
-    `draws` is how the children of one parent were drawn from the draft distribution after it, in their order:
+    `draws` is the way in which the children of a parent were drawn from the draft distribution after it, in their
+    order:
 
     - fixed: chosen without a draw, such as the most probable tokens;
     - independent: drawn one by one, so that tokens may repeat;
@@ -179,9 +181,9 @@ class TreeProposal(Proposal):
     - top_and_one: the most probable tokens, then one drawn from the others.
 
     `probs` are the draft distributions after the parents in `expanded`, [num_expanded, vocab]; fixed children need
-    none. Only the first `num_candidates` tokens can be accepted; the target reads the others for the drafter's own use.
-    Raises ValueError for a parent that does not come before its child, and for equal children of one parent that
-    were not drawn independently.
+    none. Only the first `num_candidates` tokens can be accepted; the target reads the others for the drafter. Raises
+    ValueError for a parent that does not come before its child, and for equal children of a parent that were not drawn
+    independently.
     """
 
     def __init__(
@@ -246,17 +248,21 @@ class TreeProposal(Proposal):
 class OnDeviceProposal(Proposal):
     """A proposal of pending tokens: only the device knows them until they are read together with the step's outcome.
 
-    `tokens` [num_tokens] are target tokens or OUT_OF_VOCABULARY. `stays` [num_tokens] is true for the leading tokens
-    that are proposed; tokens after a drafted end token are not part of the proposal. `source` is the proposal in the
-    drafter's vocabulary from which this one was translated, if any; both are read in one transfer.
+    `tokens` [num_tokens]: target tokens or OUT_OF_VOCABULARY. `is_proposed` [num_tokens]: true for the first tokens,
+    which are proposed, and false for tokens after a drafted end token. `source`: the proposal in the drafter's
+    vocabulary from which this one was translated, if any; both are read in one transfer.
     """
 
     def __init__(
-        self, tokens: torch.Tensor, stays: torch.Tensor, probs: DraftProbs, source: "OnDeviceProposal | None" = None
+        self,
+        tokens: torch.Tensor,
+        is_proposed: torch.Tensor,
+        probs: DraftProbs,
+        source: "OnDeviceProposal | None" = None,
     ) -> None:
         super().__init__(probs=probs)
         self.tokens = tokens
-        self.stays = stays
+        self.is_proposed = is_proposed
         self._source = source
         self._all_ids: list[int] | None = None  # None until they are read
 
@@ -301,12 +307,12 @@ class OnDeviceProposal(Proposal):
         return self.tokens
 
     def accepted_prefix(self, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        num_accepted, _ = super().accepted_prefix(accepts & self.stays)
-        return num_accepted, num_accepted == self.stays.sum()
+        num_accepted, _ = super().accepted_prefix(accepts & self.is_proposed)
+        return num_accepted, num_accepted == self.is_proposed.sum()
 
     def read(self, *values: torch.Tensor) -> list[list[int]]:
         transfer = super().read if self._source is None else self._source.read
-        ids, (num_drafted,), *read = transfer(self.tokens, self.stays.sum(0, keepdim=True), *values)
+        ids, (num_drafted,), *read = transfer(self.tokens, self.is_proposed.sum(0, keepdim=True), *values)
         self._all_ids, self._token_ids = ids, ids[:num_drafted]
         return read
 

@@ -15,8 +15,8 @@ from specbench.models.timing import Clock, PassLog
 
 
 class FunctionDrafter(Drafter):
-    """Drafts the tokens that a function of the token ids so far and the number of draft tokens returns; those beyond
-    the number are dropped. One pass is logged per proposal."""
+    """Drafts the tokens that a function returns for the token ids so far and a number of draft tokens. Tokens beyond
+    that number are dropped. One pass is logged per proposal."""
 
     def __init__(self, function: Callable[[list[int], int], Any], vocab_size: int) -> None:
         self.function, self.vocab_size = function, vocab_size
@@ -37,7 +37,7 @@ class FunctionDrafter(Drafter):
 
 
 class FunctionRule(VerificationRule):
-    """Judges as a function of the proposal, the target's distributions and the random generator does."""
+    """The rule that a function of the proposal, the target's distributions and the random generator defines."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -48,9 +48,9 @@ class FunctionRule(VerificationRule):
 
 
 def drafter_factory(part: Any) -> Callable[..., Any]:
-    """Returns the factory of a drafter that is an object or a function; a class is one itself.
+    """Returns the factory of a drafter that is given as an object or a function; a class is its own factory.
 
-    Raises ConfigError for anything else, and for an object that proposes trees, whose shape only a factory declares.
+    Raises ConfigError for anything else, and for an object that proposes trees, since only factories declare shapes.
     """
     if isinstance(part, type):
         return part
@@ -70,8 +70,8 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
 
 
 def rule_factory(part: Any) -> Callable[..., Any]:
-    """Returns the factory of a rule that is an object or a function; a class is one itself. Raises ConfigError for
-    anything else."""
+    """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
+    ConfigError for anything else."""
     if isinstance(part, type):
         return part
     if isinstance(part, VerificationRule):

@@ -36,8 +36,8 @@ class Sampling:
 class DraftProbs:
     """The draft distributions of a proposal: row i is the distribution of draft token i. A row may sum to less than 1.
 
-    A class that can compute the residual distribution defines `residual`; one that computes single probabilities on
-    demand sets `residual_is_sampled` and defines `sample_residual`.
+    Subclasses define `residual` if they can compute the residual distribution. Subclasses that compute single
+    probabilities on demand set `residual_is_sampled` and define `sample_residual`.
     """
 
     is_one_hot: bool = False  # whether every row is one-hot at the drafted token
@@ -61,10 +61,8 @@ class DraftProbs:
         raise NotImplementedError
 
     def draw_overlap(self, overlap: torch.Tensor, target: "Distributions") -> torch.Tensor | None:
-        """Returns the probability that a draft token is drawn and accepted, per position at which the drafter drew.
-
-        [num_drafted] → [num_drafted] or [num_drafted + 1]; None unless `withholds_end`.
-        """
+        """Returns, for each position at which the drafter drew, the probability that a draft token is drawn and
+        accepted: [num_drafted] → [num_drafted] or [num_drafted + 1]; None unless `withholds_end`."""
         return None
 
 
@@ -97,7 +95,7 @@ class Distributions(DenseProbs):
 
     @classmethod
     def concat(cls, parts: Sequence["Distributions"]) -> "Distributions":
-        """Concatenates the rows of several distributions; probabilities already drawn from are not recomputed."""
+        """Concatenates the rows of several distributions. Probabilities that exist are not computed again."""
         whole = cls.__new__(cls)
         whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
         whole.is_one_hot = parts[0].is_one_hot

@@ -1,4 +1,4 @@
-"""The chance that a child of a tree's node is accepted: under a rule, and at most under any lossless rule."""
+"""The chance that a rule accepts a child of a tree's node, and the maximum over all lossless rules."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
 
 SAMPLED_EVERY, FIRST_SAMPLE = 8, 3  # steps
-MAX_SAMPLES = 8  # of a generation, since each keeps the distributions of its step in memory
-STEP = 0.4  # of the logarithm of the integration variable
-LOWEST, DECAY = 1e-4, 40.0  # ends of the integral, the upper one in units of its slowest decay
-TIMES_AT_ONCE = 64  # of the integral, since each takes memory for the whole vocabulary
+MAX_SAMPLES = 8  # per generation, since each sample keeps the distributions of its step in memory
+STEP = 0.4  # step of the logarithm of the integration variable
+LOWEST, DECAY = 1e-4, 40.0  # limits of the integral, the upper one in units of its slowest decay
+TIMES_AT_ONCE = 64  # integration points at once, since each takes memory for the whole vocabulary
 
 
 Acceptance = tuple[float, float]  # the chance under the rule, and the optimum
@@ -25,8 +25,8 @@ def acceptance_by_level(
 ) -> list[Acceptance]:
     """Returns the acceptance after the root and after each accepted node `path`, up to the last level of the tree.
 
-    An accepted node without children counts with 0. Nothing is returned for a chain and for a root without children;
-    of a rule that does not judge node by node only the acceptance after the root, if it is known.
+    An accepted node without children counts as 0. The list is empty for a chain and for a root without children. For a
+    rule that does not judge node by node, it holds at most the acceptance after the root.
     """
     if not isinstance(tree, TreeProposal) or not tree.has_children(-1):
         return []
@@ -37,9 +37,8 @@ def acceptance_by_level(
 
 def node_acceptance(rule: VerificationRule, tree: TreeProposal, target: Distributions, node: int) -> Acceptance | None:
     """Returns the chance that the rule accepts a child of an accepted node, given the tree, and the optimum over all
-    lossless rules (below the root: those that judge node by node) for children that are drawn in the same way. Over
-    several draws the mean of the first never exceeds that of the second. Returns None where the rule does not know its
-    chance."""
+    lossless rules (below the root: over those that judge node by node) for children that are drawn in the same way. On
+    average over draws, the chance never exceeds the optimum. Returns None if the rule does not know its chance."""
     chance = rule.child_chance(tree, node, target)
     if chance is None:
         return None
@@ -54,8 +53,8 @@ def optimal_acceptance(
     """Returns min over sets H of tokens of p(H) + 1 − Pr(all children in H), the largest chance with which a lossless
     rule can accept one of several children (arXiv:2502.18779).
 
-    `draft_probs` is what the children were drawn from, None for fixed ones; `draws`: see TreeProposal. Of the children
-    `token_ids` only the fixed ones and the number of the drawn ones count.
+    `draft_probs`: the distribution that the children were drawn from; None for fixed children. `draws`: see
+    TreeProposal. `token_ids`: the children; only the number of drawn children matters, not their tokens.
     """
     p = _exact(target_probs)
     if draft_probs is None:
@@ -77,7 +76,7 @@ def optimal_acceptance(
 
 
 def _exact(probs: torch.Tensor) -> torch.Tensor:
-    """Returns probabilities in float64, on the CPU where their device has no such numbers."""
+    """Returns probabilities in float64, on the CPU if their device does not support it."""
     return (probs.cpu() if probs.device.type == "mps" else probs).double()
 
 
@@ -142,4 +141,4 @@ def _integrand(probs: torch.Tensor, largest: list[int], slowest: float, times: t
             drawn = torch.log(-torch.expm1(-exponent))
             more = [torch.logaddexp(term - exponent, less + drawn) for less, term in pairwise(terms)]
             terms = [terms[0] - exponent, *more]
-    return torch.cat(found)[1:]  # the first is of no token
+    return torch.cat(found)[1:]  # the first sum is over no tokens

@@ -1,7 +1,7 @@
-"""Verification rules for draft trees whose tokens are drawn from known distributions, and for blocks of a chain.
+"""Verification rules for draft trees with tokens from known distributions, and for blocks of a chain.
 
 A rule is written as a walk: a Python generator that yields each random choice, a `Coin` or a `TokenDraw`, receives its
-outcome, and returns the accepted path with the next token. The loop draws the outcomes; tests enumerate them all.
+outcome, and returns the accepted path and the next token. The loop draws the outcomes; tests enumerate them.
 """
 
 from collections.abc import Generator
@@ -46,7 +46,7 @@ class WalkingRule(VerificationRule):
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if not proposal.num_drafted:
             return Verification(0, target.draw(0, generator))
-        path, next_token = resolve(self.walk(proposal, target.probs), generator)
+        path, next_token = draw_walk(self.walk(proposal, target.probs), generator)
         return Verification(len(path), next_token, nodes=tuple(path))
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -54,8 +54,7 @@ class WalkingRule(VerificationRule):
 
 
 def any_accepted(walk: Walk | ChildWalk) -> float:
-    """Returns the chance that a walk accepts anything: 1 − Π (1 − a) along the walk in which every child is
-    rejected."""
+    """Returns the chance that a walk accepts a child: 1 − Π (1 − a) along the walk that rejects every child."""
     lost = 1.0
     try:
         choice = next(walk)
@@ -69,19 +68,19 @@ def any_accepted(walk: Walk | ChildWalk) -> float:
         return 1.0 - lost if accepted in (None, []) else 1.0
 
 
-def resolve(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
-    """Draws every choice of a walk. Returns its result."""
+def draw_walk(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
+    """Draws every choice of a walk. Returns the walk's result."""
     try:
         choice = next(walk)
         while True:
-            choice = walk.send(outcome(choice, generator))
+            choice = walk.send(draw_outcome(choice, generator))
     except StopIteration as end:
         path, token = end.value
         return path, token
 
 
-def outcome(choice: Choice, generator: torch.Generator) -> int:
-    """Returns 1 or 0 for a coin, and a token for a draw."""
+def draw_outcome(choice: Choice, generator: torch.Generator) -> int:
+    """Draws a choice: 1 or 0 for a coin, a token for a draw of tokens."""
     if isinstance(choice, TokenDraw):
         return draw(choice.weights, generator)
     return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
@@ -252,7 +251,7 @@ class Traversal(WalkingRule):
         self, tree: TreeProposal, parent: int, node: int, target: dict[int, torch.Tensor],
         draft: dict[int, torch.Tensor], weights: dict[int, float],
     ) -> None:  # fmt: skip
-        """Updates the distributions and the weight of the parent of a rejected leaf."""
+        """Updates the parent's distributions and weight after the rejection of the leaf `node`."""
         weight = weights[parent]
         rest = (weight * target[parent] - draft[parent]).clamp_min(0.0)
         total = float(rest.sum())
@@ -346,7 +345,7 @@ def typical_rule(
 
 
 def as_tree(proposal: Proposal) -> TreeProposal:
-    """Returns a proposal as a tree; a chain is one whose tokens were drawn one by one."""
+    """Returns a proposal as a tree. In a tree that was a chain, every token counts as drawn independently."""
     if isinstance(proposal, TreeProposal):
         return proposal
     parents = list(proposal.parents)

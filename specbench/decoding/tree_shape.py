@@ -1,4 +1,4 @@
-"""Shapes of draft trees: how many candidates, and of which ranks, follow which node."""
+"""Shapes of draft trees: the number and the ranks of the candidates that follow each node."""
 
 import heapq
 from collections.abc import Callable, Collection, Sequence
@@ -15,15 +15,15 @@ NUM_NODES = "The number of draft tokens in a tree."
 RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."
 DEPTH = "The largest number of draft tokens on a path."
 Chance = Annotated[float, Field(gt=0, le=1)]
-# Chances by rank for trees of whose drafter no chances are known. They are chosen, not measured: with 80 nodes on at
-# most 6 levels they give 8, 21, 25, 15, 10 and 1 nodes, and token recycling's published tree has 8, 21, 25, 15, 8, 3.
+# Chances by rank for drafters without known chances. They are chosen, not measured: with 80 nodes on at most 6 levels
+# they give 8, 21, 25, 15, 10 and 1 nodes; token recycling's published tree has 8, 21, 25, 15, 8 and 3.
 USUAL_CHANCES = [0.58, 0.27, 0.21, 0.09, 0.08, 0.07, 0.055, 0.05]
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A tree whose node i follows node `parents[i]` (−1: the sequence); its candidate has rank `ranks[i]`, from 0. Rank
-    −1 is that of a token which the target reads for the drafter, and which cannot be accepted."""
+    """A tree in which node i follows node `parents[i]` (−1: the sequence), and its candidate has rank `ranks[i]`, from
+    0. Rank −1 marks a token that the target reads for the drafter and that cannot be accepted."""
 
     parents: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -35,7 +35,7 @@ class TreeShape:
 
     @cached_property
     def levels(self) -> list[list[tuple[int, list[int]]]]:
-        """The nodes by depth that have children, with their children in the order of ranks: (node, children)."""
+        """By depth, the nodes that have children, with their children in the order of ranks: (node, children)."""
         children: dict[int, list[int]] = {}
         for node in sorted(range(len(self.parents)), key=lambda node: self.ranks[node]):
             children.setdefault(self.parents[node], []).append(node)
@@ -82,7 +82,7 @@ def best_shape_by_level(level_chances: Sequence[Sequence[float]], num_nodes: int
 def check_chances(rank_chances: Sequence[float]) -> Sequence[float]:
     """Returns the chances. Raises ConfigError unless they fall."""
     if list(rank_chances) != sorted(rank_chances, reverse=True):
-        raise ConfigError("drafter.rank_chances: a higher rank is never more probable: give falling numbers")
+        raise ConfigError("drafter.rank_chances: a later rank cannot be more probable: give falling numbers")
     return rank_chances
 
 
@@ -99,14 +99,14 @@ def regular_shape(widths: Sequence[int]) -> TreeShape:
     return TreeShape(tuple(parents), tuple(ranks))
 
 
-def filled(
+def fill_shape(
     shape: TreeShape, num_levels: int, last_token: int, ends: Collection[int],
     candidate: Callable[[int, int, int], int | None],
 ) -> tuple[list[int], list[int]]:  # fmt: skip
     """Returns the tokens and the parents of a tree of this shape, up to `num_levels` levels.
 
-    `candidate` gives the token of a rank after another token at a depth from 0, or None if there is none: its node and
-    those below it are left out, as are those below an end token.
+    `candidate(token, depth, rank)` returns the candidate of a rank after a token at a depth from 0, or None. Without a
+    candidate, its node and all nodes below it are left out; so are the nodes below an end token.
     """
     tokens: list[int] = []
     parents: list[int] = []

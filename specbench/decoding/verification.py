@@ -1,7 +1,7 @@
-"""Verification rules: they decide which draft tokens are accepted, and draw the token that comes after them.
+"""Verification rules: they decide which draft tokens are accepted, and draw the token after them.
 
-A rule maps (proposal, target distributions, generator) to a Verification. The target distributions are those of the
-draft positions and of the next one: num_drafted + 1 rows.
+A rule maps (proposal, target distributions, generator) to a Verification. There is a target distribution for each draft
+position and for the next position: num_drafted + 1 rows.
 """
 
 import math
@@ -30,7 +30,7 @@ class VerificationRule:
     compares_processed = False  # whether the rule compares the distributions after temperature and truncation
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        """Judges a proposal of n tokens, given the n + 1 target distributions of its positions and of the next one."""
+        """Judges a proposal of n tokens, given the target's distributions at its n positions and the next one."""
         raise NotImplementedError
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -82,17 +82,15 @@ def _draw_overlap(proposal: Proposal, overlap: Column, target: Distributions) ->
         return draft.draw_overlap(column, target)
     if not draft.withholds_end:
         return None
-    return [
-        *cast(list[float], overlap),
-        *[0.0] * proposal.ended,
-    ]  # greedily, an end token is drawn with probability 0 or 1
+    # At temperature 0, an end token is drawn with probability 0 or 1.
+    return [*cast(list[float], overlap), *[0.0] * proposal.ended]
 
 
 def _next_token(
     proposal: Proposal, target: Distributions, place: torch.Tensor, are_all: torch.Tensor, generator: torch.Generator
 ) -> tuple[int, int]:
-    """Returns the number of accepted tokens and the next token: from the residual at `place`, or from p if all are
-    accepted (bonus token)."""
+    """Returns the number of accepted tokens and the next token, which is drawn from the residual at `place`, or from p
+    if all tokens are accepted (bonus token)."""
     num_drafted = proposal.num_drafted
     probs = target.probs.index_select(0, place)[0]
     draft = proposal.probs
@@ -112,7 +110,7 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
     """Judges at temperature 0: p is one-hot, so x is accepted iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
     (best,) = proposal.read(target.best)
     matches = [token == choice for token, choice in zip(proposal.token_ids, best, strict=False)]
-    num_accepted = leading(matches)
+    num_accepted = count_leading(matches)
     target_prob = [float(match) for match in matches]
     draft = proposal.probs
     if draft is None:  # greedy verification does not need the drafter's probabilities
@@ -145,7 +143,7 @@ class ExactMatch(VerificationRule):
         if isinstance(proposal, TreeProposal):
             return _descend(proposal, target, own)
         matches = [token == choice for token, choice in zip(proposal.token_ids, own, strict=False)]
-        num_accepted = leading(matches)
+        num_accepted = count_leading(matches)
         if not matches:
             return Verification(0, own[0])
         if target.sampling.greedy:
@@ -164,9 +162,9 @@ exact_match = ExactMatch()
 
 
 def _descend(proposal: TreeProposal, target: Distributions, own: list[int]) -> Verification:
-    """Walks from the root of a tree to the child that equals the target's own token, while there is one.
+    """Walks down a tree from the root, each time to the child that equals the target's own token, as far as possible.
 
-    `own` are tokens drawn from the target after the sequence and after each node: [num_nodes + 1].
+    `own`: the tokens drawn from the target after the sequence and after each node, [num_nodes + 1].
     """
     path: list[int] = []
     node = -1
@@ -180,7 +178,7 @@ def _descend(proposal: TreeProposal, target: Distributions, own: list[int]) -> V
     return Verification(len(path), own[node + 1], overlap=of_children.index_select(0, visited), nodes=tuple(path))
 
 
-def leading(flags: list[bool]) -> int:
+def count_leading(flags: list[bool]) -> int:
     """Returns the number of leading true flags."""
     return flags.index(False) if False in flags else len(flags)
 
@@ -320,15 +318,15 @@ class Fuzzy(VerificationRule):
         token_ids = proposal.on(values.device)
         is_close = values <= self.threshold if self.inclusive else values < self.threshold
         place, _ = proposal.accepted_prefix(is_close & (token_ids != OUT_OF_VOCABULARY))
-        # After a rejection too, the next token is drawn from p, not from the residual.
+        # The next token is drawn from p, not from the residual, even after a rejection.
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
         return Verification(num_accepted, next_token, target_prob, draft_prob, divergence=values)
 
 
 def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns both distributions with one more column, for tokens that the target's vocabulary lacks: the draft's
-    probability of all such tokens (0 if below ROUNDING), and 0 for the target."""
+    """Returns both distributions with one more column for tokens that the target's vocabulary lacks: 0 for the target,
+    and for the draft the total probability of such tokens (0 if below ROUNDING)."""
     out_of_vocabulary = 1 - draft_probs.sum(dim=-1, keepdim=True)
     nothing = torch.zeros_like(out_of_vocabulary)
     out_of_vocabulary = torch.where(out_of_vocabulary < ROUNDING, nothing, out_of_vocabulary)

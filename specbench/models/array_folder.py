@@ -1,5 +1,5 @@
-"""Folders that hold arrays and a manifest. Each is built in one piece, checked when it is read, and memory-mapped, so
-that only the parts that are read occupy memory."""
+"""Folders with arrays and a manifest. A folder is written as a whole, checked when it is opened, and memory-mapped, so
+that only the parts in use occupy memory."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ class Manifest(BaseModel):
         return {name: info.length for name, info in self.arrays.items()}
 
     def contradiction(self) -> str | None:
-        """Returns which of its fields contradict each other; None if none do."""
+        """Returns a description of fields that contradict each other; None if there are none."""
         raise NotImplementedError
 
     def mapped(self, folder: Path, name: str) -> Array:
@@ -68,7 +68,7 @@ AnyManifest = TypeVar("AnyManifest", bound=Manifest)
 
 @dataclass(frozen=True)
 class FolderKind(Generic[AnyManifest]):
-    """One kind of folder: what its model is called, and the command of `specbench train` that makes it."""
+    """One kind of folder: the name of its model, and the command of `specbench train` that makes it."""
 
     article: str
     noun: str
@@ -122,7 +122,7 @@ class FolderKind(Generic[AnyManifest]):
         write_atomically(folder / self.manifest, json.dumps(content, indent=2) + "\n")
 
     def check_replaceable(self, output: Path) -> None:
-        """Raises ConfigError for an output folder that holds anything but a folder of this kind."""
+        """Raises ConfigError for an output folder that holds files of another kind."""
         if output.is_dir():
             names = {path.name for path in output.iterdir()}
             own = (self.manifest, TRAINING_RECORD)
@@ -137,8 +137,8 @@ class FolderKind(Generic[AnyManifest]):
 
     @contextmanager
     def replacing(self, output: Path) -> Iterator[Path]:
-        """Yields an empty folder, which replaces `output` when the block ends without an error. Raises ConfigError for
-        an output that must not be replaced, that another process replaces, or that cannot be written."""
+        """Yields an empty folder that replaces `output` when the block ends without an error. Raises ConfigError for an
+        output that must not be replaced, that another process is replacing, or that cannot be written."""
         self.check_replaceable(output)
         try:
             with replacing(output) as folder:
@@ -158,7 +158,7 @@ def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
 
 
 class ArrayModel:
-    """A model that is read from a folder of its `kind`."""
+    """A model in a folder of its `kind`."""
 
     kind: ClassVar[FolderKind[Any]]
 

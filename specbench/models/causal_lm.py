@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class FirstPass:
-    """The first pass over a sequence after a reset, such as that over a prompt. It is not made again for the same
-    tokens while they are cached: the sequence returns to their end."""
+    """The first pass over a sequence after a reset, usually the pass over a prompt. While its tokens are cached, it is
+    not repeated for the same tokens: the sequence is rolled back to their end."""
 
     def __init__(self, sequence: "EagerSequence | StaticSequence") -> None:
         self.is_next = False
@@ -73,8 +73,9 @@ class CausalLM(TextModel, ScoringModel):
         """Switches to recorded or compiled passes. Raises CannotCompile if the model does not support them."""
         from specbench.models.static_sequence import StaticSequence  # its imports take seconds
 
-        given = (self.model, self.name, self.vocab_size, self.passes, self.context_limit)
-        self.sequence = StaticSequence(*given, engine=engine)
+        self.sequence = StaticSequence(
+            self.model, self.name, self.vocab_size, self.passes, self.context_limit, engine=engine
+        )
 
     @property
     def engine(self) -> Literal["eager", "graphs", "compiled"]:
@@ -87,7 +88,7 @@ class CausalLM(TextModel, ScoringModel):
 
     @property
     def precision(self) -> str:
-        """The dtype of the passes, and before it that of quantized weights: "bfloat16" or "nf4 (bfloat16)"."""
+        """The dtype of the passes, after the type of quantized weights: "bfloat16" or "nf4 (bfloat16)"."""
         return self.dtype if self.quantization == "none" else f"{self.quantization} ({self.dtype})"
 
     @property
@@ -103,8 +104,8 @@ class CausalLM(TextModel, ScoringModel):
 
     @contextmanager
     def reading_prompts_once(self) -> Iterator[None]:
-        """Within it, the pass over a prompt is made once for consecutive answers to that prompt. Its time is then
-        missing from the measurements of the others."""
+        """Within the block, the pass over a prompt is made only for the first of consecutive answers to it. The times
+        of the other answers lack it."""
         self._first_pass = FirstPass(self.sequence)
         try:
             yield
@@ -145,7 +146,7 @@ class CausalLM(TextModel, ScoringModel):
         self.sequence.keep_path(path)
 
     def resolve_pending(self, token_ids: list[int]) -> None:
-        """Supplies the ids of the last pass's pending tokens. Cached tokens with unknown ids would be fed again."""
+        """Supplies the ids of the last pass's pending tokens. Cached tokens of unknown ids would be read again."""
         cached = self.sequence.cached_ids
         if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:
             cached[-num_unknown:] = token_ids[:num_unknown]
@@ -162,14 +163,14 @@ class CausalLM(TextModel, ScoringModel):
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
         """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
 
-        All suffixes have the same length, at least one token. Tokens of `ids` that are not cached are fed first.
+        All suffixes have the same length, at least one token. Tokens of `ids` that are not cached are read first.
         Afterwards the cache holds exactly `ids`.
         """
         return self.sequence.score_batch(ids, suffixes)
 
 
 def split_precision(precision: str) -> tuple[str, Quantize]:
-    """Returns dtype and quantization of `CausalLM.precision`, which rows keep as their dtype."""
+    """Returns the dtype and the quantization in `CausalLM.precision`, which is the dtype of rows."""
     quantization, is_quantized, dtype = precision.partition(" (")
     return (dtype.removesuffix(")"), quantization) if is_quantized else (precision, "none")  # type: ignore[return-value]
 
@@ -185,9 +186,9 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The target and the draft model of a method; `drafter` is None if the method needs none. `of_routes`: the draft
-    models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`."""
+    """The target and the draft model of a method; `drafter` is None if the method needs none. `route_drafters`: the
+    draft models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`."""
 
     target: CausalLM
     drafter: CausalLM | None = None
-    of_routes: Mapping[str, CausalLM] = field(default_factory=dict)
+    route_drafters: Mapping[str, CausalLM] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Checks of checkpoints, reasons why one could not be loaded, and fingerprints."""
+"""Checks of checkpoints, explanations of loading failures, and fingerprints."""
 
 from pathlib import Path
 from textwrap import shorten
@@ -12,15 +12,15 @@ from specbench.core.digests import WHOLE, file_digest, text_digest
 from specbench.core.errors import ConfigError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-MAX_SHOWN = 8  # existing folders that a message about a missing one lists
+MAX_SHOWN = 8  # existing folders that a message about a missing folder lists
 
 
-def why_not(name: str, source: str, hub_problem: str | None, error: Exception) -> str:
-    """Returns the reason in one line: the broken file, the missing folder or hub id, or else the error's message."""
+def explain_failure(name: str, source: str, hub_problem: str | None, error: Exception) -> str:
+    """Returns in one line why loading failed: the broken file, the missing folder or hub id, or the error's message."""
     folder = Path(source)
     if folder.is_dir():
-        return defect(folder) or one_line(error)
-    return ", and ".join(filter(None, (not_here(name), hub_problem))) or one_line(error)
+        return find_defect(folder) or one_line(error)
+    return ", and ".join(filter(None, (missing_folder(name), hub_problem))) or one_line(error)
 
 
 def one_line(error: Exception) -> str:
@@ -28,7 +28,7 @@ def one_line(error: Exception) -> str:
     return shorten(str(error), 300, placeholder=" …") or type(error).__name__
 
 
-def defect(folder: Path) -> str | None:
+def find_defect(folder: Path) -> str | None:
     """Returns a description of a folder's first unreadable or missing file; None if no defect is found."""
     for path in sorted(folder.glob("*.json")):
         try:
@@ -46,17 +46,17 @@ def defect(folder: Path) -> str | None:
     return None
 
 
-def not_here(name: str) -> str | None:
-    """Returns the message that a folder `name` does not exist; None if its parent does not exist either (then the name
-    is probably a hub id)."""
+def missing_folder(name: str) -> str | None:
+    """Returns the message that a folder `name` does not exist; None if its parent does not exist either, since `name`
+    is then probably a hub id."""
     parent = Path(name).parent
     if parent == Path():
         return f"there is no folder '{name}' here"
     if not parent.is_dir():
         return None
     folders = sorted(path.name for path in parent.iterdir() if path.is_dir())
-    beside = ", ".join(folders[:MAX_SHOWN]) + ", …" * (len(folders) > MAX_SHOWN) or "no folder"
-    return f"there is no folder '{name}' here ({parent} holds {beside})"
+    existing = ", ".join(folders[:MAX_SHOWN]) + ", …" * (len(folders) > MAX_SHOWN) or "no folder"
+    return f"there is no folder '{name}' here ({parent} holds {existing})"
 
 
 MOST = {
@@ -90,14 +90,14 @@ def check_sizes(config: Any) -> None:
 
 
 def check_weights(source: str, config: Any, network: Any) -> None:
-    """Raises ConfigError if the weight files of a local folder are too small for `network`, which the config describes
-    and which is on torch's device `meta`."""
+    """Raises ConfigError if the weight files of a local folder are too small for `network`, which was built from the
+    config on torch's device `meta`."""
     if not Path(source).is_dir():
         return
     num_bytes = sum(path.stat().st_size for pattern in WEIGHTS for path in Path(source).glob(pattern))
     num_values = sum(parameter.numel() for parameter in network.parameters())
     room = num_bytes * (PACKED if getattr(config, "quantization_config", None) else 1)
-    if 0 < room < num_values and defect(Path(source)) is None:  # a defect has a better message
+    if 0 < room < num_values and find_defect(Path(source)) is None:  # a defect has a better message
         raise ConfigError(
             f"its config.json describes {num_values:,} weights, and its weight files have {num_bytes:,} bytes: "
             "restore config.json, or the files that are missing"
@@ -107,7 +107,7 @@ def check_weights(source: str, config: Any, network: Any) -> None:
 SUFFIXES = {".json", ".safetensors", ".bin", ".pt", ".model", ".txt", ".jinja"}
 
 
-def identified(source: str, revision: str | None) -> str | None:
+def checkpoint_identity(source: str, revision: str | None) -> str | None:
     """Returns the identity of a loaded checkpoint: the fingerprint of a local folder, or the commit of `revision`
     (None: the default branch) in the hub's cache. Returns None if neither is known."""
     if Path(source).is_dir():

@@ -26,14 +26,14 @@ PASS_OPTIONS: dict[str, Any] = {
 ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # tunes the kernels that read the weights
 
 
-def compiled(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
-    """Compiles a pass as a whole, specialised to the tensors that it reads now, and runs it once. Returns the compiled
-    graph with these inputs: checking torch's guards would take a large part of a short pass."""
+def compile_pass(forward: Callable[[], Output], name: str) -> Callable[[], Output]:
+    """Compiles a whole pass, specialised to its current tensors, and runs it once. Returns the compiled graph bound to
+    these inputs, without torch's guards, whose checks would take a large part of a short pass."""
     calls: list[Callable[[], Any]] = []
     results: list[Sequence[Any]] = []
 
     def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
-        from torch._inductor.compile_fx import compile_fx  # imported when something is compiled: it takes a second
+        from torch._inductor.compile_fx import compile_fx  # the import takes a second
 
         function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
 
@@ -71,8 +71,8 @@ def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]
 class SharedLayers:
     """The decoder layers of a network, which share one compiled forward function.
 
-    torch recompiles a layer for each distinct attribute value that its forward pass reads. During these calls every
-    layer therefore has layer index 0 and its own one-layer cache. Its parameters and buffers are inputs of the compiled
+    torch recompiles a layer for each distinct attribute value that its forward pass reads. During the calls, every
+    layer therefore has index 0 and its own one-layer cache; its parameters and buffers are inputs of the compiled
     function.
     """
 
@@ -81,10 +81,10 @@ class SharedLayers:
         self._caches = [Cache(layers=[layer]) for layer in cache.layers]
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
-    def compiled(
+    def compile_layers(
         self, forward: Callable[..., Result], length: int, name: str, backend: str = "inductor"
     ) -> Callable[..., Result]:
-        """Returns `forward`, the network's pass over `length` tokens, with compiled decoder layers."""
+        """Returns `forward`, the network's pass over `length` tokens, with the compiled layer function."""
         own = with_own_code(type(self._layers[0]).forward, name)
         options = ONE_ROW_OPTIONS if length == 1 and backend == "inductor" else None
         layer_forward = torch.compile(own, fullgraph=True, dynamic=False, options=options, backend=backend)
@@ -97,7 +97,7 @@ class SharedLayers:
         return run
 
     def nested(self) -> AbstractContextManager[None]:
-        """Makes torch compile one layer for all of a whole pass that is traced during the block."""
+        """Makes torch compile one layer for all layers of the passes that are traced during the block."""
         layer_forward = with_own_code(type(self._layers[0]).forward, "nested_layer")
         return self._called_through(torch.compiler.nested_compile_region(layer_forward))
 
@@ -124,7 +124,8 @@ def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given
 def decoder_layers(model: Any, cache: Cache) -> list[torch.nn.Module] | None:
     """Returns the decoder layers of a network; None if they are not found."""
     for part in model.modules():
-        if isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers) and _takes_a_cache(part[0].forward):
+        is_stack = isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers)
+        if is_stack and "past_key_values" in inspect.signature(part[0].forward).parameters:
             return list(part)
     return None
 
@@ -140,18 +141,14 @@ def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
     return None
 
 
-def _takes_a_cache(forward: Callable[..., Any]) -> bool:
-    return "past_key_values" in inspect.signature(forward).parameters
-
-
-# Maximum root mean square difference, in standard deviations of the logits: far above rounding differences of kernels.
+# Maximum root mean square difference in standard deviations of the logits, far above the rounding of kernels.
 MAX_SHIFT = {torch.float32: 1e-3}
 MAX_SHIFT_ROUNDED = 0.1
 VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
 
 
 class CannotCompile(ConfigError):
-    """Raised for a model without support for compiled or recorded passes. `reason`: why, in one line."""
+    """Raised for a model that does not support compiled or recorded passes. `reason`: one line."""
 
     def __init__(self, name: str, reason: str, engine: EngineName = "compiled") -> None:
         self.reason = " ".join(reason.split())
@@ -172,7 +169,7 @@ def check_traced(run: Callable[[], Any], name: str) -> None:
         raise CannotCompile(name, f"a pass is not a single graph: {reason}") from error
 
 
-def compilable(model: Any, name: str, engine: EngineName = "compiled") -> list[PreallocatedLayer]:
+def check_compilable(model: Any, name: str, engine: EngineName = "compiled") -> list[PreallocatedLayer]:
     """Returns the layers of a model's cache. Raises CannotCompile if a layer or the forward pass is unsupported."""
     layers = preallocated_cache(model.config, name).layers
     kinds = sorted({type(layer).__name__ for layer in layers if type(layer) is not PreallocatedLayer})

@@ -1,5 +1,5 @@
-"""Energy by the counters of the machine (RAPL of processors, NVML of GPUs), peak memory, and the cost of a training;
-None where unknown."""
+"""Energy by the machine's counters (RAPL for processors, NVML for GPUs), peak memory, and the cost of training. Unknown
+values are None."""
 
 import ctypes
 import time
@@ -15,7 +15,7 @@ RAPL = Path("/sys/class/powercap")
 PROCESS = Path("/proc/self")
 SECONDS = 10.0  # between two readings
 NVML_INSUFFICIENT_SIZE = 7  # an NVML error code
-MAX_WATTS = 1000.0  # of one package: above any real power
+MAX_WATTS = 1000.0  # upper bound of one package's power
 
 EnergyCounter = tuple[int, int]  # microjoules so far, and the value at which the counter wraps around
 
@@ -23,8 +23,8 @@ EnergyCounter = tuple[int, int]  # microjoules so far, and the value at which th
 class ProcessorEnergy:
     """The energy of all processor packages since the object was created, including other programs.
 
-    A counter wraps around at its range, at full load within minutes. Inside `with` a thread therefore reads the
-    counters every few seconds. If a counter may have wrapped around unseen, the energy is unknown from then on.
+    A counter wraps around at its range, within minutes at full load. Inside `with`, a thread therefore reads the
+    counters every few seconds. If a counter may have wrapped around unnoticed, the energy is unknown from then on.
     """
 
     def __init__(self, folder: Path = RAPL, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class ProcessorEnergy:
             self._thread.join()
 
     def joules(self) -> float | None:
-        """Returns the energy so far; None if the counters cannot be read or were not read for too long."""
+        """Returns the energy so far; None if the counters cannot be read, or were not read for too long."""
         with self._lock:
             now, found, last = self._clock(), package_counters(self._folder), self._last
             self._last = None
@@ -68,8 +68,8 @@ def energy_between(before: EnergyCounter, after: EnergyCounter) -> int:
 
 
 def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
-    """Returns the counter of every processor package by its zone; None if there is none or one cannot be read. Other
-    zones are parts of a package (core, dram) or contain all packages (psys)."""
+    """Returns the counters of all processor packages by zone; None if there are none or one cannot be read. Other zones
+    are parts of a package (core, dram) or contain all packages (psys)."""
     try:
         found = {
             zone.name: (int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
@@ -82,7 +82,7 @@ def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
 
 
 def load_nvml() -> tuple[Any, Any]:
-    """Returns NVML and a handle that is still empty. Raises OSError without the library, or where it does not work."""
+    """Returns NVML and an empty handle. Raises OSError if the library is missing or does not work."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     if problem := nvml.nvmlInit_v2():
         raise OSError(f"NVML: error {problem}")
@@ -106,10 +106,10 @@ def gpu_joules(device: torch.device) -> float | None:
 
 
 def num_processes_on_gpu(index: int) -> int:
-    """Returns how many processes compute on a GPU of NVML's own numbering; 0 where NVML does not tell."""
+    """Returns the number of processes that compute on a GPU, by NVML's index; 0 if NVML does not report it."""
     try:
         nvml, handle = load_nvml()
-        number = ctypes.c_uint(0)  # no room for the list: NVML then answers with its length alone
+        number = ctypes.c_uint(0)  # no room for the list, so that NVML returns only its length
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
             return 0
         problem = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(number), None)
@@ -121,8 +121,8 @@ def num_processes_on_gpu(index: int) -> int:
 class Consumption:
     """The energy and the peak memory of one generation, from the creation of the object to `fields`.
 
-    The energy is that of the whole machine, so other programs count too. `placement`: the devices of the target, such
-    as "cpu" or "cuda:0+cuda:1"; None: it is a server's, of which nothing is known.
+    The energy of other programs on the machine is included. `placement`: the devices of the target, such as "cpu" or
+    "cuda:0+cuda:1"; None for a server, whose consumption is unknown.
     """
 
     def __init__(self, placement: str | None) -> None:
@@ -136,8 +136,8 @@ class Consumption:
         self._processors = ProcessorEnergy()
 
     def fields(self) -> dict[str, float | int]:
-        """Returns the known ones of cpu_joules, gpu_joules, peak_host_bytes and peak_device_bytes. Call it when the
-        devices have finished."""
+        """Returns those of cpu_joules, gpu_joules, peak_host_bytes and peak_device_bytes that are known. The devices
+        must have finished their work."""
         if not self._is_here:
             return {}
         ends = list(map(gpu_joules, self._gpus))
@@ -152,8 +152,8 @@ class Consumption:
 
 
 def reset_peak_resident_bytes() -> bool:
-    """Makes the peak of this process's resident memory its present value. Returns whether the system can, as Linux
-    can."""
+    """Resets the peak of this process's resident memory to the current value. Returns whether the system supports that,
+    as Linux does."""
     with suppress(OSError):
         (PROCESS / "clear_refs").write_text("5")
         return True
@@ -173,11 +173,11 @@ Cost = dict[str, float | None]
 
 
 class CostMeter(ProcessorEnergy):
-    """Measures the cost since its creation, added to an earlier part of the same training; use it inside `with`.
+    """Measures the cost of a training since the object was created, plus that of an earlier part; use it inside `with`.
 
-    wall_seconds; cpu_seconds; gpu_joules (NVML, the whole device) and cpu_joules (RAPL, all packages): None if the
-    counters cannot be read. The energy includes other programs on the machine. In a training with several processes,
-    cpu_seconds and gpu_joules are those of the main process and its device alone.
+    The cost is wall_seconds, cpu_seconds, gpu_joules (NVML, the whole device) and cpu_joules (RAPL, all packages);
+    energies are None if the counters cannot be read, and include other programs. In a training with several processes,
+    cpu_seconds and gpu_joules cover only the main process and its device.
     """
 
     def __init__(self, device: torch.device, earlier: Mapping[str, float | None] | None = None) -> None:

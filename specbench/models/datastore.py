@@ -10,8 +10,8 @@ from specbench.models.array_folder import Array, ArrayModel, FolderKind, Manifes
 
 
 class DatastoreManifest(Manifest):
-    """The content of `retrieval.json`. `tokens` holds all documents, each with `vocab_size` after its last token;
-    `suffixes` holds the places of the tokens, in the order of the texts that begin there."""
+    """The content of `retrieval.json`. The array `tokens` holds all documents, each followed by `vocab_size`; the array
+    `suffixes` holds the positions of the tokens, sorted by the texts that begin there."""
 
     num_documents: int
 
@@ -24,7 +24,7 @@ DATASTORE_FOLDER = FolderKind("a", "datastore", "retrieval", DatastoreManifest)
 
 
 class Datastore(ArrayModel):
-    """A corpus in which texts are found by binary search."""
+    """A corpus that is searched for texts by binary search."""
 
     kind = DATASTORE_FOLDER
 
@@ -38,8 +38,8 @@ class Datastore(ArrayModel):
         return int(self._tokens[self._suffixes[-1]])
 
     def occurrences(self, text: Sequence[int]) -> tuple[int, int]:
-        """Returns where `suffixes` holds the occurrences of a text that another token follows: start and end
-        (exclusive)."""
+        """Returns the range (end exclusive) of `suffixes` with the occurrences of a text that are followed by a
+        token."""
         wanted = list(text)
 
         def beginning(place: int) -> list[int]:
@@ -49,8 +49,8 @@ class Datastore(ArrayModel):
         return start, bisect_left(self._suffixes, [*wanted, self.vocab_size], lo=start, key=beginning)
 
     def longest_match(self, ids: Sequence[int], max_match: int, min_match: int) -> tuple[int, int, int]:
-        """Returns the length of the longest suffix of `ids` that a token follows somewhere, with `max_match` tokens at
-        most, and where `suffixes` holds its occurrences. All are 0 if it has less than `min_match` tokens."""
+        """Returns the length of the longest suffix of `ids`, up to `max_match` tokens, that occurs with a token after
+        it, and the range of its `occurrences`. All are 0 if it has fewer than `min_match` tokens."""
         found = (0, 0, 0)
         low, high = min_match, min(max_match, len(ids))
         while low <= high:  # a suffix of a text that occurs occurs too
@@ -63,8 +63,8 @@ class Datastore(ArrayModel):
         return found
 
     def continuations(self, ids: Sequence[int], max_match: int, min_match: int, depth: int, most: int) -> Array:
-        """Returns the `depth` tokens after each occurrence of the longest match, in their order: [n, depth]. If
-        there are more than `most`, an evenly spaced sample is used. After the end of a document, the rows are
+        """Returns the `depth` tokens after each occurrence of the longest match, in sorted order: [n, depth]. If there
+        are more than `most` occurrences, an evenly spaced sample is used. After the end of a document, the values are
         arbitrary.
         """
         length, start, end = self.longest_match(ids, max_match, min_match)
@@ -77,17 +77,18 @@ def most_frequent_tree(
 ) -> tuple[list[int], list[int]]:
     """Returns the tokens and the parents (−1: none) of the most frequent nodes of a trie, at most `num_nodes`.
 
-    `rows` [n, depth] are the texts of the trie in their order. A text ends before a number that is no token, and after
-    a token of `end_ids`. Nodes of equal frequency are ordered by depth, then by text, so that parents come first.
+    `rows` [n, depth] are the sorted texts of the trie. A text ends before a number that is not a token, and after a
+    token of `end_ids`. Nodes of equal frequency are ordered by depth, then by text, so that parents come first.
     """
     if rows.size == 0:
         return [], []
     inside = rows < vocab_size
     inside[:, 1:] &= ~np.isin(rows[:, :-1], list(end_ids))
     inside = np.logical_and.accumulate(inside, axis=1)
-    is_first = np.ones(rows.shape, dtype=np.bool_)  # of the rows that begin with the same tokens, by number of tokens
+    # Whether a row is the first one that begins with the same tokens, by the number of these tokens.
+    is_first = np.ones(rows.shape, dtype=np.bool_)
     is_first[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
-    # Below, all numbers are listed by depth, then by row. The rows of a node follow each other.
+    # All arrays below are ordered by depth, then by row. The rows of a node are consecutive.
     starts = np.flatnonzero(is_first.T)
     node_at = np.cumsum(is_first.T) - 1
     counts = np.diff(starts, append=is_first.size)

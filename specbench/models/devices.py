@@ -13,29 +13,28 @@ NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether memory ran out. Other errors that mention memory, such as illegal accesses, are defects."""
+    """Returns whether an error says that memory ran out. Errors such as illegal accesses to memory do not count."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text for words in NO_MEMORY)
 
 
 def memory_message(error: BaseException) -> str:
-    """Returns one line about an out-of-memory error with, where known, the failed operation, the requested memory and
-    the free memory."""
+    """Returns one line about an out-of-memory error with the failed operation, the requested memory, the free memory
+    and the memory of this process, as far as they are known."""
     text = " ".join(str(error).split())
-    asked = re.search(r"[Tt]ried to allocate ([\d.]+ ?\w+)", text)
-    free = re.search(r"of which ([\d.]+ ?\w+) is free", text)
-    own = re.search(r"this process has ([\d.]+ ?\w+) memory in use", text)
     parts = [*getattr(error, "__notes__", ())]
-    parts += [f"{asked[1]} were asked for"] if asked else []
-    parts += [f"{free[1]} were free"] if free else []
-    parts += [f"this process held {own[1]}"] if own else []
+    for pattern, wording in (
+        (r"[Tt]ried to allocate ([\d.]+ ?\w+)", "{} were requested"),
+        (r"of which ([\d.]+ ?\w+) is free", "{} were free"),
+        (r"this process has ([\d.]+ ?\w+) memory in use", "this process held {}"),
+    ):
+        parts += [wording.format(found[1])] if (found := re.search(pattern, text)) else []
     return "out of memory" + (f" ({', '.join(parts)})" if parts else "")
 
 
 @contextmanager
 def noting_memory(place: str, layers: Sequence[Any], device: torch.device) -> Iterator[None]:
-    """Adds a note to an out-of-memory error in the block: `place`, what a token takes in the cache, whose attention
-    layers are given, and, where the free memory is known, how many tokens would fit."""
+    """Adds a note to an out-of-memory error in the block: `place`, and the `cache_room` of attention `layers`."""
     try:
         yield
     except Exception as error:
@@ -45,8 +44,8 @@ def noting_memory(place: str, layers: Sequence[Any], device: torch.device) -> It
 
 
 def cache_room(layers: Sequence[Any], device: torch.device) -> str:
-    """Returns what a token takes in the buffers of a cache, and how many tokens would fit if they had all memory that
-    they have and that is free; nothing before there are buffers."""
+    """Returns a phrase about the memory per token in the buffers of a cache and, for a GPU, about the number of tokens
+    that would fit into these buffers and the free memory; empty if there are no buffers yet."""
     buffers = [buffer for layer in layers for buffer in (layer.keys, layer.values) if buffer is not None]
     if not buffers:
         return ""
@@ -61,23 +60,23 @@ def cache_room(layers: Sequence[Any], device: torch.device) -> str:
     return f"{text}, so that prompt and answer of about {num_tokens} tokens would fit"
 
 
-BYTES = {"int8": 1.0, "nf4": 0.5}  # of a quantized weight
-MARGIN = 1.1  # memory that passes and the scales of quantized weights need, over that of the weights
+BYTES = {"int8": 1.0, "nf4": 0.5}  # per quantized weight
+MARGIN = 1.1  # ratio of the memory with passes and the scales of quantized weights to that of the weights
 
 
-def moved(model: Any, device: torch.device) -> Any:
-    """Returns a network on `device`. Raises ConfigError as `too_large` if there is too little memory."""
+def move_network(model: Any, device: torch.device) -> Any:
+    """Moves a network to `device` and returns it. Raises `too_large_error` if there is too little memory."""
     try:
         return model.to(device)
     except Exception as error:  # torch raises several classes
         if not is_out_of_memory(error):
             raise
-        raise too_large(model, device) from error
+        raise too_large_error(model, device) from error
 
 
-def too_large(network: Any, device: torch.device, quantize: str = "none") -> ConfigError:
-    """Returns the error for a network whose weights do not fit on a device: what they need, its free memory (with the
-    network's own weights counted as free), and what would fit."""
+def too_large_error(network: Any, device: torch.device, quantize: str = "none") -> ConfigError:
+    """Returns the error for a network whose weights do not fit on a device. It says how much memory they need, how much
+    is free (including that of the network's own weights), and what would fit."""
     need = num_bytes(network, quantize)
     smaller = {"--dtype bfloat16": num_bytes(network, most=2)}
     text = f"out of memory on {device}: its weights need {gibibytes(need)}"
@@ -85,7 +84,7 @@ def too_large(network: Any, device: torch.device, quantize: str = "none") -> Con
         dtypes = "".join(f", or {option}" for option, size in smaller.items() if size < need)
         return ConfigError(f"{text}: free memory, or take a smaller model{dtypes}")
     free = torch.cuda.mem_get_info(device)[0]
-    free += sum(each.numel() * each.element_size() for each in tensors_of(network) if each.device == device)
+    free += sum(each.numel() * each.element_size() for each in all_tensors(network) if each.device == device)
     smaller |= {f"--quantize {each}": num_bytes(network, each) for each in BYTES}
     fitting = [f"{o} ({gibibytes(size)})" for o, size in smaller.items() if size < need and MARGIN * size <= free]
     first = f"a target would fit with {' or '.join(fitting)}; else " if fitting else ""
@@ -95,20 +94,20 @@ def too_large(network: Any, device: torch.device, quantize: str = "none") -> Con
     )
 
 
-def tensors_of(network: Any) -> list[torch.Tensor]:
+def all_tensors(network: Any) -> list[torch.Tensor]:
     """Returns the weights and buffers of a network."""
     return [*network.parameters(), *network.buffers()]
 
 
 def num_bytes(network: Any, quantize: str = "none", most: int = 8) -> float:
-    """Returns the bytes of a network's weights and buffers, with at most `most` for a number. Quantization leaves all
-    but the weights of linear layers as they are, and the output layer too."""
+    """Returns the bytes of a network's weights and buffers, with at most `most` bytes per number. Only the weights of
+    linear layers other than the output layer are quantized."""
     output = network.get_output_embeddings() if hasattr(network, "get_output_embeddings") else None
     layers = [each for each in network.modules() if isinstance(each, torch.nn.Linear) and each is not output]
     linear = {id(layer.weight) for layer in layers} if quantize != "none" else set()
     return sum(
         tensor.numel() * (BYTES[quantize] if id(tensor) in linear else min(most, tensor.element_size()))
-        for tensor in tensors_of(network)
+        for tensor in all_tensors(network)
     )
 
 
@@ -116,9 +115,9 @@ def gibibytes(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def uploaded(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Returns a copy of a host tensor on `device`, without synchronising. A copy from unpinned memory would make the
-    host wait for all queued GPU work. torch owns the pinned copy and reuses it after the GPU has read it."""
+def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copies a host tensor to `device` without synchronising. A copy from unpinned memory would make the host wait for
+    all queued GPU work. torch owns the pinned copy and reuses it after the GPU has read it."""
     if device.type == "cuda":
         host = host.pin_memory()
     return host.to(device, non_blocking=True)

@@ -1,11 +1,11 @@
-"""Drafts of several tokens as one CUDA graph, which contains the one-token passes and the draws between them."""
+"""Drafts several tokens with one CUDA graph, which contains the one-token passes and the draws between them."""
 
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 import torch
 
-from specbench.models.recording import SharedStream, recorded
+from specbench.models.recording import SharedStream, record_graph
 from specbench.models.scoring import Output
 
 
@@ -28,10 +28,10 @@ class Draft(NamedTuple):
 
 class RecordedDraft:
     """A recorded draft of `num_tokens` tokens. The first pass reads `tokens` [1, num_read] at position `start`; each
-    later pass reads the previously drafted token.
+    later pass reads the previously drafted token. The next draft overwrites the buffers of the results.
 
-    `forwards`: the first and the later forward functions; each maps tokens [1, n] to logits [n, output_size] at
-    `start`. The next draft overwrites the buffers of the results.
+    `forwards`: the forward functions of the first and of later passes, from tokens [1, n] at `start` to logits
+    [n, output_size].
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class RecordedDraft:
         _, probs = draw.draw(logits, stream.generator)
         self._logits = torch.zeros((num_tokens, vocab_size), dtype=logits.dtype, device=start.device)
         self._probs = None if probs is None else torch.zeros_like(self._logits, dtype=probs.dtype)
-        self._replay = recorded(lambda: self._run(*forwards), start.device, stream.generator)
+        self._replay = record_graph(lambda: self._run(*forwards), start.device, stream.generator)
 
     def run(self, generator: torch.Generator, given: torch.Tensor | None = None) -> Draft:
-        """Drafts after the tokens in the input buffer, with random numbers of `generator`. `given` [num_tokens]: tokens
-        that replace the drawn ones."""
+        """Drafts after the tokens in the input buffer, with random numbers from `generator`. `given` [num_tokens]:
+        tokens that replace the drawn tokens."""
         self._stream.join(generator)
         if given is not None:
             self._given.copy_(given)
@@ -63,8 +63,8 @@ class RecordedDraft:
         return Draft(self._drafted[0], self._logits, self._probs)
 
     def differs_from(self, forward: Callable[..., Output], same: Callable[..., bool]) -> bool:
-        """Returns whether the recorded draft's logits differ from those of separate passes of `forward`, on tokens
-        other than those of the recording. `same`: compares two tensors of logits."""
+        """Returns whether, on other tokens than when it was recorded, the draft's logits differ from those of separate
+        passes of `forward`. `same`: compares two tensors of logits."""
         self._input.copy_(torch.arange(1, self._input.shape[1] + 1, device=self._start.device)[None])
         given = torch.arange(7, 7 + self._given.shape[0], device=self._start.device)
         generator = torch.Generator(device=self._start.device).manual_seed(0)

@@ -10,14 +10,14 @@ from packaging.version import Version
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
-from specbench.models.devices import noting_memory, uploaded
+from specbench.models.devices import noting_memory, upload
 from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
 from specbench.models.tree_attention import by_layer_type, check_attention, tree_inputs
 
-# Whether a pass can return the hidden states of some layers alone; before, it returns those of all.
+# Whether a pass can return the hidden states of selected layers only; older versions return those of all layers.
 SELECTS_LAYERS = Version(transformers.__version__) >= Version("5.23")
 MAX_ROWS = 64  # suffixes in one batched pass
 Tree = tuple[list[int], tuple[int, ...]]  # tokens and parents
@@ -26,7 +26,7 @@ UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
 class EagerSequence:
-    """A model's cached sequence, which eager passes extend."""
+    """A model's cached sequence, which is extended by eager passes."""
 
     def __init__(self, model: Any, name: str, vocab_size: int, passes: PassLog) -> None:
         self.model = model
@@ -41,7 +41,7 @@ class EagerSequence:
         self._tree = NO_TREE  # the tree whose keys and values follow the cached sequence
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
-        # Some hybrids count positions from zero in every pass; models without attention take no positions.
+        # Some hybrid models count positions from zero in every pass; models without attention take no positions.
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
         self._cache_parameter = "past_key_values" if "past_key_values" in parameters else "cache_params"
 
@@ -60,8 +60,8 @@ class EagerSequence:
     def rollback(self, num_tokens: int) -> None:
         """Crops the cache to its first `num_tokens` tokens, in O(1) for attention layers.
 
-        A model with recurrent layers returns to the newest snapshot at or before that position; the next pass replays
-        the tokens in between. Positions that `checkpoint` returned have a snapshot.
+        A model with recurrent layers returns to the newest snapshot at or before that position, and the next pass
+        replays the tokens in between. Positions that `checkpoint` returned have a snapshot.
         """
         if num_tokens < len(self.cached_ids) or self._tree is not NO_TREE:
             self._truncate(num_tokens if self.recurrent is None else self.recurrent.rewind(num_tokens))
@@ -79,8 +79,8 @@ class EagerSequence:
         """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
         the hidden states of all tokens that were read.
 
-        Feeds only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, preceded
-        by the tokens that recurrent layers must replay (see `rollback`). Raises ConfigError for a model that does not
+        Reads only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, and before
+        them the tokens that recurrent layers must replay (see `rollback`). Raises ConfigError for a model that does not
         use the cache.
         """
         num_tokens = len(ids) + (0 if pending is None else len(pending))
@@ -96,14 +96,12 @@ class EagerSequence:
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
         if not self._has_cached(len(self.cached_ids)):
-            raise ConfigError(
-                f"model '{self.name}' does not keep its keys in the cache it is given; choose another model"
-            )
+            raise ConfigError(f"model '{self.name}' does not store its keys in the given cache; choose another model")
         return Output(output.logits[0], tuple(states[0] for states in output.hidden))
 
     def check_trees(self) -> None:
-        """Raises ConfigError if one pass cannot read a draft tree: for recurrent layers, whose state depends on the
-        path, and for attention without a mask per token."""
+        """Raises ConfigError if a single pass cannot read a draft tree: recurrent layers depend on the path, and some
+        attention has no mask per token."""
         if self.recurrent is not None:
             raise ConfigError(
                 f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
@@ -118,7 +116,7 @@ class EagerSequence:
     ) -> Output:  # fmt: skip
         """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
 
-        Reads only the nodes after those of the tree read last, if it is the beginning of this one.
+        If this tree begins with the tree read last, reads only the other nodes.
         """
         tree = (list(tree_ids), tuple(parents))
         num_cached = num_common_of_tree(self.cached_ids, self._tree, ids, tree, num_logits)
@@ -137,8 +135,7 @@ class EagerSequence:
 
     @torch.inference_mode()
     def keep_path(self, path: Sequence[int]) -> None:
-        """Keeps the nodes `path` of the tree read last in the cache, as if they had followed the sequence, and drops
-        the others."""
+        """Keeps the nodes `path` of the tree read last in the cache as tokens of the sequence, and drops all others."""
         tree_ids, _ = self._tree
         start = len(self.cached_ids)
         places = torch.tensor([start + node for node in path], dtype=torch.long, device=self.device)
@@ -152,7 +149,7 @@ class EagerSequence:
         """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
 
         All suffixes have the same length, at least one token; a pass reads up to MAX_ROWS of them. Tokens of `ids` that
-        are not cached are fed first. Afterwards the cache holds exactly `ids`.
+        are not cached are read first. Afterwards the cache holds exactly `ids`.
         """
         if common_prefix(self.cached_ids, ids) == len(ids):
             self.rollback(len(ids))
@@ -162,17 +159,17 @@ class EagerSequence:
         for start in range(0, len(suffixes), MAX_ROWS):
             batch = suffixes[start : start + MAX_ROWS]
             if self.recurrent is None:
-                logits = self._forward(uploaded(torch.tensor(batch), self.device), 1).logits
+                logits = self._forward(upload(torch.tensor(batch), self.device), 1).logits
             else:
                 with self.recurrent.expanded(len(batch), len(batch[0])):
-                    logits = self._forward(uploaded(torch.tensor(batch), self.device), 1).logits
+                    logits = self._forward(upload(torch.tensor(batch), self.device), 1).logits
             self._truncate(len(ids))
             rows.append(logits[:, 0])
         return torch.cat(rows)
 
     def _input(self, ids: list[int], pending: torch.Tensor | None = None) -> torch.Tensor:
         """Returns the input of a pass: [1, num_tokens]."""
-        known = uploaded(torch.tensor([ids], dtype=torch.long), self.device)
+        known = upload(torch.tensor([ids], dtype=torch.long), self.device)
         return known if pending is None else torch.cat([known, pending[None]], dim=1)
 
     def _forward(
@@ -218,8 +215,8 @@ def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | No
 
 
 def num_common_of_tree(cached_ids: list[int], known: Tree, ids: list[int], tree: Tree, num_logits: int) -> int:
-    """Returns the number of tokens of `ids` followed by `tree` that a pass need not read again to give the last
-    `num_logits` rows. Of the tree read last, `known`, all tokens count if `tree` begins with it; else none."""
+    """Returns the number of tokens of `ids` followed by `tree` that a pass need not read again to return the last
+    `num_logits` rows. The tokens of `known`, the tree read last, count only if `tree` begins with all of it."""
     num_known = len(known[0])
     grows = all(new[:num_known] == old for new, old in zip(tree, known, strict=True))
     if num_known and grows and cached_ids == ids and num_logits <= len(tree[0]) - num_known:

@@ -13,7 +13,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 GROUPED = "specbench_grouped_sdpa"
-LONGEST_GROUPED = 64  # query tokens: the mask is copied for each head of a group
+LONGEST_GROUPED = 64  # query tokens; limited since the mask is copied for each head of a group
 
 
 def grouped_attention(
@@ -95,7 +95,7 @@ def _rms_norm(norm: Any, states: torch.Tensor) -> torch.Tensor:
 
 
 class OneRowLinear(nn.Linear):
-    """A linear layer for a single token, computed as a sum over its inputs, which torch.compile fuses with preceding
+    """A linear layer for a single token, computed as a sum over its inputs. torch.compile fuses it with preceding
     operations and with other layers of the same input."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ class OneRowLinear(nn.Linear):
 
 @torch.library.custom_op("specbench::product", mutates_args=())
 def product(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Returns input [..., in] times weight [out, in]. torch.compile does not fuse it, so the vendor's library runs."""
+    """Returns input [..., in] times weight [out, in]. torch.compile does not fuse it; the vendor's library runs it."""
     return functional.linear(input, weight)
 
 
@@ -125,8 +125,8 @@ class LongRowLinear(nn.Linear):
 
 @contextmanager
 def one_row_products(layers: Sequence[nn.Module], hidden_size: int) -> Iterator[None]:
-    """Makes the linear layers in `layers` OneRowLinear during the block, or LongRowLinear for more than `hidden_size`
-    inputs."""
+    """Turns the linear layers in `layers` into OneRowLinear during the block, or into LongRowLinear if they have more
+    than `hidden_size` inputs."""
     changed = [part for layer in layers for part in layer.modules() if type(part) is nn.Linear]
     for part in changed:
         part.__class__ = OneRowLinear if part.in_features <= hidden_size else LongRowLinear

@@ -1,4 +1,4 @@
-"""Hidden states of passes that are recorded or compiled."""
+"""Collects the hidden states of recorded and compiled passes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,8 +14,7 @@ from specbench.specs.components import StaticEngine
 class HiddenStates:
     """Collects hidden states while a pass runs or is traced, numbered as in transformers' `hidden_states`.
 
-    transformers' own collection also puts hooks inside the decoder layers, where layers that are compiled one by one
-    cannot run them.
+    transformers' own collection also puts hooks inside the decoder layers, which separately compiled layers cannot run.
     """
 
     def __init__(self, model: Any, name: str, cache: Cache, engine: StaticEngine) -> None:

@@ -1,6 +1,6 @@
-"""Key-value caches: a preallocated one, and one with fixed buffers for passes of fixed shapes.
+"""Key-value caches: a preallocated cache that grows, and a cache with fixed buffers for passes of fixed shapes.
 
-In the preallocated cache appending copies only the new keys, cropping is O(1), and capacity grows by doubling.
+In the preallocated cache, appending copies only the new keys, cropping is O(1), and the capacity grows by doubling.
 Sliding-window layers keep their whole history, because a crop can make old keys visible again; the mask applies the
 window. Recurrent layers are transformers' own; recurrent.py restores their earlier states.
 """
@@ -23,7 +23,7 @@ from transformers.cache_utils import (
 
 from specbench.core.errors import ConfigError
 
-DUMMY = DYNAMIC_LAYER_TYPE_MAPPING.get("dummy")  # of layers without a cache; None in versions that have no such class
+DUMMY = DYNAMIC_LAYER_TYPE_MAPPING.get("dummy")  # the class of layers without a cache; None in versions without it
 INITIAL_CAPACITY = 256
 
 
@@ -52,8 +52,8 @@ class PreallocatedLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends [1, num_heads, query_length, head_dim]. Returns views of all valid keys and values.
 
-        Several rows [num_rows, …] are alternative continuations and are not kept: returns each with the cached row
-        prepended.
+        Several rows [num_rows, …] are alternative continuations, which are not kept: each is returned with the cached
+        row before it.
         """
         if key_states.shape[0] > 1:
             return self._before(key_states, self.keys), self._before(value_states, self.values)
@@ -88,7 +88,7 @@ class PreallocatedLayer(CacheLayerMixin):
             setattr(self, name, new)
 
     def keep(self, start: int, places: torch.Tensor) -> None:
-        """Moves the tokens at `places`, all at or after `start`, to `start` and drops everything else after `start`."""
+        """Moves the tokens at `places`, all at or after `start`, to `start`, and drops all others after `start`."""
         assert self.keys is not None and self.values is not None
         self.length = start + len(places)
         for buffer in (self.keys, self.values):
@@ -167,15 +167,15 @@ def preallocated(layer: Any, name: str) -> Any:
 
 def unsupported(name: str, kind: str) -> ConfigError:
     return ConfigError(
-        f"model '{name}': layers of kind {kind} are not supported (no way back to an earlier token is known for them); "
-        "choose a model whose layers are attention (full or sliding-window), linear attention or state spaces"
+        f"model '{name}': layers of kind {kind} are not supported (they cannot be rolled back to an earlier token); "
+        "choose a model with layers of attention (full or sliding-window), linear attention or state spaces"
     )
 
 
 class StaticLayer(CacheLayerMixin):
-    """Keys and values of one layer: [1, num_heads, capacity, head_dim].
+    """Keys and values of one layer in buffers of fixed size: [1, num_heads, capacity, head_dim].
 
-    `start` []: the position at which the next pass writes, shared by all layers. Positions after the tokens of a pass
+    `start` []: the position at which the next pass writes; all layers share it. Positions after the tokens of a pass
     are masked. `places` [capacity]: the positions that a pass writes, computed once for all layers; None if each layer
     computes them.
     """

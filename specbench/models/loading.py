@@ -1,4 +1,4 @@
-"""Loads models by hub id, local folder, `embedded:NAME` for those that come with specbench, or `object:NAME`."""
+"""Loads models by hub id, local folder, `embedded:NAME` or `object:NAME`."""
 
 import warnings
 from collections.abc import Mapping
@@ -14,9 +14,16 @@ from specbench.core.errors import ConfigError, NeedsCode
 from specbench.core.extras import missing, require
 from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import check_readable, check_sizes, check_weights, identified, one_line, why_not
+from specbench.models.checkpoints import (
+    check_readable,
+    check_sizes,
+    check_weights,
+    checkpoint_identity,
+    explain_failure,
+    one_line,
+)
 from specbench.models.compiling import CannotCompile, check_compiler, same_logits
-from specbench.models.devices import is_out_of_memory, moved, too_large
+from specbench.models.devices import is_out_of_memory, move_network, too_large_error
 from specbench.models.objects import object_model
 from specbench.specs.components import DeviceMap, EngineName, Quantize, StaticEngine
 
@@ -53,22 +60,23 @@ def load_model(
     engine: EngineName = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
     trust_remote_code: bool = False,
 ) -> CausalLM:  # fmt: skip
-    """Returns a model by hub id, local folder, `embedded:NAME` for one that comes with specbench, or `object:NAME` for
-    one of this process, which stays on its device and in its dtype.
+    """Returns a model by hub id, local folder, `embedded:NAME` for a model that comes with specbench, or `object:NAME`
+    for a model of this process, which stays on its device and in its dtype.
 
-    `dtype` auto is float32 on a CPU (bfloat16 is slower there and rounds more) and the checkpoint's own elsewhere.
-    Without `weights` only configuration and tokenizer are read: the model is on torch's device `meta` and cannot
-    compute, but vocabulary, context limit, revision and encoded prompts are the real ones.
-    `engine` graphs or compiled: the model reads in recorded or compiled passes; if it supports none, it reads eagerly
-    and `why_eager` holds the reason. auto: graphs on cuda, else eager.
-    `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
-    `quantize`: loads the weights in 4 or 8 bits. `device_map` auto: spreads them over all devices.
+    - `dtype`: auto is float32 on a CPU (bfloat16 is slower there and rounds more), elsewhere the checkpoint's own.
+    - `weights`: if False, only configuration and tokenizer are read. The model is then on torch's device `meta` and
+      cannot compute, but its vocabulary, context limit, revision and encoded prompts are the real ones.
+    - `engine`: graphs or compiled passes are used if the model supports them; otherwise it is eager, and `why_eager`
+      holds the reason. auto is graphs on cuda, else eager.
+    - `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
+    - `quantize`: loads the weights in 4 or 8 bits. `device_map`: auto spreads them over all devices.
+
     Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
     """
     if name.startswith(OBJECT):
         given = object_model(name)
-        return prepared(given, check_engine(engine, given.device.type))
+        return prepare_model(given, check_engine(engine, given.device.type))
     chosen = choose_device(device)
     engine = check_engine(engine, chosen.type)
     if quantize != "none":
@@ -81,38 +89,38 @@ def load_model(
     }  # fmt: skip
     try:
         if not weights:
-            model = without_weights(source, hub)
+            model = build_on_meta(causal_config(source, hub), hub)
         elif quantize == device_map == "none":
-            model = moved(load_weights(source, torch_dtype, hub), chosen).eval()
+            model = move_network(load_weights(source, torch_dtype, hub), chosen).eval()
         else:
-            model = placed_weights(source, torch_dtype, hub, chosen, quantize, device_map).eval()
+            model = load_placed_weights(source, torch_dtype, hub, chosen, quantize, device_map).eval()
         tokenizer = AutoTokenizer.from_pretrained(source, **hub)
-        loaded = CausalLM(model, tokenizer, name, identified(source, revision), quantize)
+        loaded = CausalLM(model, tokenizer, name, checkpoint_identity(source, revision), quantize)
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # the hub and file formats raise many classes
         if not trust_remote_code and NEEDS_CODE in str(error):
-            raise needs_code(name, "architecture") from error
+            raise needs_code_error(name, "architecture") from error
         raise ConfigError(
-            f"cannot load model '{name}': {why_not(name, source, problem, error)} (give a local folder with "
+            f"cannot load model '{name}': {explain_failure(name, source, problem, error)} (give a local folder with "
             "config.json, weights and tokenizer, or a hub id that this machine can reach)"
         ) from error
-    return prepared(loaded, engine) if weights else loaded
+    return prepare_model(loaded, engine) if weights else loaded
 
 
 NEEDS_CODE = "trust_remote_code"  # in transformers' message
 
 
-def needs_code(name: str, part: str) -> NeedsCode:
-    """Returns the error of a checkpoint with Python code that is not allowed to run."""
+def needs_code_error(name: str, part: str) -> NeedsCode:
+    """Returns the error for a checkpoint with Python code that is not allowed to run."""
     return NeedsCode(
         f"model '{name}': its {part} is Python code in the checkpoint: read that code, then let it run with "
         "--trust-remote-code"
     )
 
 
-def prepared(model: CausalLM, engine: EngineName) -> CausalLM:
-    """Returns a loaded model that has passed `check_causal`, with the passes of an engine."""
+def prepare_model(model: CausalLM, engine: EngineName) -> CausalLM:
+    """Checks a loaded model (see `check_causal`), prepares the passes of an engine, and returns the model."""
     check_causal(model)
     if engine in ("graphs", "compiled"):
         make_passes(model, engine)
@@ -130,12 +138,8 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     return engine
 
 
-def without_weights(source: str, hub: dict[str, Any]) -> Any:
-    """Returns the network on torch's device `meta`. Raises ConfigError as `causal_config` does."""
-    return described(causal_config(source, hub), hub)
-
-
-def described(config: Any, hub: Mapping[str, Any]) -> Any:
+def build_on_meta(config: Any, hub: Mapping[str, Any]) -> Any:
+    """Returns the network of a configuration without weights, on torch's device `meta`."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=hub.get("trust_remote_code", False))
 
@@ -153,13 +157,13 @@ def causal_config(source: str, hub: dict[str, Any]) -> Any:
 
 
 def load_weights(source: str, dtype: Any, hub: dict[str, Any], **options: Any) -> Any:
-    """Returns the network with its weights. `options`: of transformers' own function.
+    """Returns the network with its weights. `options` are passed on to transformers.
 
     Raises ConfigError if the checkpoint is not a causal language model, lacks tensors, or is too small for its
     configuration.
     """
     config = causal_config(source, hub)
-    check_weights(source, config, described(config, hub))
+    check_weights(source, config, build_on_meta(config, hub))
     transformers_logging.disable_progress_bar()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -189,7 +193,7 @@ def check_quantize(quantize: Quantize, device: str) -> None:
 
 
 def bitsandbytes(option: str) -> Any:
-    """Returns the library of 4-bit and 8-bit weights and optimizers. Raises ConfigError, which begins with the option,
+    """Returns the library for 4-bit and 8-bit weights and optimizers. Raises ConfigError, which begins with `option`,
     if it is missing or does not load."""
     require("bitsandbytes", option)
     try:
@@ -200,11 +204,11 @@ def bitsandbytes(option: str) -> Any:
     return bitsandbytes
 
 
-def placed_weights(
+def load_placed_weights(
     source: str, dtype: Any, hub: dict[str, Any], device: torch.device, quantize: Quantize, device_map: DeviceMap
 ) -> Any:
-    """Returns a network that is quantized, or spread over devices, while it is loaded. Warns of a part that is on none
-    of the accelerators. Raises ConfigError as `load_weights` does, and where the memory is too small."""
+    """Returns a network that is quantized, or spread over devices, while it is loaded. Warns if a part of it is not on
+    an accelerator. Raises ConfigError as `load_weights` does, and if there is too little memory."""
     require("accelerate", "--device-map auto" if quantize == "none" else f"--quantize {quantize}")
     config = causal_config(source, hub)
     if dtype == "auto":
@@ -220,7 +224,7 @@ def placed_weights(
     except Exception as error:  # torch and accelerate raise several classes
         if not is_out_of_memory(error):
             raise
-        raise too_large(described(config, hub).to(dtype), device, quantize) from error
+        raise too_large_error(build_on_meta(config, hub).to(dtype), device, quantize) from error
     places = {str(place) for place in getattr(model, "hf_device_map", {}).values()}
     if offloaded := " and ".join(sorted(places & {"cpu", "disk"} - {device.type})):
         message = f"--device-map auto: parts of '{source}' are on {offloaded}: every pass waits until they are copied"
@@ -231,7 +235,7 @@ def placed_weights(
 @torch.inference_mode()
 def check_causal(model: CausalLM) -> None:
     """Raises ConfigError if logits are not finite, or depend on later tokens or on earlier contents of the cache."""
-    ids = first_ids(model)
+    ids = example_ids(model)
     try:
         whole = model.score(ids, 8).logits
         model.reset()
@@ -242,7 +246,7 @@ def check_causal(model: CausalLM) -> None:
     except Exception as error:  # networks fail in many ways with a cache that they were not written for
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"model '{model.name}' fails when it is fed piece by piece ({type(error).__name__}: {reason}); "
+            f"model '{model.name}' fails when it reads a text in several passes ({type(error).__name__}: {reason}); "
             "choose another model, or another --device or --dtype"
         ) from error
     if not bool(torch.isfinite(whole).all()):
@@ -251,12 +255,12 @@ def check_causal(model: CausalLM) -> None:
         )
     if not same_logits(whole, pieces):
         raise ConfigError(
-            f"model '{model.name}' is not a causal language model that can use a cache: its output depends on what "
-            "follows a position, or on what was cached before; choose another model"
+            f"model '{model.name}' is not a causal language model that can use a cache: its output depends on later "
+            "tokens, or on earlier contents of the cache; choose another model"
         )
 
 
-def first_ids(model: CausalLM) -> list[int]:
+def example_ids(model: CausalLM) -> list[int]:
     return [token % model.vocab_size for token in range(1, 9)]
 
 
@@ -264,14 +268,14 @@ def first_ids(model: CausalLM) -> list[int]:
 def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
     """Switches a model to recorded or compiled passes. If it does not support them, or gives different logits with
     static buffers, it stays eager, and `why_eager` holds the reason."""
-    ids, eager = first_ids(model), model.sequence
+    ids, eager = example_ids(model), model.sequence
     expected = model.score(ids, len(ids)).logits
     model.reset()
     try:
         model.make_static(engine)
         assert model.static is not None
         if not same_logits(expected, model.static.eager_logits(ids)):
-            raise CannotCompile(model.name, "over static buffers of keys and values it gives other logits", engine)
+            raise CannotCompile(model.name, "with static buffers of keys and values it gives other logits", engine)
         model.static.check()
         model.reset()
     except Exception as error:  # networks fail in many ways with a cache that they were not written for
@@ -279,17 +283,17 @@ def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
             raise
         model.sequence = eager
         model.why_eager = (
-            error.reason if isinstance(error, CannotCompile) else f"over static buffers: {one_line(error)}"
+            error.reason if isinstance(error, CannotCompile) else f"with static buffers: {one_line(error)}"
         )
 
 
 def hub_problem(name: str, revision: str | None) -> str | None:
-    """Returns the reason, in one line, why the hub does not provide a model; None if it does. Sends one request, with a
-    timeout of TIMEOUT_SECONDS."""
+    """Returns in one line why the hub does not provide a model; None if it does. Sends one request with a timeout of
+    TIMEOUT_SECONDS."""
     try:
         huggingface_hub.model_info(name, revision=revision, timeout=TIMEOUT_SECONDS)
     except Exception as error:  # several libraries raise many classes: offline, unknown, gated, a proxy
-        return f"the hub does not give it: {type(error).__name__}: {one_line(error)}"
+        return f"the hub does not provide it: {type(error).__name__}: {one_line(error)}"
     return None
 
 
@@ -315,7 +319,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     local = Path(source).is_dir()
     for manifest, kind in (("ngram.json", "an n-gram folder"), ("retrieval.json", "a datastore")):
         if local and (Path(source) / manifest).is_file():
-            raise ConfigError(f"'{name}' is {kind}: it drafts the tokens of its target and has none of its own")
+            raise ConfigError(f"'{name}' is {kind}: it drafts the tokens of its target and has no tokenizer of its own")
     if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
     problem = None if local else hub_problem(source, revision)
@@ -326,8 +330,8 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
         )  # fmt: skip
     except Exception as error:  # the hub and file formats raise many classes
         if not trust_remote_code and NEEDS_CODE in str(error):
-            raise needs_code(name, "tokenizer") from error
+            raise needs_code_error(name, "tokenizer") from error
         raise ConfigError(
-            f"cannot load the tokenizer of '{name}': {why_not(name, source, problem, error)} (give a local folder with "
-            "tokenizer.json, or a hub id that this machine can reach)"
+            f"cannot load the tokenizer of '{name}': {explain_failure(name, source, problem, error)} (give a local "
+            "folder with tokenizer.json, or a hub id that this machine can reach)"
         ) from error

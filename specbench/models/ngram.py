@@ -65,8 +65,7 @@ class Level:
 
 
 class NgramModel(ArrayModel):
-    """An n-gram model: it gives the counted continuations of the longest suffix of a context that was seen in
-    training."""
+    """An n-gram model: the counts of the tokens that followed the longest suffix of a context seen in training."""
 
     kind = NGRAM_FOLDER
 
@@ -78,7 +77,7 @@ class NgramModel(ArrayModel):
         for number, level in enumerate(self._levels[1:], start=2):
             if level.starts[0] != 0 or level.starts[-1] != manifest.num_ngrams[number - 1]:
                 raise ConfigError(
-                    f"{folder}: the {number}-grams do not begin and end where they should: {NGRAM_FOLDER.remedy}"
+                    f"{folder}: the index of the {number}-grams does not cover all of them: {NGRAM_FOLDER.remedy}"
                 )
 
     @property
@@ -118,11 +117,11 @@ class NgramModel(ArrayModel):
         return int(self._levels[span.level - 1].best[span.start])
 
     def at(self, span: Span) -> tuple[Array, Array]:
-        """Returns token ids and counts [n] of a span, the most frequent first, as views of the files."""
+        """Returns the token ids and counts [n] of a span, the most frequent first, as views of the files."""
         level = self._levels[span.level - 1]
         return level.ranked_tokens[span.start : span.end], level.ranked_counts[span.start : span.end]
 
     def continuations(self, context: Sequence[int]) -> tuple[Array, Array]:
-        """Returns token ids and counts [n] of the continuations of a context's longest seen suffix, the most frequent
-        first. Normalized counts are the model's distribution: relative frequencies without smoothing."""
+        """Returns the token ids and counts [n] after a context's longest seen suffix, the most frequent first. The
+        normalized counts are the model's distribution: relative frequencies without smoothing."""
         return self.at(self.span(context))

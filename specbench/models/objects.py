@@ -1,4 +1,4 @@
-"""Models that are Python objects of this process, known as `object:NAME`, and digests that tell objects apart."""
+"""Models that are Python objects of this process, named `object:NAME`, and digests that distinguish objects."""
 
 import functools
 import sys
@@ -22,9 +22,10 @@ _MODELS: dict[str, tuple[Callable[[], Any], Any]] = {}  # network and tokenizer 
 
 
 def add_model(network: Any, tokenizer: Any, name: str) -> str:
-    """Makes a transformers model of this process known to `load_model` while it lives; returns its name there.
+    """Registers a transformers model of this process for `load_model` as long as it exists. Returns its name there.
 
-    Raises ConfigError for an object that is no causal language model of transformers, and for one that is no tokenizer.
+    Raises ConfigError for a network that is not a transformers model, or has no weights, and for a tokenizer that is
+    not one of transformers.
     """
     if not isinstance(network, torch.nn.Module) or not hasattr(network, "config"):
         raise ConfigError(
@@ -39,12 +40,12 @@ def add_model(network: Any, tokenizer: Any, name: str) -> str:
 
 
 def object_model(name: str) -> CausalLM:
-    """Returns the model of a name. Its revision is a digest of configuration, code, weights and tokenizer.
+    """Returns a registered model. Its revision is a digest of configuration, code, weights and tokenizer.
 
-    Raises ConfigError if this process does not have it any more.
+    Raises ConfigError if the model no longer exists in this process.
     """
-    known, tokenizer = _MODELS.get(name, (lambda: None, None))
-    network: Any = known()
+    reference, tokenizer = _MODELS.get(name, (lambda: None, None))
+    network: Any = reference()
     if network is None:
         raise ConfigError(f"model '{name}': {ELSEWHERE}")
     network.eval()
@@ -56,13 +57,13 @@ def object_model(name: str) -> CausalLM:
 
 
 LIBRARIES = {"torch", "transformers", "specbench", "numpy", *sys.stdlib_module_names} - {"__main__"}
-UNUSED = ("__module__", "__doc__", "__firstlineno__")  # members of a class that change nothing
+UNUSED = ("__module__", "__doc__", "__firstlineno__")  # members of a class that do not affect its behaviour
 PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 def object_digest(value: Any) -> str:
-    """Returns 12 hex digits over the code and the state of an object: of functions, classes and their instances, of
-    tensors, networks and containers. Code of LIBRARIES counts by its name, since rows hold their versions."""
+    """Returns 12 hex digits over the code and the state of an object: a function, class, instance, tensor, network or
+    container. Code of LIBRARIES counts by its name only, since rows hold the versions of libraries."""
     state = sha256()
     for part in _parts(value, {}):
         state.update(part)
@@ -70,8 +71,8 @@ def object_digest(value: Any) -> str:
 
 
 def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
-    """Yields the bytes that an object's digest is made of. `seen`: the objects that are read already, which are read
-    once, by their id; they are kept, since another object could get the id of one that is gone."""
+    """Yields the bytes for an object's digest. `seen`: the objects read so far by id, each of which is read only once.
+    It holds the objects, since the id of a deleted object could be reused."""
     yield type(value).__qualname__.encode() + b"("
     if isinstance(value, PLAIN):
         yield repr(value).encode()
@@ -116,8 +117,8 @@ def _contents(value: Any) -> list[Any]:
 
 
 def _code(value: Any) -> list[Any]:
-    """Returns what a function or a class consists of: code, defaults, what it encloses, and what it uses of its
-    module."""
+    """Returns the parts of a class (bases and members), or of a function: its code, its defaults, the variables that it
+    encloses, and the globals of its module that it uses."""
     name = f"{value.__module__}.{value.__qualname__}"
     if _is_library(value.__module__):
         return [name]

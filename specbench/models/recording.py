@@ -33,7 +33,7 @@ def num_recordings() -> int:
     return _num_recorded
 
 
-def recorded(
+def record_graph(
     run: Callable[[], Result], device: torch.device, generator: torch.Generator | None = None
 ) -> Callable[[], Result]:
     """Returns a function that replays `run` as one CUDA graph.
@@ -66,7 +66,7 @@ def recorded(
 
 
 def _pool(device: torch.device) -> _Pool:
-    """Returns the pool of a device. Collects garbage first: a pool whose graphs are all dropped must not be reused."""
+    """Returns the pool of a device. Collects garbage first, since a pool without graphs must not be reused."""
     gc.collect()
     index = torch.cuda.current_device() if device.index is None else device.index
     pool = _POOLS.get(index)
@@ -77,7 +77,7 @@ def _pool(device: torch.device) -> _Pool:
 
 class SharedStream:
     """The random stream of recorded graphs. It shares its state with the generator of one generation at a time, so that
-    draws inside and outside graphs continue one sequence, as without graphs."""
+    draws inside and outside of graphs form one sequence, as they do without graphs."""
 
     def __init__(self, device: torch.device) -> None:
         self.generator = torch.Generator(device=device)

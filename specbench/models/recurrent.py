@@ -1,9 +1,8 @@
 """Snapshots and rollback of recurrent states (linear attention, state spaces, short convolutions).
 
 A recurrent state cannot be cropped. A rollback restores the newest snapshot at or before the requested position, and
-the tokens after it are replayed at the beginning of the next pass, not in a separate one. A snapshot is also taken at
-the end of the replay, so that the next replay is short: recurrent layers read such a pass in two pieces, all other
-layers at once.
+the next pass begins with a replay of the tokens after it. A snapshot is also taken at the end of the replay, so that
+the next replay is short: recurrent layers read such a pass in two pieces, all other layers at once.
 """
 
 import inspect
@@ -27,8 +26,8 @@ def mixers_of(model: Any) -> list[Any]:
 
 
 def continues_chunks(mixer: Any) -> bool:
-    """Returns whether passes of several tokens start from the cached state: the module has no recurrent state, or it
-    passes the state to its kernels."""
+    """Returns whether passes of several tokens start from the cached state: the module has no recurrent state, or
+    passes it to its kernels."""
     code = code_of(mixer)
     if "update_recurrent_state" not in code.co_names:
         return True
@@ -42,8 +41,8 @@ def code_of(module: Any) -> Any:
 
 
 def fit_chunks(mixer: Any) -> Callable[..., torch.Tensor]:
-    """Returns the mixer's forward, on a CPU with chunks that fit short passes. Without its own kernels (on a CPU),
-    Mamba2 pads each pass to a whole chunk, such as 256 tokens. The result does not depend on the chunk size."""
+    """Returns the mixer's forward function. On a CPU, where Mamba2 has no kernels and pads each pass to a whole chunk,
+    such as 256 tokens, it uses chunks that fit short passes. The result does not depend on the chunk size."""
     forward: Callable[..., torch.Tensor] = mixer.forward
     largest = getattr(mixer, "chunk_size", None)
     if not isinstance(largest, int) or next(mixer.parameters()).device.type != "cpu":
@@ -56,9 +55,9 @@ def fit_chunks(mixer: Any) -> Callable[..., torch.Tensor]:
     return fitted
 
 
-NUM_SNAPSHOTS = 8  # maximum; they are denser near the end, which keeps replays short
+NUM_SNAPSHOTS = 8  # maximum number; snapshots are denser near the end, which keeps replays short
 MAX_REPLAY = 32  # tokens between snapshots of a model that was never rolled back (as in autoregressive decoding)
-PROMPT_TAIL = 8  # tokens between a prompt's snapshot and its end, which another tokenization may change
+PROMPT_TAIL = 8  # tokens after a prompt's snapshot, which a later tokenization may change
 STATE_FIELDS = (
     "conv_states", "recurrent_states", "has_previous_state",
     "is_conv_states_initialized", "is_recurrent_states_initialized",
@@ -81,8 +80,8 @@ class RecurrentStates:
         }
         self.position = 0
         self.snapshots: dict[int, Snapshot] = {}  # by position, ascending
-        self._on_trial = False  # the last pass read several tokens that may be rejected
-        self._goes_back = False  # was rolled back after a one-token pass, as draft models are
+        self._on_trial = False  # whether the last pass read several tokens that may be rejected
+        self._goes_back = False  # whether it was rolled back after a one-token pass, as draft models are
         self._pieces: list[int] = []
         self._split = 0
         self._at_split: Snapshot = {}
@@ -90,7 +89,8 @@ class RecurrentStates:
         if sorted(mixer.layer_idx for mixer in mixers) != sorted(self.layers):
             raise ConfigError(
                 f"model '{name}': the recurrent layers of a {type(model).__name__} do not keep their states in the "
-                "cache, one module for each layer, so there is no way back to an earlier token; choose another model"
+                "cache, one module for each layer, so they cannot be rolled back to an earlier token; choose another "
+                "model"
             )
         # Some multi-token kernels ignore the cached state; such layers read one token at a time.
         self.steps_only = not all(map(continues_chunks, mixers))
@@ -114,7 +114,7 @@ class RecurrentStates:
         else:
             self.position = max(self.snapshots)
             for index, kept in self.snapshots[self.position].items():
-                for state, copy in zip(states(self.layers[index]), kept, strict=True):
+                for state, copy in zip(state_tensors(self.layers[index]), kept, strict=True):
                     state.copy_(copy)
         self._goes_back |= not self._on_trial and self.position > 0
         return self.position
@@ -123,11 +123,11 @@ class RecurrentStates:
     def keep(self) -> None:
         """Takes a snapshot at the current position, unless there is one."""
         if self.position and self.position not in self.snapshots:
-            self._add(self.position, {index: copies(layer) for index, layer in self.layers.items()})
+            self._add(self.position, {index: copy_states(layer) for index, layer in self.layers.items()})
 
     def _add(self, position: int, snapshot: Snapshot) -> None:
-        """Adds the newest snapshot. If there are too many, drops the one that saves the fewest replayed tokens relative
-        to its distance from the newest."""
+        """Adds the newest snapshot. If there are too many, drops the snapshot that saves the fewest replayed tokens
+        relative to its distance from the newest."""
         self.snapshots[position] = snapshot
         if len(self.snapshots) > NUM_SNAPSHOTS:
             places = list(self.snapshots)
@@ -141,8 +141,8 @@ class RecurrentStates:
     def feeding(self, num_tokens: int, num_replayed: int, on_trial: bool) -> Iterator[None]:
         """Wraps a pass over `num_tokens` tokens, of which the first `num_replayed` are replayed.
 
-        Takes a snapshot before tokens that may be rejected: those of a pass `on_trial`, and all tokens of a model that
-        drafts.
+        Takes a snapshot before tokens that may be rejected, that is, before a pass `on_trial` and before every pass of
+        a draft model.
         """
         newest, self._on_trial = max(self.snapshots, default=0), on_trial
         if on_trial or self._goes_back or not newest or self.position - newest >= MAX_REPLAY:
@@ -157,13 +157,15 @@ class RecurrentStates:
 
     @contextmanager
     def expanded(self, num_rows: int, num_tokens: int) -> Iterator[None]:
-        """Wraps a pass over several rows that all continue the current state, and restores the state afterwards."""
+        """Wraps a pass over several rows that continue the current state, and restores the state afterwards."""
         saved = {
             index: {field: getattr(layer, field) for field in STATE_FIELDS} for index, layer in self.layers.items()
         }
         for layer in self.layers.values():
             for field in STATE_FIELDS:
-                setattr(layer, field, {key: repeat(value, num_rows) for key, value in getattr(layer, field).items()})
+                setattr(
+                    layer, field, {key: repeat_rows(value, num_rows) for key, value in getattr(layer, field).items()}
+                )
         try:
             with self._in_pieces(num_tokens, 0):
                 yield
@@ -197,23 +199,23 @@ class RecurrentStates:
                 outputs.append(forward(piece, *args, **kwargs))
                 num_fed += piece.shape[1]
                 if num_fed == self._split:
-                    self._at_split[mixer.layer_idx] = copies(layer)
+                    self._at_split[mixer.layer_idx] = copy_states(layer)
             return torch.cat(outputs, dim=1)
 
         mixer.forward = in_pieces
 
 
-def states(layer: Any) -> list[torch.Tensor]:
+def state_tensors(layer: Any) -> list[torch.Tensor]:
     """Returns the state tensors of a layer."""
     held = (*layer.conv_states.values(), *layer.recurrent_states.values())
     return [state for state in held if state is not None]
 
 
-def copies(layer: Any) -> list[torch.Tensor]:
+def copy_states(layer: Any) -> list[torch.Tensor]:
     """Returns copies of a layer's states, which models overwrite in place."""
-    return [state.clone() for state in states(layer)]
+    return [state.clone() for state in state_tensors(layer)]
 
 
-def repeat(value: Any, num_rows: int) -> Any:
+def repeat_rows(value: Any, num_rows: int) -> Any:
     """Returns a copy of a one-row state with `num_rows` equal rows; other values unchanged."""
     return value.expand(num_rows, *value.shape[1:]).clone() if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""The interface of a model that scores one cached sequence: all that the decode loop and the drafters call."""
+"""The interface of a model that scores one cached sequence. The decode loop and the drafters use nothing else."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Output(NamedTuple):
-    """The result of a pass: logits [num_logits, vocab], and the hidden states of each layer in
-    `ScoringModel.hidden_layers`, [num_read, width], of all tokens that the pass read."""
+    """The result of a pass: logits [num_logits, vocab], and for each layer in `ScoringModel.hidden_layers` the hidden
+    states of all tokens that the pass read, [num_read, width]."""
 
     logits: torch.Tensor
     hidden: tuple[torch.Tensor, ...] = ()
 
 
 class ScoringModel:
-    """Scores a sequence whose passes are cached: `score` reads only tokens that are not cached yet.
+    """Scores a sequence that is cached, so that `score` reads only new tokens.
 
-    `hidden_layers` are the layers whose hidden states `score` returns, numbered as in transformers' `hidden_states`
-    (0: the embeddings). `prefers_pending` is true if passes over pending tokens, which only the device knows, are
-    faster than passes over tokens that were read from the device.
+    `hidden_layers`: the layers whose hidden states `score` returns, numbered as in transformers' `hidden_states` (0:
+    the embeddings). `prefers_pending`: whether passes over pending tokens, which only the device knows, are faster than
+    passes over tokens that were read from the device.
     """
 
     passes: PassLog
@@ -39,16 +39,16 @@ class ScoringModel:
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
         """Returns the logits after each of the last `num_logits` tokens of `ids` followed by `pending`, [num_pending].
 
-        Pending tokens that an earlier pass read, and that are not yet resolved, come first.
+        `pending` begins with the tokens that an earlier pass read and that are not resolved yet.
         """
         raise NotImplementedError
 
     def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
-        """Returns the logits after the last `num_logits` tokens of `ids` and a tree that follows: [num_logits, vocab].
+        """Returns the logits after the last `num_logits` tokens of `ids` followed by a tree: [num_logits, vocab].
 
-        `parents` holds the index of each token's parent in the tree, −1 for those that follow `ids`. If the tree begins
-        with the one read last, only its other tokens are read. `keep_path` ends the tree. Raises ConfigError if the
-        model cannot read trees.
+        `parents` holds the index of each token's parent in the tree, −1 for tokens that follow `ids`. If the tree
+        begins with the tree read last, only its other tokens are read. `keep_path` ends the tree. Raises ConfigError if
+        the model cannot read trees.
         """
         raise NotImplementedError
 

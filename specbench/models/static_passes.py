@@ -15,17 +15,17 @@ from specbench.models.compiling import (
     VERBS,
     CannotCompile,
     check_traced,
-    compiled,
+    compile_pass,
     same_logits,
     shared_layers,
     with_own_code,
 )
-from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, uploaded
+from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, upload
 from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
 from specbench.models.hidden_states import HiddenStates
 from specbench.models.kv_cache import PreallocatedLayer, StaticLayer
-from specbench.models.recording import SharedStream, has_graphs, recorded
+from specbench.models.recording import SharedStream, has_graphs, record_graph
 from specbench.models.scoring import Output
 from specbench.models.tree_attention import by_layer_type, tree_inputs
 from specbench.specs.components import StaticEngine
@@ -36,8 +36,8 @@ NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter p
 
 
 class PassShape(NamedTuple):
-    """The fixed properties of a pass: the number of tokens that it reads, whether they follow each other or form a tree
-    with positions and masks of its own, and the layers whose hidden states it returns."""
+    """The fixed properties of a pass: the number of tokens that it reads, whether they form a chain or a tree, which
+    has its own positions and masks, and the layers whose hidden states it returns."""
 
     length: int
     kind: Kind = "chain"
@@ -47,9 +47,9 @@ class PassShape(NamedTuple):
 class StaticPasses:
     """The passes of a model over buffers for `capacity` tokens, each created at its first use.
 
-    A pass reads tokens and returns the logits and hidden states of all of them. Each pass reads fixed input buffers;
-    those of a tree's positions and masks are shared by all passes of its length. On a GPU every pass is recorded; with
-    the engine "compiled", its layers are compiled first. On a CPU a pass is compiled as a whole, its layers once.
+    A pass reads tokens from fixed input buffers and returns the logits and hidden states of all of them. Passes over
+    trees of the same length share the buffers for positions and masks. On a GPU every pass is recorded; with the engine
+    "compiled", its layers are compiled first. On a CPU, a pass is compiled as a whole, but its layers only once.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StaticPasses:
         self._sources = torch.arange(NUM_MOVED, device=self.device)
         self._hidden: HiddenStates | None = None
         self._move: Callable[[], torch.Tensor] | None = None
-        self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by tokens of the first pass, draft length
+        self.drafts: dict[tuple[int, int, Sampler], RecordedDraft] = {}  # by (first pass's tokens, draft length, draw)
         self._stream = SharedStream(self.device) if self.records else None
         # torch.compile fuses norms itself.
         self._norms = fusable_norms(model) if self.records and engine == "graphs" else []
@@ -95,13 +95,13 @@ class StaticPasses:
         return self._inputs[length]
 
     def first_column(self, num_cached: int, length: int) -> int:
-        """Returns the column at which a pass after `num_cached` tokens begins: near the end of the buffers, it reads
-        cached tokens again."""
+        """Returns the column at which a pass after `num_cached` tokens begins. Near the end of the buffers, the pass
+        reads some cached tokens again."""
         return min(num_cached, self.capacity - length)
 
     def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
-        """Fills the input of a pass with `tokens` and `pending`, which follow the first `start` tokens of the sequence.
-        The rest of the input is unchanged."""
+        """Fills the input of a pass with `tokens`, which follow the first `start` tokens of the sequence, and `pending`
+        after them. The rest of the input is unchanged."""
         self.start.fill_(start)
         buffer = self.input(length)
         if pending is not None:
@@ -111,11 +111,11 @@ class StaticPasses:
         if length == 1:
             buffer.fill_(tokens[0])
         else:
-            buffer[0, : len(tokens)] = uploaded(torch.tensor(tokens), buffer.device)
+            buffer[0, : len(tokens)] = upload(torch.tensor(tokens), buffer.device)
 
     def fill_tree(self, length: int, first: int, tokens: list[int], num_prefix: int, parents: Sequence[int]) -> None:
-        """Fills the input of a pass with `tokens`: those of a sequence of `num_prefix` tokens and of a tree after it,
-        from column `first` on."""
+        """Fills the input of a pass with `tokens`, which are the tokens from column `first` on of a sequence of
+        `num_prefix` tokens followed by a tree."""
         self.fill(length, first, tokens)
         positions, masks = self.tree_buffers(length)
         found, found_masks = self._tree_inputs(num_prefix, parents, first, length)
@@ -130,7 +130,7 @@ class StaticPasses:
         return tree_inputs(self.model, windows, num_prefix, parents, first, num_read, self.capacity)
 
     def fill_example(self, shape: PassShape) -> None:
-        """Fills in an example on which a pass that reads wrong positions gives different logits: all tokens differ, and
+        """Fills in an example on which a pass that reads wrong positions gives other logits: all tokens differ, and
         some are cached before the pass. Overwrites the cached sequence."""
         length = shape.length
         before = min(NUM_READ_BEFORE, self.capacity - length)
@@ -145,8 +145,8 @@ class StaticPasses:
             self.fill(length, before, ids[before:])
 
     def tree_buffers(self, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Returns the further input buffers of passes over trees: positions [1, length] and the attention mask of each
-        type of layers, [1, 1, length, capacity]."""
+        """Returns the additional input buffers of passes over trees: positions [1, length] and the attention mask of
+        each type of layers, [1, 1, length, capacity]."""
         if length not in self._tree_buffers:
             _, masks = self._tree_inputs(1, (), 0, length)
             positions = torch.zeros_like(self.input(length))
@@ -160,7 +160,7 @@ class StaticPasses:
         layer. Raises CannotCompile if the pass cannot be created, and ConfigError if it fails."""
         forward = self._passes.get(shape)
         if forward is None:
-            forward = self._made(shape)
+            forward = self._create_pass(shape)
         try:
             output = forward()
         except Exception as error:  # kernels raise many classes
@@ -180,45 +180,45 @@ class StaticPasses:
     def move(self, start: int, places: list[int]) -> None:
         """Moves the keys and values of the tokens at `places` to the positions from `start` on."""
         if len(places) > NUM_MOVED:
-            sources = uploaded(torch.tensor(places), self.device)
-            self._moved(sources, torch.arange(start, start + len(places), device=self.device))
+            sources = upload(torch.tensor(places), self.device)
+            self._move_tokens(sources, torch.arange(start, start + len(places), device=self.device))
             return
         move = self.path_move()
         first = min(start, self.capacity - NUM_MOVED)
         sources = torch.arange(first, first + NUM_MOVED)
         sources[start - first : start - first + len(places)] = torch.tensor(places)
-        self._sources.copy_(uploaded(sources, self.device))
+        self._sources.copy_(upload(sources, self.device))
         self.start.fill_(first)
         move()
 
     def path_move(self) -> Callable[[], torch.Tensor]:
-        """Returns the function that moves the tokens at `_sources` to `start`; it is recorded where passes are."""
+        """Returns the function that moves the tokens at `_sources` to `start`; it is recorded if passes are."""
         if self._move is None:
             numbers = torch.arange(NUM_MOVED, device=self.device)
 
             def move() -> torch.Tensor:
-                return self._moved(self._sources, self.start + numbers)
+                return self._move_tokens(self._sources, self.start + numbers)
 
-            self._sources.copy_(numbers)  # so that the runs of the recording move nothing
+            self._sources.copy_(numbers)  # so that recording it moves nothing
             self.start.zero_()
-            self._move = recorded(move, self.device) if self.records else move
+            self._move = record_graph(move, self.device) if self.records else move
         return self._move
 
-    def _moved(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _move_tokens(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         for layer in self._layers:
             layer.move(sources, targets)
         return targets
 
     def reserve_draft(self, num_tokens: int, draw: Sampler, vocab_size: int) -> tuple[int, float]:
-        """Records drafts of `num_tokens` tokens after one uncached token, and after two, as when a whole draft was
-        accepted. Returns the number of recorded graphs and the seconds spent. Raises CannotCompile if a recorded draft
-        gives different logits."""
+        """Records drafts of `num_tokens` tokens after one uncached token, and after two, which follow the acceptance of
+        a whole draft. Returns the number of recorded graphs and the seconds spent. Raises CannotCompile if a recorded
+        draft gives other logits."""
         started, num_made = time.perf_counter(), 0
         for num_read in (1, 2):
             if (num_read, num_tokens, draw) not in self.drafts and num_read + num_tokens <= self.capacity:
                 assert self._stream is not None
                 self.start.zero_()
-                forwards = self.forward_of(num_read), self.forward_of(1)
+                forwards = self.recordable_forward(num_read), self.recordable_forward(1)
                 with self._noting_memory(f"while a draft of model '{self.name}' of {num_tokens} tokens was recorded"):
                     made = RecordedDraft(
                         forwards, self.input(num_read), self.start, self._stream, num_tokens, draw, vocab_size
@@ -241,7 +241,7 @@ class StaticPasses:
             return
         tokens = self.input(1)
         if self._shared is not None and self.records:
-            run = self._shared.compiled(self.forward, 1, "traced", backend="eager")
+            run = self._shared.compile_layers(self.forward, 1, "traced", backend="eager")
             traced: Callable[[], Output] = partial(run, tokens)
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
@@ -250,12 +250,12 @@ class StaticPasses:
             check_traced(traced, self.name)
 
     def _nested(self) -> AbstractContextManager[None]:
-        """Makes torch compile one layer for all of the whole passes that are traced during the block, on a CPU."""
+        """Makes torch compile, on a CPU, one layer for all layers of the passes that are traced during the block."""
         return nullcontext() if self._shared is None or self.records else self._shared.nested()
 
     def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int, **options: Any) -> Output:
-        """Runs one eager pass over tokens [1, num_tokens] at position `start`, for which there is no pass of a fixed
-        length, such as a prompt: logits [num_logits, output_size]. `options`: see `forward`."""
+        """Runs one eager pass over tokens [1, num_tokens] at position `start`, such as a prompt, if no pass of a fixed
+        length can read them: logits [num_logits, output_size]. `options`: see `forward`."""
         self.start.fill_(start)
         with self._noting_memory(f"in a pass of model '{self.name}' over {tokens.shape[1]} tokens"):
             return self.forward(tokens, num_logits=num_logits, **options)
@@ -271,16 +271,18 @@ class StaticPasses:
     def _noting_memory(self, place: str) -> AbstractContextManager[None]:
         return noting_memory(place, self._layers, self.device)
 
-    def forward_of(self, length: int) -> Callable[..., Output]:
-        """Returns the function that is recorded for a query length: `forward`, with compiled layers if they are
+    def recordable_forward(self, length: int) -> Callable[..., Output]:
+        """Returns the function to be recorded for a query length: `forward`, with compiled layers if they are
         shared."""
         if self._shared is None or not self.records:
             return self.forward
         if length not in self._forwards:
-            self._forwards[length] = self._shared.compiled(self.forward, length, f"layer_{length}_{self.capacity}")
+            self._forwards[length] = self._shared.compile_layers(
+                self.forward, length, f"layer_{length}_{self.capacity}"
+            )
         return self._forwards[length]
 
-    def _made(self, shape: PassShape) -> Callable[[], Output]:
+    def _create_pass(self, shape: PassShape) -> Callable[[], Output]:
         """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
         its results differ."""
         started, length = time.perf_counter(), shape.length
@@ -291,7 +293,7 @@ class StaticPasses:
         try:
             with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
                 expected = self.forward(self.input(length), **options)
-                made = (self._recorded if self.records else self._compiled)(length, options)
+                made = (self._record if self.records else self._compile)(length, options)
                 found = made()
         except CannotCompile:
             raise
@@ -310,7 +312,7 @@ class StaticPasses:
         self._passes[shape] = made
         return made
 
-    def _compiled(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
+    def _compile(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
         tokens = self.input(length)
 
         def forward() -> Output:
@@ -319,20 +321,20 @@ class StaticPasses:
         if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
         with self._nested():
-            return compiled(forward, f"forward_{length}_{self.capacity}")
+            return compile_pass(forward, f"forward_{length}_{self.capacity}")
 
-    def _recorded(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
+    def _record(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
-        forward, tokens = self.forward_of(length), self.input(length)
+        forward, tokens = self.recordable_forward(length), self.input(length)
         asked, start = tokens.clone(), self.start.clone()
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
         self.start.copy_((start + 1).clamp_max(self.capacity - length))
         if self.engine == "compiled" and self._shared is None:
-            forward = compiled(lambda: self.forward(tokens, **options), f"forward_{length}_{self.capacity}")
-            made = recorded(forward, self.device)
+            forward = compile_pass(lambda: self.forward(tokens, **options), f"forward_{length}_{self.capacity}")
+            made = record_graph(forward, self.device)
         else:
-            made = recorded(lambda: forward(tokens, **options), self.device)
+            made = record_graph(lambda: forward(tokens, **options), self.device)
         tokens.copy_(asked)
         self.start.copy_(start)
         return made
@@ -342,7 +344,7 @@ class StaticPasses:
         hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
         """Runs transformers' forward pass over tokens [1, num_tokens] at `start`. Returns the logits of the last
-        `num_logits` tokens, 0 means all, and the hidden states of all tokens."""
+        `num_logits` tokens (0: all) and the hidden states of all tokens."""
         places = self.start + torch.arange(tokens.shape[1], device=tokens.device)
         if self._places is not None:
             self._places[: tokens.shape[1]] = places

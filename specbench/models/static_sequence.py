@@ -1,4 +1,4 @@
-"""A cached sequence that is read in recorded or compiled passes: static buffers and a few fixed query lengths."""
+"""A cached sequence that recorded or compiled passes read: static buffers and a few fixed query lengths."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from specbench.core.progress import Say, say_nothing
-from specbench.models.compiling import VERBS, compilable
-from specbench.models.devices import uploaded
+from specbench.models.compiling import VERBS, check_compilable
+from specbench.models.devices import upload
 from specbench.models.drafting import Draft, RecordedDraft, Sampler
 from specbench.models.eager import NO_TREE, UNKNOWN, common_prefix, num_common, num_common_of_tree
 from specbench.models.scoring import Output
@@ -23,11 +23,11 @@ PARTICIPLES = {"compiled": "compiling", "graphs": "recording"}
 
 
 class StaticSequence:
-    """A model's cached sequence, which passes of the lengths given to `reserve` extend.
+    """A model's cached sequence, which is extended by passes of the lengths given to `reserve`.
 
-    A shorter input is padded at its end. The padding is written into the cache after the sequence, where it is masked
-    until later passes overwrite it. An input longer than the longest pass, such as a prompt, is read by one eager pass
-    over the same buffers.
+    Shorter inputs are padded at their end. The padding is written into the cache after the sequence, where it is masked
+    until later passes overwrite it. An input that is longer than the longest pass, such as a prompt, is read by one
+    eager pass over the same buffers.
     """
 
     def __init__(
@@ -39,15 +39,17 @@ class StaticSequence:
         self.vocab_size = vocab_size
         self.passes = passes
         self.engine: StaticEngine = engine
-        self._layers = compilable(model, name, engine)
+        self._layers = check_compilable(model, name, engine)
         self._reads_trees = model.config._attn_implementation in ATTENTION
-        self._kept: dict[int, StaticPasses] = {}  # by capacity: the cells of a run alternate between a few
+        self._kept: dict[
+            int, StaticPasses
+        ] = {}  # by capacity, since the cells of a run alternate between few capacities
         self._last_position = (context_limit or 2**62) - 1
         self._shapes = [PassShape(1), PassShape(2)]  # of the passes of fixed lengths; others are eager
         self._tree = NO_TREE  # the tree whose keys and values follow the cached sequence
         self.cached_ids: list[int] = []
         with torch.inference_mode():
-            self._made = self._buffers(MIN_CAPACITY)
+            self._static_passes = self._buffers(MIN_CAPACITY)
 
     @torch.inference_mode()
     def reserve(
@@ -55,8 +57,8 @@ class StaticSequence:
         exactly: bool = True, progress: Say = say_nothing,
     ) -> tuple[int, float]:  # fmt: skip
         """Allocates buffers for `num_tokens` tokens and creates the passes of all `lengths` and `shapes`. Returns the
-        number of created passes and the seconds spent. `packs`: creates the passes of `score_batch` too. `exactly`:
-        replaces larger buffers. `progress`: receives a line before the first pass and after every pass."""
+        number of created passes and the seconds spent. `packs`: also create the passes of `score_batch`. `exactly`:
+        replace larger buffers too. `progress`: receives a line before the first pass and after every pass."""
         asked = {*map(PassShape, {1, *lengths}), *shapes}
         if packs and self._reads_trees:
             asked |= {PassShape(length, "tree") for length in PACKED}
@@ -64,14 +66,14 @@ class StaticSequence:
         longest_tree = max((shape.length for shape in asked if shape.kind == "tree"), default=0)
         self._ensure(num_tokens + longest_tree, exactly)
         self.reset()
-        made, before = self._made, self._made.seconds
+        made, before = self._static_passes, self._static_passes.seconds
         missing = [shape for shape in self._shapes if not made.has(shape)]
         if missing:
-            lengths_told = ", ".join(str(shape.length) for shape in missing)
+            missing_lengths = ", ".join(str(shape.length) for shape in missing)
             wait = "; that takes seconds to minutes, less once torch has them in its cache"
             progress(
                 f"{PARTICIPLES[self.engine]} {self.name} for {made.capacity} tokens: {len(missing)} passes, of "
-                f"{lengths_told} tokens{wait if self.engine == 'compiled' else ''}"
+                f"{missing_lengths} tokens{wait if self.engine == 'compiled' else ''}"
             )
         for number, shape in enumerate(missing, start=1):
             made.fill_example(shape)
@@ -85,10 +87,10 @@ class StaticSequence:
     def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens (2 or more) as CUDA graphs, if the device has graphs. Returns the
         number of recorded graphs and the seconds spent."""
-        if not self._made.records or num_tokens < 2:
+        if not self._static_passes.records or num_tokens < 2:
             return 0, 0.0
         self.reset()
-        return self._made.reserve_draft(num_tokens, draw, self.vocab_size)
+        return self._static_passes.reserve_draft(num_tokens, draw, self.vocab_size)
 
     @property
     def verb(self) -> str:
@@ -98,14 +100,14 @@ class StaticSequence:
     @property
     def capacity(self) -> int:
         """The number of tokens that the buffers can hold."""
-        return self._made.capacity
+        return self._static_passes.capacity
 
     def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
-        """Provides buffers for `num_tokens` tokens. Different buffers are empty: the next pass reads the whole
+        """Provides buffers for `num_tokens` tokens. New buffers are empty, so the next pass reads the whole
         sequence."""
         capacity = capacity_for(max(num_tokens, *(shape.length for shape in self._shapes)))
-        if capacity > self._made.capacity or (exactly and capacity < self._made.capacity):
-            self._made = self._buffers(capacity)
+        if capacity > self._static_passes.capacity or (exactly and capacity < self._static_passes.capacity):
+            self._static_passes = self._buffers(capacity)
 
     def _buffers(self, capacity: int) -> StaticPasses:
         self.reset()
@@ -117,15 +119,15 @@ class StaticSequence:
 
     @torch.inference_mode()
     def eager_logits(self, ids: list[int]) -> torch.Tensor:
-        """Returns the logits after each token of a short sequence, [num_tokens, vocab_size], from an eager pass over
-        the static buffers."""
+        """Returns the logits after each token of a short sequence, [num_tokens, vocab_size], by an eager pass over the
+        static buffers."""
         self.reset()
-        return self._made.read_eagerly(self._tensor(ids), 0, 0).logits[:, : self.vocab_size]
+        return self._static_passes.read_eagerly(self._tensor(ids), 0, 0).logits[:, : self.vocab_size]
 
     @torch.inference_mode()
     def check(self) -> None:
         """Raises CannotCompile if passes cannot be created."""
-        self._made.check()
+        self._static_passes.check()
 
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""
@@ -164,7 +166,7 @@ class StaticSequence:
         return next((shape for shape in self._shapes if shape[1:] == asked and shape.length >= num_tokens), None)
 
     def check_trees(self) -> None:
-        """Raises ConfigError if a pass cannot read a draft tree: for attention without a mask per token in a buffer."""
+        """Raises ConfigError if passes cannot read draft trees, which needs attention with a mask per token."""
         check_attention(self.model, self.name, ATTENTION)
 
     @torch.inference_mode()
@@ -174,8 +176,8 @@ class StaticSequence:
     ) -> Output:  # fmt: skip
         """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
 
-        Reads only the nodes after those of the tree read last, if it is the beginning of this one. A tree that is
-        longer than the longest pass over trees is read by one eager pass over the same buffers.
+        If this tree begins with the tree read last, reads only the other nodes. A tree that is longer than the longest
+        pass over trees is read by one eager pass over the same buffers.
         """
         tree = (list(tree_ids), tuple(parents))
         self._ensure(len(ids) + len(tree_ids))
@@ -187,8 +189,8 @@ class StaticSequence:
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
     def _read_tree(self, num_cached: int, hidden_layers: Sequence[int]) -> Output:
-        """Runs one timed pass over the tokens of sequence and tree after the first `num_cached`."""
-        made, tokens = self._made, [*self.cached_ids, *self._tree[0]]
+        """Runs one timed pass over the tokens of sequence and tree that follow the first `num_cached`."""
+        made, tokens = self._static_passes, [*self.cached_ids, *self._tree[0]]
         num_left, place = len(tokens) - num_cached, (len(self.cached_ids), self._tree[1])
         shape = self._shape(num_left, "tree", hidden_layers)
         if shape is None:
@@ -199,23 +201,22 @@ class StaticSequence:
             first = made.first_column(num_cached, shape.length)
             made.fill_tree(shape.length, first, tokens[first:], *place)
             start = self.passes.clock.mark()
-            output = rows(made.run(shape), num_cached - first, len(tokens) - first)
+            output = slice_output(made.run(shape), num_cached - first, len(tokens) - first)
         self.passes.add(num_left, start, self.passes.clock.mark())
         return output
 
     @torch.inference_mode()
     def keep_path(self, path: Sequence[int]) -> None:
-        """Keeps the nodes `path` of the tree read last in the cache, as if they had followed the sequence, and drops
-        the others."""
+        """Keeps the nodes `path` of the tree read last in the cache as tokens of the sequence, and drops all others."""
         start, tree_ids = len(self.cached_ids), self._tree[0]
         if list(path) != list(range(len(path))):
-            self._made.move(start, [start + node for node in path])
+            self._static_passes.move(start, [start + node for node in path])
         self.cached_ids += [tree_ids[node] for node in path]
         self._tree = NO_TREE
 
     def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None, shape: PassShape) -> Output:
         """Runs one timed pass over the next tokens: logits [num_tokens, output_size] and hidden states."""
-        made, num_cached = self._made, len(self.cached_ids)
+        made, num_cached = self._static_passes, len(self.cached_ids)
         first = made.first_column(num_cached, shape.length)
         tokens = ids[first : num_cached + num_tokens]
         if pending is None:
@@ -227,7 +228,7 @@ class StaticSequence:
         output = made.run(shape)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += tokens[num_cached - first :]
-        return rows(output, len(tokens) - num_tokens, len(tokens))
+        return slice_output(output, len(tokens) - num_tokens, len(tokens))
 
     def _read_eagerly(
         self, ids: list[int], num_tokens: int, num_logits: int, pending: torch.Tensor | None,
@@ -239,14 +240,14 @@ class StaticSequence:
         if pending is not None:
             tokens = torch.cat([tokens, pending[None, max(num_cached - len(ids), 0) :]], dim=1)
         start = self.passes.clock.mark()
-        output = self._made.read_eagerly(tokens, num_cached, num_logits, hidden_layers=hidden_layers)
+        output = self._static_passes.read_eagerly(tokens, num_cached, num_logits, hidden_layers=hidden_layers)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_cached + num_tokens - len(self.cached_ids))
         return output
 
     def _tensor(self, ids: list[int]) -> torch.Tensor:
-        return uploaded(torch.tensor([ids], dtype=torch.long), self.model.device)
+        return upload(torch.tensor([ids], dtype=torch.long), self.model.device)
 
     @torch.inference_mode()
     def draft(
@@ -256,11 +257,11 @@ class StaticSequence:
         """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
         recorded. `given` [num_tokens]: tokens that replace the drawn ones."""
         num_cached = min(num_common(self.cached_ids, ids, None), len(ids) - 1)
-        recorded: RecordedDraft | None = self._made.drafts.get((len(ids) - num_cached, num_tokens, draw))
-        if recorded is None or len(ids) + num_tokens > self._made.capacity:
+        recorded: RecordedDraft | None = self._static_passes.drafts.get((len(ids) - num_cached, num_tokens, draw))
+        if recorded is None or len(ids) + num_tokens > self._static_passes.capacity:
             return None
         self.rollback(num_cached)
-        self._made.fill(len(ids) - num_cached, num_cached, ids[num_cached:])
+        self._static_passes.fill(len(ids) - num_cached, num_cached, ids[num_cached:])
         start = self.passes.clock.mark()
         drafted = recorded.run(generator, given)
         end = self.passes.clock.mark()
@@ -285,9 +286,9 @@ class StaticSequence:
         return torch.cat([self._read_packed(batch, num_each) for batch in batches])
 
     def _read_packed(self, suffixes: list[list[int]], num_each: int) -> torch.Tensor:
-        """Runs one timed pass over suffixes of equal length, which are the branches of a tree that is not kept: logits
+        """Runs one timed pass over suffixes of equal length, as branches of a tree that is not kept: logits
         [num_suffixes, vocab_size]."""
-        made, num_cached, num_tokens = self._made, len(self.cached_ids), len(suffixes) * num_each
+        made, num_cached, num_tokens = self._static_passes, len(self.cached_ids), len(suffixes) * num_each
         length = next(length for length in PACKED if length >= num_tokens)
         parents = [node - 1 if node % num_each else -1 for node in range(num_tokens)]
         made.fill_tree(length, num_cached, [token for suffix in suffixes for token in suffix], num_cached, parents)
@@ -297,7 +298,7 @@ class StaticSequence:
         return logits[num_each - 1 : num_tokens : num_each, : self.vocab_size]
 
 
-def rows(output: Output, start: int, end: int) -> Output:
+def slice_output(output: Output, start: int, end: int) -> Output:
     """Returns the results of the tokens `start` to `end` of a pass."""
     return Output(output.logits[start:end], tuple(states[start:end] for states in output.hidden))
 

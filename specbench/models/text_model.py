@@ -9,7 +9,7 @@ from specbench.models.vocabulary import Vocabulary
 
 
 class TextModel:
-    """The model as a decoder sees it: tokenizer, context and end tokens, wherever its passes run."""
+    """What a decoder needs of a model: tokenizer, context limit and end tokens. Its passes may run anywhere."""
 
     def __init__(
         self, tokenizer: Any, name: str, revision: str | None, *, eos_token_ids: frozenset[int],
@@ -42,10 +42,10 @@ class TextModel:
     def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
         """Returns the token ids of a prompt. If `chat` is set, the chat template renders it as a user message.
 
-        `earlier`: the previous texts of user and model, alternating. Without a chat template each answer directly
+        `earlier`: the previous texts of user and model, alternating. Without a chat template, each answer directly
         follows its prompt, and an empty line follows the answer. The tokenizer's warning about long inputs is off,
         because callers reject or shorten prompts that do not fit. Raises ConfigError for a token id that the model
-        does not have.
+        lacks.
         """
         texts = [*earlier, prompt]
         if chat:
@@ -68,9 +68,9 @@ class TextModel:
             )
         except Exception as error:  # templates are programs: they may raise anything
             reason = " ".join(str(error).split())[:200]
-            what = "a single user turn" if len(texts) == 1 else f"a conversation of {len(texts)} messages"
+            refused = "a single user turn" if len(texts) == 1 else f"a conversation of {len(texts)} messages"
             raise ConfigError(
-                f"model '{self.name}': its chat template refuses {what} ({reason}); use --chat never"
+                f"model '{self.name}': its chat template refuses {refused} ({reason}); use --chat never"
             ) from error
         return text
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-WAITS = Path("/proc/thread-self/schedstat")  # nanoseconds on a CPU, nanoseconds of waiting for one, time slices
+WAITS = Path("/proc/thread-self/schedstat")  # nanoseconds on a CPU, nanoseconds of waiting for a CPU, time slices
 
 
 class HostClock:
-    """The wall clock of the host. After `leave_out_waits` it stands still while this thread is ready to run and waits
-    for a CPU, so that other work on the machine does not count; sleeping, input and output do."""
+    """The wall clock of the host. After `leave_out_waits` it stops while this thread is ready to run but waits for a
+    CPU, so that other work on the machine does not count. Sleeping, input and output count."""
 
     def __init__(self) -> None:
         self._file: int | None = None
@@ -24,8 +24,8 @@ class HostClock:
         return self._file is not None
 
     def leave_out_waits(self, waits: Path = WAITS) -> None:
-        """Leaves out waits from now on, where the system counts them, as Linux does. The thread that calls this is the
-        one whose times are right."""
+        """Leaves out waits from now on, if the system counts them, as Linux does. Only times of the calling thread are
+        right afterwards."""
         with suppress(OSError, IndexError, ValueError):
             file = os.open(waits, os.O_RDONLY)
             waited_seconds(file)
@@ -37,12 +37,12 @@ class HostClock:
             return time.perf_counter()
         while True:
             before, now = waited_seconds(self._file), time.perf_counter()
-            if waited_seconds(self._file) == before:  # no wait lies between the two clocks
+            if waited_seconds(self._file) == before:  # there was no wait between the two readings
                 return now - before
 
 
 def waited_seconds(file: int) -> float:
-    """Returns the seconds for which a thread has waited for a CPU; `file`: its open WAITS."""
+    """Returns the seconds for which a thread has waited for a CPU. `file`: the descriptor of its file WAITS."""
     return int(os.pread(file, 100, 0).split()[1]) / 1e9
 
 
@@ -69,7 +69,7 @@ class Clock:
         return event
 
     def between(self, start: Any, end: Any) -> float:
-        """Returns the seconds between two marks; on an accelerator only valid after `now`."""
+        """Returns the seconds between two marks; on an accelerator they are valid only after `now`."""
         if not self._has_events:
             return float(end - start)
         return float(start.elapsed_time(end)) / 1000.0
@@ -84,7 +84,7 @@ class Clock:
 
 
 class PassLog:
-    """The forward passes of a model since the last `clear`, with query lengths and time marks, and the marks around
+    """The forward passes of a model since the last `clear`, with query lengths and time marks, and the time marks of
     each choice of tokens from logits (by a verification rule or a draw)."""
 
     def __init__(self, clock: Clock) -> None:
@@ -103,7 +103,7 @@ class PassLog:
         self._passes.append((query_length, start, end, 1))
 
     def add_together(self, query_lengths: Sequence[int], start: Any, end: Any) -> None:
-        """Adds passes without marks between them. Each gets an equal share of the seconds, which include the draws."""
+        """Adds passes without marks in between. Each gets an equal share of the seconds, which include the draws."""
         self._passes += [(length, start, end, len(query_lengths)) for length in query_lengths]
 
     def add_choice(self, start: Any, end: Any) -> None:

@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from specbench.core.errors import ConfigError
 from specbench.core.trees import depths
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 
 ATTENTION = ("sdpa", "eager", "flex_attention")  # the implementations that accept a mask per query and key
 
@@ -24,13 +24,13 @@ def ancestors(parents: Sequence[int]) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def shape(parents: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def depths_and_ancestors(parents: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns depths [num_nodes] and ancestors [num_nodes, num_nodes] of a tree; many steps have the same tree."""
-    return uploaded(torch.tensor(depths(parents), dtype=torch.long), device), uploaded(ancestors(parents), device)
+    return upload(torch.tensor(depths(parents), dtype=torch.long), device), upload(ancestors(parents), device)
 
 
 def check_attention(model: Any, name: str, implementations: Sequence[str] = ATTENTION) -> None:
-    """Raises ConfigError for an attention implementation, or a kind of layers, without a mask per token."""
+    """Raises ConfigError if the attention implementation, or a kind of layers, has no mask per token."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     used = "chunked attention" if "chunked_attention" in kinds else model.config._attn_implementation
     if used not in implementations:
@@ -49,9 +49,9 @@ def tree_inputs(
 
     Siblings share a position. A token attends to the tokens of the sequence up to itself and, if it is a node, to its
     ancestors; sliding-window layers leave out tokens by position. Padding attends to the columns up to itself, so that
-    its attention has a value. `windows` tells whether layers have a sliding window.
+    its attention has a value. `windows`: True if some layers have a sliding window, False if some have none.
     """
-    levels, lineage = shape(tuple(parents), model.device)
+    levels, lineage = depths_and_ancestors(tuple(parents), model.device)
     end, first_node = num_prefix + len(parents), max(first - num_prefix, 0)
     places = torch.arange(num_columns, device=model.device)
     visible = places <= places[first : first + num_read, None]
@@ -74,7 +74,7 @@ def by_layer_type(masks: Mapping[str, Any]) -> Any:
 
 def attention_mask(visible: torch.Tensor, model: Any) -> Any:
     """Returns the mask of visible columns [num_read, num_columns] for the model's attention implementation."""
-    if model.config._attn_implementation == "flex_attention":  # torch's kernel for CPUs crashes on a mask of numbers
+    if model.config._attn_implementation == "flex_attention":  # torch's kernel for CPUs crashes on a tensor mask
         num_read, num_columns = visible.shape
         return create_block_mask(
             lambda row, head, query, key: visible[query, key], 1, None, num_read, num_columns, visible.device

@@ -40,7 +40,7 @@ def byte_level(token: str) -> bytes:
 
 
 def single_bytes(tokenizer: Any, tokens: dict[int, Any]) -> dict[int, bytes]:
-    """Returns the bytes by id of a byte-only tokenizer, whose tokens are chr(byte) (such as ByT5's); empty for other
+    """Returns the bytes by id for a byte-level tokenizer whose tokens are chr(byte), such as ByT5's; empty for other
     tokenizers."""
     ids = {token: index for index, token in tokens.items()}
     if not all(chr(byte) in ids for byte in range(256)):
@@ -51,9 +51,11 @@ def single_bytes(tokenizer: Any, tokens: dict[int, Any]) -> dict[int, bytes]:
     return {ids[chr(byte)]: bytes([byte]) for byte in range(256)}
 
 
-def decoded(tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool) -> Iterable[tuple[int, bytes | None]]:
-    """Yields each id with the bytes that its token adds when decoded between two anchor tokens; None if decoding does
-    not report them."""
+def decode_between_anchors(
+    tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool
+) -> Iterable[tuple[int, bytes | None]]:
+    """Yields each id with the bytes that its token adds when it is decoded between two anchor tokens; None if decoding
+    does not show them."""
     anchor, head, tail = find_anchor((token for token in tokens.values() if isinstance(token, str)), decode)
     for index, token in tokens.items():
         if isinstance(token, bytes):
@@ -68,10 +70,10 @@ def decoded(tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool) -> It
 
 
 def find_anchor(tokens: Iterable[str], decode: Decode) -> tuple[str, str, str]:
-    """Returns an anchor, which decodes to the same text after any token, with its text at the beginning and its text at
-    later positions. Returns empty strings if none is found.
+    """Returns an anchor token, which decodes to the same text after any token, its text at the beginning, and its text
+    at later positions. Returns empty strings if none is found.
 
-    An anchor whose two texts are equal is preferred, because it carries no mark of word boundaries.
+    An anchor with two equal texts is preferred, because it does not mark a word boundary.
     """
     found = ("", "", "")
     for token in islice(tokens, MANY):
@@ -91,13 +93,14 @@ incremental_decoder = codecs.getincrementaldecoder("utf-8")
 class Vocabulary:
     """A byte table and a plain-text encoder of a tokenizer, which is not modified.
 
-    size: the highest id + 1. num_tokens: the number of ids with a token.
-    token_bytes: by id, the bytes of the token inside a text ("Ġa", "▁a" and WordPiece "a" are all b" a"); None for
-    special tokens, ids without a token, and tokens whose bytes decoding does not report.
-    plain: by id, whether the token has bytes and is neither special nor added nor the unknown token. Only plain tokens
-    cross a vocabulary bridge. Whitespace tokens of the model's own vocabulary are plain even if they are also listed as
-    added.
-    id_of: the ids of plain tokens by their bytes; if several ids share bytes, the one that the tokenizer produces.
+    - `size`: the highest id + 1. `num_tokens`: the number of ids with a token.
+    - `token_bytes`: by id, the bytes of the token inside a text ("Ġa", "▁a" and WordPiece "a" are all b" a"); None for
+      special tokens, ids without a token, and tokens whose bytes decoding does not show.
+    - `plain`: by id, whether the token has bytes and is neither special nor added nor the unknown token. Only plain
+      tokens cross a vocabulary bridge. Whitespace tokens of the model's own vocabulary are plain even if they are also
+      listed as added.
+    - `id_of`: the ids of plain tokens by their bytes; if several ids have the same bytes, the id that the tokenizer
+      produces.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -110,7 +113,7 @@ class Vocabulary:
         self.size, self.num_tokens = max(tokens) + 1, len(tokens)
         self.token_bytes: list[bytes | None] = [None] * self.size
         ordinary = {index: token for index, token in tokens.items() if index not in special}
-        for index, written in self._written(ordinary, added):
+        for index, written in self._bytes_by_id(ordinary, added):
             self.token_bytes[index] = written
         own = set(self._backend.get_vocab(with_added_tokens=False).values()) if self._backend else set()
         unknown = getattr(self._backend and self._backend.model, "unk_token", None)
@@ -120,7 +123,7 @@ class Vocabulary:
             for index, written in enumerate(self.token_bytes)
         ]  # fmt: skip
 
-    def _written(self, tokens: dict[int, Any], added: dict[int, Any]) -> Iterable[tuple[int, bytes | None]]:
+    def _bytes_by_id(self, tokens: dict[int, Any], added: dict[int, Any]) -> Iterable[tuple[int, bytes | None]]:
         decoder = None if self._backend is None else self._backend.decoder
         parts = component_types(decoder)
         if "ByteLevel" in parts:
@@ -130,7 +133,7 @@ class Vocabulary:
         decode: Decode = self._tokenizer.convert_tokens_to_string
         if self._backend is not None:
             decode = " ".join if decoder is None else decoder.decode
-        return decoded(tokens, decode, bytes_are_spelt="ByteFallback" in parts or self._backend is None)
+        return decode_between_anchors(tokens, decode, bytes_are_spelt="ByteFallback" in parts or self._backend is None)
 
     @cached_property
     def id_of(self) -> dict[bytes, int]:
@@ -138,21 +141,23 @@ class Vocabulary:
         for index, written in enumerate(self.token_bytes):
             if written is not None and self.plain[index]:
                 owners[written].append(index)
-        return {written: ids[0] if len(ids) == 1 else self._own(written, ids) for written, ids in owners.items()}
+        return {
+            written: ids[0] if len(ids) == 1 else self._preferred_id(written, ids) for written, ids in owners.items()
+        }
 
-    def _own(self, written: bytes, ids: list[int]) -> int:
-        """Returns the id, of several with the same bytes, that the tokenizer produces; otherwise the first that is not
-        a single-byte token, or else the first."""
+    def _preferred_id(self, written: bytes, ids: list[int]) -> int:
+        """Returns which of several ids with the same bytes the tokenizer produces; if it produces none, the first that
+        is not a single-byte token, or the first."""
         try:
             text = written.decode()
         except UnicodeDecodeError:
             return ids[0]
         for encoded in (self.encode_after("a", text), self.encode(text)):
-            chosen = next((index for index in encoded or [] if index in ids), None)
-            if chosen is not None:
-                return chosen
-        spelt = [index for index in ids if not BYTE.fullmatch(self._tokenizer.convert_ids_to_tokens(index))]
-        return (spelt or ids)[0]
+            produced = next((index for index in encoded or [] if index in ids), None)
+            if produced is not None:
+                return produced
+        whole = [index for index in ids if not BYTE.fullmatch(self._tokenizer.convert_ids_to_tokens(index))]
+        return (whole or ids)[0]
 
     @cached_property
     def bos_ids(self) -> list[int]:
@@ -172,7 +177,7 @@ class Vocabulary:
         return False
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text without a prefix such as BOS. Special tokens in the text are read as plain
+        """Returns the tokens of a text without a prefix such as BOS. The names of special tokens in it are plain
         text."""
         if self._backend is not None:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
@@ -183,8 +188,8 @@ class Vocabulary:
     def encode_after(self, before: str, text: str) -> list[int] | None:
         """Returns the tokens that `text` adds after `before`; None if a token spans the boundary.
 
-        Encodes both texts together; the result must begin with the tokens of `before` alone (SLEM's look-behind). The
-        tokens of the last `before` are cached.
+        Encodes both texts together; the result must begin with the tokens of `before` (SLEM's look-behind). The tokens
+        of the last `before` are cached.
         """
         if self._last_before[0] != before:
             self._last_before = (before, self.encode(before))
@@ -193,13 +198,13 @@ class Vocabulary:
         return whole[len(known) :] if whole[: len(known)] == known else None
 
     def to_bytes(self, ids: Sequence[int]) -> bytes:
-        """Returns the joined bytes of tokens inside a text; special tokens have none."""
+        """Returns the joined bytes of tokens inside a text; special tokens have no bytes."""
         return b"".join([self.token_bytes[index] or b"" for index in ids])
 
     def text(self, ids: Sequence[int]) -> tuple[str, int]:
-        """Returns the text of tokens and the number of tokens at its end that hold an incomplete character.
+        """Returns the text of tokens, and the number of last tokens that hold an incomplete character.
 
-        The text excludes those tokens; other invalid UTF-8 becomes U+FFFD. A space that the tokenizer prepends to every
+        The text excludes these tokens; other invalid UTF-8 becomes U+FFFD. A space that the tokenizer prepends to every
         text (dummy prefix) is removed.
         """
         pieces = [self.token_bytes[index] or b"" for index in ids]

@@ -31,7 +31,7 @@ from specbench.publish.workers import (
 from specbench.results.units import NULL, names_by_text
 from specbench.running.checked import run_spec
 from specbench.running.compose import unique
-from specbench.running.plan import load_asked, without_calibration
+from specbench.running.plan import load_requested, without_calibration
 from specbench.running.records import MAX_LINE, Generation, Record
 from specbench.specs.catalogue import load_method
 
@@ -234,7 +234,7 @@ def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
         if spec.drafter is not None and not spec.drafter.startswith(EMBEDDED):
             is_local(spec.drafter)
         embedded = spec.target.startswith(EMBEDDED)
-        loaded = without_calibration(load_asked(spec, embedded, Console(file=StringIO())), spec.methods)
+        loaded = without_calibration(load_requested(spec, embedded, Console(file=StringIO())), spec.methods)
     except ConfigError as error:
         return error
     return tuple(

@@ -26,16 +26,16 @@ from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.verdict import declares_lossless, differing_records
 from specbench.running import runner
-from specbench.running.blocks import Block, blocks, what_blocks_are
+from specbench.running.blocks import Block, block_noun, blocks
 from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
 from specbench.running.compose import misfits, sampling_of
 from specbench.running.identity import run_identity
 from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
-from specbench.running.plan import Cell, Loaded, load_asked, make_cells, without_calibration
+from specbench.running.plan import Cell, Loaded, load_requested, make_cells, without_calibration
 from specbench.running.progress import announce, report_kept_results
 from specbench.running.prompts import record_prompts, uses_chat
-from specbench.running.records import Key, Record, record_key, with_the_same_history
+from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.running.request import Request
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
 from specbench.specs.run import RunSpec
@@ -93,7 +93,7 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
         ids = prompt_ids_of(cell, models, own, spec.chat)
         for method in spec.methods:
-            same_prompts = with_the_same_history(own, method.name)
+            same_prompts = with_same_history(own, method.name)
             found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
             if found and (target := models.scoring) is not None:
                 num_near_ties, tolerance = count_ties(found, method, target, ids)
@@ -184,7 +184,7 @@ def execute(
     if request.leaderboard is not None and spec.device_map == "none":  # checked before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
         check_accepts_rows(request.leaderboard, device)
-    loaded = without_calibration(load_asked(spec, embedded, console), spec.methods)
+    loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     if takes_all:
         spec = keep_fitting_methods(spec, models, loaded, reasons, console)
@@ -284,7 +284,7 @@ def measure(
     num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     if spec.limit is not None and num_examples < num_rows:
         say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
-    announce(console, len(plan), sum(block.key in done for block in plan), folder.path, what_blocks_are(plan))
+    announce(console, len(plan), sum(block.key in done for block in plan), folder.path, block_noun(plan))
     with report_kept_results(console, folder.path):
         models.measure_in_turns(spec, plan, folder, done, console)
     with make_progress(console, plan) as progress, report_kept_results(console, folder.path):

@@ -24,7 +24,7 @@ from specbench.running.records import (
     Generation,
     Record,
     check_counts,
-    name_of,
+    describe_record,
     step_sum,
 )
 from specbench.running.run_folder import RecordedMethod
@@ -329,7 +329,8 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
     found = {record["methods"][method.name].get("route"): record for record in records}
     for route, record in found.items():
         if route not in method.routes:
-            raise ValueError(f"record of {name_of(record)}: {method.name}: the method has no route {route!r}")
+            name = describe_record(record)
+            raise ValueError(f"record of {name}: {method.name}: the method has no route {route!r}")
     return [route for route in method.routes if route in found]
 
 
@@ -387,4 +388,4 @@ def _own_generation(record: Record, method: str, decodes_with: str) -> Generatio
     try:
         return with_own_passes(record["methods"][method], decodes_with)
     except ValueError as error:
-        raise ValueError(f"record of {name_of(record)}: {method}: {error}") from error
+        raise ValueError(f"record of {describe_record(record)}: {method}: {error}") from error

@@ -12,8 +12,8 @@ from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference
-from specbench.running.prompts import PromptBudget, prompt_digest, record_prompts, truncated
-from specbench.running.records import Key, Record, record_key, with_the_same_history
+from specbench.running.prompts import PromptBudget, prompt_digest, record_prompts, truncate_examples
+from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize
 from specbench.specs.task import TaskSpec
@@ -92,7 +92,7 @@ def prompts_of(
         limit = max(record["example"] for record in records) + 1
         loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
                                num_subsets=num_subsets)  # fmt: skip
-        examples = {(group[1], each.index): each for each in truncated(loaded, target, budgets, chat).examples}
+        examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, budgets, chat).examples}
         every = [record for record in run.records.values() if (record["task"], record["subset"]) == group]
         ids_of = record_prompts(examples, {group[1]: budgets}, every, target, chat)
         for key, record in zip(keys[group], records, strict=True):
@@ -161,7 +161,7 @@ class Target:
         """Returns the records whose prompt is the same for AR and the method. In a later turn, the prompt of each holds
         its own earlier answers."""
         every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
-        kept = {record_key(record) for record in with_the_same_history(every, method)}
+        kept = {record_key(record) for record in with_same_history(every, method)}
         return [record for record in records if record_key(record) in kept]
 
 

@@ -25,7 +25,7 @@ from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
 from specbench.results.served import control_outcomes, served_verdict, served_warnings, serving_of
 from specbench.results.verdict import declares_lossless, differing_records, verdict_of_records
 from specbench.results.warnings import warnings_of
-from specbench.running.records import Key, Record, records_of, with_the_same_history
+from specbench.running.records import Key, Record, records_of, with_same_history
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import named, own_drafter
 from specbench.specs.task import TaskSpec
@@ -233,9 +233,7 @@ class MeasuredRun:
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
-        num_different = (
-            len(differing_records(with_the_same_history(records, method.name), method.name)) if greedy else 0
-        )
+        num_different = len(differing_records(with_same_history(records, method.name), method.name)) if greedy else 0
         num_near_ties = sum(each.num_near_ties for each in ties)
         if "servers" in self.identity and num_different != num_near_ties:
             knows_ties = num_noted == num_different

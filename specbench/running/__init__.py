@@ -1,1 +1,1 @@
-"""One run: methods composed on a model pair, measured block by block into a folder of records."""
+"""One run: composes the methods for a model pair and measures them block by block into a folder of records."""

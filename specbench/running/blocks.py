@@ -1,4 +1,4 @@
-"""The blocks of a run, each measured and recorded as a whole."""
+"""The blocks of a run. Each is measured and recorded as a whole."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.decoding.loop import Generation
 from specbench.running.plan import Cell
-from specbench.running.prompts import Texts, conversation, prompt_digest, shortened
+from specbench.running.prompts import Texts, conversation, prompt_digest, shorten
 from specbench.running.records import Key
 from specbench.tasks.examples import Example
 from specbench.tasks.scoring.contract import Reference, Scorer, unscored
@@ -18,8 +18,7 @@ from specbench.tasks.scoring.contract import Reference, Scorer, unscored
 
 @dataclass(frozen=True)
 class Block:
-    """The unit of measurement: one turn of one example in one repeat, decoded by AR and all methods in the given
-    order."""
+    """The unit of measurement: one turn of one example in one repeat. AR and all methods decode it in `order`."""
 
     cell: Cell
     example: Example
@@ -43,27 +42,27 @@ class Block:
         return prompt_digest(self.example, self.turn)
 
     def texts(self, answers: Sequence[str], chat: str) -> Texts:
-        """Returns the user's texts up to this turn with a method's own `answers` between them, shortened if they are
-        too long."""
+        """Returns the user's texts up to this turn with a method's own `answers` between them, shortened to fit the
+        budgets."""
         whole = conversation(self.example, self.turn, answers)
-        return shortened(whole, self.cell.budgets, chat) if self.turn else whole
+        return shorten(whole, self.cell.budgets, chat) if self.turn else whole
 
     @property
     def reference(self) -> Reference | None:
         return self.example.references[self.turn]
 
 
-def what_blocks_are(plan: Sequence[Block]) -> str:
-    """Returns the word for a run's blocks: "turns" if an example has several, else "examples"."""
+def block_noun(plan: Sequence[Block]) -> str:
+    """Returns the word for a run's blocks: "turns" if an example has several turns, else "examples"."""
     return "turns" if any(block.turn for block in plan) else "examples"
 
 
 def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
-    """Yields all blocks, with the turns of an example in sequence. The subsets of a task are measured in turns where
-    they may be (`is_in_turns`): the first example of each, then the second of each. The order of the methods is
-    reversed from one example of a subset to the next and from one repeat to the next."""
+    """Yields all blocks; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
+    each subset of a task comes first, then the second of each. The order of the methods is reversed from one example of
+    a subset to the next and from one repeat to the next."""
     groups = [list(group) for _, group in groupby(cells, lambda cell: cell.task.name)]
-    for group in groups if is_in_turns(cells) else [[cell] for cell in cells]:
+    for group in groups if may_alternate_subsets(cells) else [[cell] for cell in cells]:
         for repeat, number in product(range(repeats), range(max(len(cell.data.examples) for cell in group))):
             for cell in group:
                 for example in cell.data.examples[number : number + 1]:
@@ -72,27 +71,27 @@ def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
                         yield Block(cell, example, repeat, order, turn)
 
 
-def is_in_turns(cells: Sequence[Cell]) -> bool:
-    """Returns whether the subsets of a task may be measured in turns. A drafter that learns from prompt to prompt would
-    learn from the other subsets: it needs one subset after the other."""
+def may_alternate_subsets(cells: Sequence[Cell]) -> bool:
+    """Returns whether examples of different subsets of a task may alternate. A drafter that learns from prompt to
+    prompt would learn from the other subsets, so it needs one subset after the other."""
     decoders = (decoder for cell in cells for decoder in drafting_decoders(cell.decoders))
     return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
 
 
-def as_json(
+def method_record(
     generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None
 ) -> dict[str, Any]:
     """Returns one method's part of a record."""
     text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
     return {
-        **recorded(generation),
+        **generation_fields(generation),
         "text": text,
-        **(judged(scorer, text, reference) if scorer is not None else {"score": None}),
+        **(score_fields(scorer, text, reference) if scorer is not None else {"score": None}),
     }
 
 
-def recorded(generation: Generation) -> dict[str, Any]:
-    """Returns a generation in the format that the metrics read."""
+def generation_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of a record that describe a generation; the metrics read them."""
     return {
         "token_ids": generation.token_ids,
         "finish": generation.finish,
@@ -111,7 +110,7 @@ def recorded(generation: Generation) -> dict[str, Any]:
 
 
 def tree_fields(generation: Generation) -> dict[str, Any]:
-    """Returns the keys of a record that only draft trees have; none if all steps had chains."""
+    """Returns the fields of a record that only draft trees have; empty if all steps had chains."""
     steps = generation.steps
     if all(step.num_nodes is None for step in steps):
         return {}
@@ -131,8 +130,8 @@ def counts_by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]
     return [[sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks]
 
 
-def judged(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
-    """Returns the keys of a record that score an answer: `score` is the value of the main metric."""
+def score_fields(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
+    """Returns the fields of a record that score an answer. `score` is the value of the main metric."""
     score = unscored(scorer.names) if reference is None else scorer(text, reference)
     return {
         "score": score.values[scorer.names[0]],

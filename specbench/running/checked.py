@@ -1,4 +1,4 @@
-"""Turns a user's request into the checked specification of a run."""
+"""Checks a user's request and turns it into the specification of a run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -13,8 +13,8 @@ from specbench.core.extras import is_installed, missing
 from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
-from specbench.running.models import LOADING, parts
-from specbench.running.plan import without
+from specbench.running.models import TARGET_OPTIONS, parts
+from specbench.running.plan import absent_subsets_line
 from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, method_names, namesake
@@ -31,8 +31,8 @@ LM_EVAL = "lm_eval:"
 
 
 def run_spec(request: Request) -> RunSpec:
-    """Returns the checked specification of a run. AR comes first, even if it was not requested."""
-    servers = None if request.servers is None else served(request, request.servers)
+    """Returns the checked specification of a run. Its first method is AR, even if AR was not requested."""
+    servers = None if request.servers is None else read_request_servers(request, request.servers)
     tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
     own = {method.name: method for method in request.own_methods}
     names = unique(["ar", *request.methods])
@@ -54,7 +54,7 @@ def run_spec(request: Request) -> RunSpec:
         else:
             is_local(options.target)
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
-    given["chat_template_args"] = template_args(options.chat_template_args, options.chat)
+    given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)
     target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
     data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
@@ -62,11 +62,11 @@ def run_spec(request: Request) -> RunSpec:
     return spec
 
 
-def served(request: Request, path: Path) -> ServersSpec:
-    """Returns the servers of a request. Raises ConfigError for options that only models in this process have, and for a
-    method that is none of the servers."""
-    of_models = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *LOADING)
-    for name in of_models:
+def read_request_servers(request: Request, path: Path) -> ServersSpec:
+    """Returns the servers of a request. Raises ConfigError for options of models in this process, and for a method that
+    is not one of the servers."""
+    local = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *TARGET_OPTIONS)
+    for name in local:
         value = getattr(request.options, name)
         if value != RunOptions.__dataclass_fields__[name].default:
             raise ConfigError(
@@ -80,8 +80,8 @@ def served(request: Request, path: Path) -> ServersSpec:
 
 
 def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpec]:
-    """Returns a request without a limit, and its specification, with a share of the bundled sample as the limit if the
-    embedded models read it: its first results then come soon. Others are returned as they are."""
+    """Returns request and specification with a small limit, for early first results, if the request has no limit and
+    the embedded models read the bundled sample. Returns any other request and specification unchanged."""
     is_small = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
     if not is_small or spec.limit is not None:
         return request, spec
@@ -89,8 +89,8 @@ def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpe
     return replace(request, options=replace(request.options, limit=limit)), spec.model_copy(update={"limit": limit})
 
 
-def template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
-    """Returns the variables of the chat template by name, their values read as YAML."""
+def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
+    """Returns the variables of the chat template by name. Values are read as YAML."""
     if pairs and chat == "never":
         raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
     found = {}
@@ -108,7 +108,7 @@ def runs_programs(task: TaskSpec) -> bool:
 
 
 def check_samples(spec: RunSpec) -> None:
-    """Raises ConfigError if a task is scored by pass@k but a run has fewer than k different answers per example."""
+    """Raises ConfigError if a task is scored by pass@k but the run has fewer than k different answers per example."""
     for task, name in spec.cells():
         subset = task.subset(name)
         k = max(subset.scorer.options.get("k", (1,)), default=1) if subset.scorer and runs_programs(subset) else 1
@@ -120,17 +120,17 @@ def check_samples(spec: RunSpec) -> None:
 
 
 def requested_tasks(names: Sequence[str]) -> list[str]:
-    """Returns the requested tasks; "all" means every built-in task. Raises ConfigError if "all" is combined with other
-    names."""
+    """Returns the names of the requested tasks; "all" means every built-in task. Raises ConfigError for "all" with
+    other names."""
     if ALL in names and len(set(names)) > 1:
         raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other task")
     return builtin_task_names() if ALL in names else unique(names)
 
 
 def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
-    """Returns a request for "all" methods with the names of those that have the draft models they need, and why the
-    others cannot run, by name. Any other request stays as it is. Raises ConfigError if "all" is combined with other
-    names."""
+    """Replaces "all" methods of a request by the names of those that can run: all without a draft model, and those
+    whose draft model is known. Returns the request and, by name, why the other methods cannot run. Raises ConfigError
+    for "all" with other names."""
     if ALL not in request.methods:
         return request, {}
     if set(request.methods) != {ALL}:
@@ -148,7 +148,7 @@ def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
 
 
 def check_revisions(options: RunOptions) -> None:
-    """Raises ConfigError for a revision without a model on the hub."""
+    """Raises ConfigError for a revision without a model, and as `check_revision` does."""
     for role, name, revision in (
         ("target", options.target, options.target_revision),
         ("drafter", options.drafter, options.drafter_revision),
@@ -160,13 +160,13 @@ def check_revisions(options: RunOptions) -> None:
 
 
 def check_revision(role: str, name: str, revision: str | None) -> None:
-    """Raises ConfigError for a revision of a model that is not on the hub, since it would silently have no effect."""
+    """Raises ConfigError for a revision of a model that is not on the hub, which would silently have no effect."""
     if revision is not None and (name.startswith((EMBEDDED, OBJECT)) or is_local(name)):
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
 def check_objects(options: RunOptions) -> None:
-    """Raises ConfigError for an option that says how the target is loaded, where it is a Python object."""
+    """Raises ConfigError for options about loading the target if the target is a Python object."""
     if not (options.target or EMBEDDED).startswith(OBJECT):
         return
     for name in ("dtype", "device", "quantize", "device_map"):
@@ -186,30 +186,33 @@ def check_counts(options: RunOptions) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give {least} or more")
 
 
-def without_lingua(spec: RunSpec) -> list[str]:
-    """Returns the tasks whose answers have a language that cannot be identified, since lingua is not installed."""
-    merged = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.cells()]
-    return unique([task.name for task in merged if identified_language(task.language, make_scorer(task))])
+def tasks_without_lingua(spec: RunSpec) -> list[str]:
+    """Returns the names of tasks whose answers' language would be identified if lingua were installed."""
+    subsets = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.cells()]
+    return unique([task.name for task in subsets if identified_language(task.language, make_scorer(task))])
 
 
 def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
-    """Prints one line for each of the user's files whose name is also that of a built-in method or task, for each task
-    that lacks requested subsets or few-shot examples or whose bundled sample lacks some subsets, for each task whose
-    answers' language cannot be identified, for each route that no subset uses, and for a draft model that no method
-    uses."""
+    """Prints notes about a request, a line each:
+
+    - a file of the user has the name of a built-in method or task;
+    - a task lacks requested subsets or few-shot examples, or its bundled sample lacks subsets;
+    - the language of a task's answers cannot be identified;
+    - no method uses the draft model, or no subset uses a route.
+    """
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         for line in filter(None, (namesake(kind, name) for name in names)):
             say(console, line)
     for task, absent in spec.left_out().items():
-        say(console, f"{without(task, absent, 'bundled sample')}: give --data to measure them")
-    for line in lacking_subsets(spec):
+        say(console, f"{absent_subsets_line(task, absent, 'bundled sample')}: give --data to measure them")
+    for line in missing_subset_lines(spec):
         say(console, line)
-    asked = dict(pair.split("=", 1) for pair in request.options.overrides)
-    if asked.get(NUM_SHOTS, "0") != "0":
+    overrides = dict(pair.split("=", 1) for pair in request.options.overrides)
+    if overrides.get(NUM_SHOTS, "0") != "0":
         for name in (task.name for task in spec.tasks if not has_shots(task)):
             say(console, f"few-shot examples: {name} has none: it is measured without them")
-    for name in without_lingua(spec):
-        say(console, f"{name}: whether answers are in their language is not measured: {missing('lingua')}")
+    for name in tasks_without_lingua(spec):
+        say(console, f"{name}: the language of the answers is not checked: {missing('lingua')}")
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for part in parts(spec.methods))
     if drafter is not None and not uses_it:
@@ -224,7 +227,7 @@ def print_request_notes(request: Request, spec: RunSpec, console: Console) -> No
         say(console, line)
 
 
-def lacking_subsets(spec: RunSpec) -> Iterator[str]:
+def missing_subset_lines(spec: RunSpec) -> Iterator[str]:
     """Yields a line for each task that lacks some of the requested subsets."""
     for task in spec.tasks:
         missing = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)

@@ -1,4 +1,4 @@
-"""Composition of methods for a model pair: drafter, verification rule and vocabulary bridge become a decoder."""
+"""Composes methods for a model pair: makes a decoder from drafter, verification rule and vocabulary bridge."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,8 +42,8 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
     rule = make_rule(method)
     if method.decodes_with == "drafter":
         assert models.drafter is not None
-        alone = ModelPair(models.drafter)
-        return DraftingDecoder(method, alone.target, make_drafter(method, alone, sampling), rule, sampling)
+        drafter = make_drafter(method, ModelPair(models.drafter), sampling)
+        return DraftingDecoder(method, models.drafter, drafter, rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
     if drafter.draws is not None:
@@ -54,7 +54,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
 
 
 def misfits(methods: Sequence[MethodSpec], models: Models, samplings: Collection[Sampling]) -> dict[str, str]:
-    """Returns why methods do not fit the models at one of the samplings, by name."""
+    """Returns by name why methods do not fit the models at one of the sampling settings."""
     reasons = {}
     for method in methods:
         try:
@@ -70,9 +70,8 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
     assert method.decoder is not None
     if models.target.static is not None:
         raise ConfigError(
-            f"method '{method.name}': its code has passes of its own, which --engine {models.target.engine} does not "
-            "reach: "
-            "leave the method out, or take --engine eager"
+            f"method '{method.name}': its code runs its own passes, on which --engine {models.target.engine} has no "
+            "effect: leave the method out, or take --engine eager"
         )
     if method.same_vocabulary:
         check_vocabularies(method, models, sampling)
@@ -82,7 +81,7 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
     """Raises ConfigError if target and drafter do not share a vocabulary."""
-    with naming_able_methods(method):
+    with listing_able_methods(method):
         shared(models, sampling, lambda model: NoDrafter())
 
 
@@ -112,42 +111,37 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
 
 
 def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
-    """Returns the method's drafter, through a vocabulary bridge if needed: it proposes tokens of the target."""
+    """Returns the method's drafter, which proposes tokens of the target, behind a vocabulary bridge if needed."""
     if models.drafter is None or not method.needs_drafter:
         return make_drafter(method, models, sampling)
 
     def make(model: ScoringModel) -> Drafter:
         return make_drafter(method, replace(models, drafter=cast(CausalLM, model)), sampling)
 
-    with naming_able_methods(method):
+    with listing_able_methods(method):
         made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)
     return made
 
 
 @contextmanager
-def naming_able_methods(method: MethodSpec) -> Iterator[None]:
-    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that can run the pair."""
+def listing_able_methods(method: MethodSpec) -> Iterator[None]:
+    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that can run the pair: those that
+    do not require a shared vocabulary."""
     try:
         yield
     except VocabularyMismatch as error:
-        able = ", ".join(methods_for_any_vocabulary())
+        able = ", ".join(each.name for each in map(load_method, method_names()) if not each.same_vocabulary)
         raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
 
 
 def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:
-    """Raises ConfigError if a rule compares processed distributions and one of them is greedy, that is, one-hot."""
+    """Raises ConfigError if the rule compares processed distributions and one of them is greedy, and so one-hot."""
     if rule.compares_processed and (target.greedy or draft.greedy):
         side = "generation.temperature" if target.greedy else "drafter.temperature"
         raise ConfigError(
             f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
             f"greedy: set {side} above 0, or verification.divergence_on=raw"
         )
-
-
-def methods_for_any_vocabulary() -> list[str]:
-    """Returns the known methods that do not require target and drafter to share a vocabulary."""
-    known = [load_method(name) for name in method_names()]
-    return [method.name for method in known if not method.same_vocabulary]
 
 
 def sampling_of(generation: GenerationSpec) -> Sampling:
@@ -161,8 +155,7 @@ def unique(items: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Route(DraftingDecoder):
-    """The decoder for one language. `seconds`: time to identify the language of the query, included in its
-    ttft_seconds."""
+    """The decoder of one route. `seconds`: the time to identify the query's language, which ttft_seconds includes."""
 
     name: str
     seconds: float = 0.0
@@ -176,7 +169,7 @@ class Route(DraftingDecoder):
 
 @dataclass(frozen=True)
 class RoutedDecoder(Decoder):
-    """A decoder with one drafter per language; `parts` are the routes, which share target, rule and bridge."""
+    """A decoder with one drafter per language. Its routes share target, rule and bridge."""
 
     routes: Mapping[str, Route]
 
@@ -186,7 +179,7 @@ class RoutedDecoder(Decoder):
         return tuple(self.routes.values())
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
-        """Returns the route of the query's language; the default route if the language is unknown or has no route."""
+        """Returns the route for the query's language, or the default route if it is unknown or has no route."""
         if self.method.language == "given":
             return self.routes[route_of(query.language, self.routes)]
         start = perf_counter()
@@ -198,22 +191,21 @@ class RoutedDecoder(Decoder):
         return {"route": selected.name}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes a prompt whose language and text are unknown, as in an audit. The route is drawn from seed and
-        prompt, so that all routes are audited."""
+        """Decodes a prompt of unknown language and text, as in an audit. The route is drawn from seed and prompt, so
+        that all routes are audited."""
         drawn = stream_seed(seed, "route", *prompt_ids) % len(self.routes)
         return self.parts[drawn].generate(prompt_ids, stop, seed)
 
 
 def route_of(language: str | None, routes: Collection[str]) -> str:
-    """Returns the route of a language: by its code as given, without region and script, or in the other ISO 639 form.
-    Returns the default route if there is none."""
+    """Returns the route of a language, looked up by the given code, by the code without region and script, and by the
+    code in the other ISO 639 form. Returns the default route if there is none."""
     codes = (language, language.partition("-")[0], known(language)) if language else ()
     return next((code for code in codes if code in routes and code is not None), DEFAULT)
 
 
 def unused_routes(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
-    """Returns a line for each route whose language no subset of the tasks has, since a misspelt code would go
-    unnoticed."""
+    """Returns a line for each route whose language no subset of the tasks has: its code may be misspelt."""
     if method.routes is None or method.language != "given":
         return []
     languages = [task.subset(name).language for task in tasks for name in task.subset_names]
@@ -228,7 +220,8 @@ def unused_routes(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
 
 
 def compose_routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:
-    """Returns the decoder of a method with routes. Raises ConfigError, naming the route, if a pair does not fit it."""
+    """Returns the decoder of a method with routes. Raises ConfigError, with the route's name, for a pair that does not
+    fit."""
     routes = {name: _route(method, name, models, sampling) for name in method.routes or ()}
     if method.language == "identified":
         prepare(*routes)
@@ -237,7 +230,9 @@ def compose_routed(method: MethodSpec, models: ModelPair, sampling: Sampling) ->
 
 def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> Route:
     part = method.route(name)
-    pair = ModelPair(models.target, models.of_routes.get(part.name, models.drafter) if part.needs_drafter else None)
+    pair = ModelPair(
+        models.target, models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
+    )
     try:
         made = compose(part, pair, sampling)
     except ConfigError as error:
@@ -251,32 +246,31 @@ NUM_SEEDS = 2**63  # number of values of stream_seed
 
 @dataclass(frozen=True)
 class RandomAllocation(Decoder):
-    """A decoder that allocates each query at random to the target alone, as `ar`, or the drafter alone, as
-    `draft-only`."""
+    """A decoder that lets either the target, as in `ar`, or the drafter, as in `draft-only`, decode a query, at random.
+    `single_models`: the decoders of the target and of the drafter."""
 
-    alone: tuple[Decoder, Decoder]
+    single_models: tuple[Decoder, Decoder]
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        """The target alone and the drafter alone."""
-        return self.alone
+        return self.single_models
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
-        """Draws a model for every query from the query's own random stream, so the result does not depend on order of
-        execution or resuming."""
+        """Draws a model from the query's own random stream, so that the order of execution and resuming do not change
+        the result."""
         assert self.method.drafter_share is not None
-        return self.alone[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
+        return self.single_models[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
 
     def record_fields(self, selected: Decoder) -> dict[str, str]:
         return {"decoded_by": selected.method.decodes_with}
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes one prompt with the model that its random stream selects. The passes are counted as target passes."""
+        """Decodes one prompt with the model that its random stream selects; passes count as target passes."""
         return self.select_decoder(seed).generate(prompt_ids, stop, seed)
 
 
 def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
-    """Returns the decoder of a method that allocates queries at random; the pair must share a vocabulary."""
+    """Returns the decoder of a method that allocates queries at random. The pair must share a vocabulary."""
     target, drafter = (
         compose(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
         for model in ("target", "drafter")

@@ -17,7 +17,7 @@ Drafting = dict[str, str | None]  # name and revision
 def run_identity(
     spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the settings that all records of a folder must share: all but the choice of examples and the repeats."""
+    """Returns the settings that all records of a folder must share."""
     drafters = {
         decoder.method.name: drafter_identity(decoder, models) for cell in cells[:1] for decoder in cell.decoders
     }
@@ -26,7 +26,7 @@ def run_identity(
         for cell in cells[:1] for decoder in cell.decoders if decoder.method.decoder is not None
     }  # fmt: skip
     routes = {
-        decoder.method.name: route_identities(decoder, models)
+        decoder.method.name: route_drafter_identities(decoder, models)
         for cell in cells[:1] for decoder in cell.decoders if isinstance(decoder, RoutedDecoder)
     }  # fmt: skip
     engines = {
@@ -55,10 +55,10 @@ def run_identity(
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
-    """Returns name and revision of a method's drafter: of its draft model, or of a drafter without a model. For a
-    method with routes, both list all routes, each as "language value"."""
+    """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
+    routes, both values list all routes, each as "language value"."""
     if isinstance(decoder, RoutedDecoder):
-        found = route_identities(decoder, models)
+        found = route_drafter_identities(decoder, models)
         return {
             "name": ", ".join(f"{route} {each['name']}" for route, each in found.items()),
             "revision": ", ".join(f"{route} {each['revision']}" for route, each in found.items() if each["revision"]),
@@ -68,8 +68,8 @@ def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
     return {"name": holder.name, "revision": holder.revision}
 
 
-def route_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafting]:
-    """Returns name and revision of the drafters by language. A drafter without a name (one that copies, or none) is
+def route_drafter_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafting]:
+    """Returns name and revision of the drafters by language. A drafter without a name, such as one that copies, is
     named by its type."""
     found = {}
     for name, route in decoder.routes.items():

@@ -9,15 +9,15 @@ import torch
 from specbench.core.threads import num_sharing
 from specbench.models.consumption import num_processes_on_gpu
 
-MINUTE = 60.0  # seconds, of the system's load average
-SPARE = 0.5  # cores: load above this many cores too few is reported
+MINUTE = 60.0  # seconds that the system's load average covers
+SPARE = 0.5  # cores by which the load may exceed the CPU without a warning
 
 
 def load_lines(device: str) -> Iterator[str]:
-    """Yields a line if other programs leave too few CPU cores for this process, and one if other processes use the GPU;
-    none where workers share the machine, which their rows say.
+    """Yields a warning if other programs leave too few CPU cores for this process, and one if other processes use the
+    GPU. Yields none if workers share the machine, since their rows say so.
 
-    `device`: the option --device.
+    `device`: the value of --device.
     """
     if num_sharing() > 1:
         return
@@ -36,7 +36,7 @@ def load_lines(device: str) -> Iterator[str]:
 
 
 def others_load() -> float | None:
-    """Returns the load average of the last minute without the part of this process; None where the system has none."""
+    """Returns the load average of the last minute without this process's part; None if the system has none."""
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -45,12 +45,12 @@ def others_load() -> float | None:
 
 
 def num_gpu_processes(device: str) -> int:
-    """Returns how many processes compute on the GPU of --device; 0 where that is unknown, and after this process has
-    used a GPU: in a container its own number is not the one that NVML gives."""
+    """Returns the number of processes that compute on the GPU of --device; 0 if it is unknown, and if this process has
+    used a GPU: in a container, NVML lists this process with another id."""
     kind, _, index = device.partition(":")
     if kind not in ("auto", "cuda") or not torch.cuda.is_available() or torch.cuda.is_initialized():
         return 0
     try:
         return num_processes_on_gpu(torch.cuda._get_nvml_device_index(int(index or 0)))
-    except (RuntimeError, ValueError):  # no such GPU, which loading a model says
+    except (RuntimeError, ValueError):  # no such GPU, which loading a model reports
         return 0

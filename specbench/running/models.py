@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from specbench.running.plan import Cell
     from specbench.running.records import Key, Record
 
-LOADING = {"quantize": "none", "device_map": "none", "trust_remote_code": False}  # of a target; others are passed on
+# Options that only affect how a target is loaded, with the values at which they are not passed to the loader.
+TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False}
 
 
 @dataclass(frozen=True)
 class Models:
-    """A target and the draft models by the name of the method, or METHOD/LANGUAGE for a route. Methods that draft
-    without a model have no entry."""
+    """A target, and the draft models by method name, or METHOD/LANGUAGE for a route. Methods that draft without a model
+    have no entry."""
 
     target: CausalLM
     drafters: Mapping[str, CausalLM]
@@ -46,12 +47,12 @@ class Models:
 
     @property
     def scoring(self) -> ScoringModel | None:
-        """The target as a model that scores answers; None if it tells no log-probabilities."""
+        """The target as a model that scores answers; None if it gives no log-probabilities."""
         return self.target
 
     @property
     def placement(self) -> str | None:
-        """The devices of the target; None where it is not in this process."""
+        """The devices of the target; None if it is not in this process."""
         return self.target.placement
 
     def environment(self) -> dict[str, str]:
@@ -63,21 +64,21 @@ class Models:
         }  # fmt: skip
 
     def identity(self) -> dict[str, Any]:
-        """Returns what else identifies the models of a run, beyond their names and revisions."""
+        """Returns the parts of a run's identity about its models, other than their names and revisions."""
         return {}
 
     def log_into(self, folder: Path) -> None:
-        """Takes note of the run's folder, for the logs of other programs; there are none in this process."""
+        """Makes servers log into the run's folder. Models in this process have no logs."""
 
     def measure_in_turns(
         self, spec: RunSpec, plan: "Sequence[Block]", folder: RunFolder, done: "dict[Key, Record]", console: Console
     ) -> None:
-        """Measures what cannot be measured block by block, and adds its records to `done`. In this process there is
-        nothing like that."""
+        """Measures servers in turns, if only one can be up at a time, and adds their records to `done`. Does nothing
+        for models in this process."""
 
     def measure_load(self, spec: RunSpec, cells: "Sequence[Cell]", folder: RunFolder, console: Console) -> bool:
-        """Measures several requests at once, after the run; returns whether there were any. Methods in this process
-        decode one prompt at a time."""
+        """Measures servers under load, after the run. Returns whether it did; models in this process decode one prompt
+        at a time."""
         return False
 
     def pair(self, method: MethodSpec) -> ModelPair:
@@ -87,20 +88,22 @@ class Models:
 
     def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
         """Returns the shortest context in tokens, which limits all methods alike; None if no model has a limit. A
-        drafter with its own vocabulary does not count, since its positions differ: at the end of its context it stops
-        drafting, and the generation goes on."""
+        drafter behind a vocabulary bridge is left out, since its positions differ: at the end of its context it stops
+        drafting, and the generation continues."""
         drafting = [part for part in parts(methods) if part.name in self.drafters]
-        return shortest_context([self.target, *(self.drafters[part.name] for part in drafting if not bridged(part))])
+        return shortest_context(
+            [self.target, *(self.drafters[part.name] for part in drafting if not uses_bridge(part))]
+        )
 
     def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[PromptBudget, ...]:
-        """Returns the maximum prompt lengths that leave room for the answer in every model's context, at least half of
-        the context for the prompt. A drafter that shares the target's vocabulary reads the target's ids. Only a drafter
-        with its own vocabulary and one that decodes alone have budgets in their own tokens."""
+        """Returns the maximum prompt lengths that leave room for the answer in every model's context. A prompt may have
+        at least half of the context. Drafters that read the target's ids need no budget of their own; those behind a
+        vocabulary bridge and those that decode alone have budgets in their own tokens."""
         common = self.context_limit(methods)
         readers: list[tuple[CausalLM, int | None, CausalLM | None]] = [(self.target, common, None)]
         for part in parts(methods):
             drafter = self.drafters.get(part.name)
-            if drafter is not None and bridged(part):
+            if drafter is not None and uses_bridge(part):
                 readers.append((drafter, drafter.context_limit, self.target))
             elif drafter is not None and part.decodes_with != "target":
                 readers.append((drafter, common, None))
@@ -112,55 +115,55 @@ class Models:
 
 
 def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
-    """Returns the engine of a target and its drafters. A drafter may be eager although the target's passes are recorded
-    or compiled; with an eager target, all are eager."""
+    """Returns the engine of a target and its drafters. Drafters may be eager while the target's passes are recorded or
+    compiled, but not the reverse."""
     if target.engine != "eager" and any(drafter.engine == "eager" for drafter in drafters):
         return "graphs target" if target.engine == "graphs" else "compiled target"
     return target.engine
 
 
-def bridged(method: MethodSpec) -> bool:
-    """Returns whether the drafter's vocabulary differs from the target's."""
+def uses_bridge(method: MethodSpec) -> bool:
+    """Returns whether the drafter drafts behind a bridge between different vocabularies."""
     return method.decodes_with == "target" and not method.same_vocabulary
 
 
 def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
-    """Returns whether the drafter decodes alone in a vocabulary of its own. Its tokens/s are then no multiple of the
-    target's."""
+    """Returns whether the drafter decodes alone in another vocabulary than the target's, so that their tokens/s cannot
+    be compared."""
     alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
     return alone is not None and alone.vocabulary != models.target.vocabulary
 
 
 def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
-    """Returns the methods, with methods that have routes replaced by their routes."""
+    """Returns the methods, each method with routes replaced by its routes."""
     return [part for method in methods for part in method.parts]
 
 
 def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> Models:
-    """Returns the models that the methods of a run need, each loaded once, all in the target's dtype. All models are
-    eager if the target's passes cannot be recorded or compiled. `load`: replaces `load_model`."""
+    """Returns the models that the methods of a run need, each loaded once and in the target's dtype. All are eager if
+    the target's passes cannot be recorded or compiled. `load`: the loader, by default `load_model`."""
     load = load or load_model
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
         engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
-        **{name: value for name, default in LOADING.items() if (value := getattr(spec, name)) != default},
+        **{name: value for name, default in TARGET_OPTIONS.items() if (value := getattr(spec, name)) != default},
     )  # fmt: skip
     target.chat_template_args = spec.chat_template_args
     check_template_args(target, spec.chat)
     if target.why_eager is not None:
-        warn_of(target, spec.engine, "this run and its rows are those of --engine eager")
+        warn_not_static(target, spec.engine, "this run and its rows use --engine eager")
     return Models(target, load_drafters(spec, spec.methods, target, load))
 
 
 def engine_for(engine: EngineName, methods: Sequence[MethodSpec]) -> EngineName:
-    """Returns the engine of a run: auto is eager if a method's code runs its own passes."""
+    """Returns the engine for a run: replaces auto by eager if the code of a method runs its own passes."""
     return "eager" if engine == "auto" and any(part.decoder is not None for part in parts(methods)) else engine
 
 
 def load_drafters(
     spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] | None = None
 ) -> dict[str, CausalLM]:
-    """Returns the draft models by the name of the method or route. Raises ConfigError that names the key of the
+    """Returns the draft models by the name of the method or route. Raises ConfigError, with the key that named the
     checkpoint."""
     load = load or load_model
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
@@ -174,7 +177,7 @@ def load_drafters(
             continue
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
-            with naming_key(part, spec.target):
+            with adding_key(part, spec.target):
                 loaded[name] = load(
                     name, revision=revision, dtype=dtype, device=device, engine=target.engine, **trusted
                 )
@@ -183,33 +186,33 @@ def load_drafters(
         found[part.name] = loaded[name]
     for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
         names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
-        warn_of(
+        warn_not_static(
             drafter,
             target.engine,
-            f"it drafts eagerly, and rows of {names} say engine '{target.engine} target': no row of "
-            "another engine compares with them",
+            f"it drafts eagerly, and rows of {names} say engine '{target.engine} target': they cannot be compared with "
+            "rows of another engine",
         )
     return found
 
 
 def check_device(drafter: CausalLM, target: CausalLM) -> None:
-    """Raises ConfigError for a draft model of this process that is on another device than the target."""
+    """Raises ConfigError for a draft model that is a Python object on another device than the target."""
     if drafter.name.startswith(OBJECT) and drafter.device != target.device:
         raise ConfigError(
             f"model '{drafter.name}' is on {drafter.device}, and the target on {target.device}: move it there"
         )
 
 
-def warn_of(model: CausalLM, engine: EngineName, meaning: str) -> None:
-    """Warns that the passes of a model cannot be recorded or compiled."""
+def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:
+    """Warns that the passes of a model cannot be recorded or compiled. `effect`: what follows from that."""
     verb = VERBS.get(engine, "recorded")
-    message = f"--engine {engine}: model '{model.name}' cannot be {verb} ({model.why_eager}): {meaning}"
+    message = f"--engine {engine}: model '{model.name}' cannot be {verb} ({model.why_eager}): {effect}"
     warnings.warn(message, UserWarning, stacklevel=1)
 
 
 @contextmanager
-def naming_key(part: MethodSpec, target: str) -> Iterator[None]:
-    """Adds method and key to the error for a model that a method names itself and that cannot be loaded."""
+def adding_key(part: MethodSpec, target: str) -> Iterator[None]:
+    """Adds method and key to an error about loading a draft model that the method itself names."""
     try:
         yield
     except ConfigError as error:
@@ -220,8 +223,8 @@ def naming_key(part: MethodSpec, target: str) -> Iterator[None]:
 
 
 def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
-    """Returns the digests of the prompts that the drafters of a method were trained on; none if their folders have no
-    record that lists prompts. A different layout of the same question has a different digest and is not detected."""
+    """Returns the digests of the prompts that a method's drafters were trained on; none if no training record lists
+    prompts. The same question in another layout has another digest and is not detected."""
     folders = {
         part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
         for part in method.parts
@@ -230,7 +233,7 @@ def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
 
 
 def prompts_of(folder: Path) -> set[str]:
-    """Returns the digests of the prompts in the training record of a folder; none if there is no readable record."""
+    """Returns the digests of the prompts in a folder's training record; none if no record can be read."""
     try:
         data = bounded.read_json(folder / TRAINING_RECORD, "train it again", strict=False)["data"]
         return set(data.get("prompts") or ())

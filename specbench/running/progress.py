@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a rich progress bar on a terminal, plain lines elsewhere."""
+"""The progress of a run on stderr: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -20,8 +20,8 @@ from specbench.models.devices import is_out_of_memory, memory_message
 
 
 class RunProgress(ProgressBar):
-    """Counts blocks; shows the current subset, tokens/s of every method, the acceptance rate so far, and the time
-    left. `above`: returns what a terminal shows above the bar."""
+    """Counts blocks, and shows the current subset, the tokens/s and acceptance rate of every method so far, and the
+    time left. `above`: returns what a terminal shows above the bar."""
 
     def __init__(
         self, console: Console, num_blocks: int, above: Callable[[], Iterable[RenderableType]] | None = None
@@ -37,10 +37,10 @@ class RunProgress(ProgressBar):
         self._rates: dict[str, list[float]] = defaultdict(list)
 
     def wait(self, number: int) -> None:
-        """Returns at once: no other process takes turns with this one."""
+        """Returns at once, since no other process takes turns with this one."""
 
     def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Counts one recorded block; `measured` is False if it comes from an earlier run."""
+        """Counts one recorded block. `measured`: False if it was measured by an earlier run."""
         self.num_done += 1
         self.num_measured += measured
         for name, result in record["methods"].items():
@@ -55,8 +55,8 @@ class RunProgress(ProgressBar):
         self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}", is_due)
 
     def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Adds the time that a block took. A warm-up may precede the first block of a subset, and the reading of old
-        records the first block of a run: for these blocks the recorded seconds are added instead."""
+        """Adds the time that a block took. For the first block of a subset, which a warm-up or the reading of old
+        records may precede, adds the recorded seconds instead."""
         now = time.monotonic()
         if measured and where in self._subsets:
             self._measuring += now - self._reported
@@ -67,8 +67,7 @@ class RunProgress(ProgressBar):
         self._reported = now
 
     def summary(self) -> str:
-        """Returns tokens/s of every method, and α (the mean over answers, as in the table) if draft tokens were
-        judged."""
+        """Returns tokens/s of every method, and α (the mean over answers) if draft tokens were judged."""
         parts = []
         for name in self._tokens:
             speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
@@ -83,23 +82,22 @@ class RunProgress(ProgressBar):
         return f" · {seconds:.0f} s left" if seconds >= 1 else ""
 
 
-def announce(console: Console, num_blocks: int, num_done: int, folder: Path, of: str = "examples") -> None:
-    """Prints the folder of the run and how many blocks an earlier run has left to measure. `of`: the word for
-    blocks."""
-    of = of.removesuffix("s") if num_blocks == 1 else of
+def announce(console: Console, num_blocks: int, num_done: int, folder: Path, noun: str = "examples") -> None:
+    """Prints the run's folder, and how many of its blocks are measured already. `noun`: the word for blocks."""
+    noun = noun.removesuffix("s") if num_blocks == 1 else noun
     if num_done == num_blocks:
-        what = f"the {of} is" if num_blocks == 1 else f"all {num_blocks} {of} are"
-        text = f"{what} measured already in {folder}: another folder measures again"
+        subject = f"the {noun} is" if num_blocks == 1 else f"all {num_blocks} {noun} are"
+        text = f"{subject} measured already in {folder}: give another folder to measure again"
     elif num_done:
-        text = f"resuming {folder}: {num_done} of {num_blocks} {of} are there"
+        text = f"resuming {folder}: {num_done} of {num_blocks} {noun} are there"
     else:
-        text = f"measuring {num_blocks} {of} into {folder}"
+        text = f"measuring {num_blocks} {noun} into {folder}"
     say(console, text)
 
 
 @contextmanager
 def report_kept_results(console: Console, folder: Path) -> Iterator[None]:
-    """Ends a run that is interrupted or out of memory with one line, which says that everything measured is kept."""
+    """Ends an interrupted run, or one without enough memory, with one line: everything measured is kept."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The prompts of examples: user turns and a method's own answers between them, shortened if they are too long."""
+"""The prompts of examples: the user's turns with a method's own answers between them, shortened to fit the models."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from specbench.models.text_model import TextModel
 from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
 
-Texts = tuple[str, ...]  # of user and model alternately, ending with the user's
+Texts = tuple[str, ...]  # texts of user and model in turn; the last one is the user's
 
 
 def prompt_digest(example: Example, turn: int) -> str:
@@ -26,8 +26,8 @@ def prompt_digest(example: Example, turn: int) -> str:
 class PromptBudget:
     """The maximum number of tokens of a prompt for one model.
 
-    `translated`: set to the target for a drafter with its own vocabulary. Such a drafter reads the target's prompt,
-    translated into its own tokens, and its own chat template is not used.
+    `translated`: the target, if the model is a drafter with another vocabulary: it reads the target's prompt in its own
+    tokens, and its chat template is not used.
     """
 
     model: TextModel
@@ -43,7 +43,7 @@ class PromptBudget:
 
 
 def uses_chat(model: TextModel, chat: str) -> bool:
-    """Returns whether prompts use the chat template. Raises ConfigError for `always` without a template."""
+    """Returns whether prompts use the chat template. Raises ConfigError for `chat` "always" without a template."""
     has_template = getattr(model.tokenizer, "chat_template", None) is not None
     if chat == "always" and not has_template:
         raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
@@ -55,7 +55,7 @@ GIVEN_TO_TEMPLATES = {"messages", "add_generation_prompt", "raise_exception", "s
 
 
 def check_template_args(model: TextModel, chat: str) -> None:
-    """Raises ConfigError if the chat template is not used, or does not read a variable that the user gave."""
+    """Raises ConfigError for given variables if the chat template is not used or does not read them."""
     given = model.chat_template_args
     if not given:
         return
@@ -89,9 +89,9 @@ def conversation(example: Example, turn: int, answers: Sequence[str]) -> Texts:
     return (*earlier, example.turns[turn])
 
 
-def shortened(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> Texts:
-    """Returns the texts, shortened if they exceed a budget. The same texts serve all models. As few characters as
-    possible are removed from the middle of the concatenated texts, so that the beginning and the end remain.
+def shorten(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> Texts:
+    """Returns texts that are within all budgets. Removes as few characters as possible from the middle of the
+    concatenated texts, so that the beginning and the end remain.
 
     Raises ConfigError if even empty texts exceed the budget of a model.
     """
@@ -115,8 +115,8 @@ def _fits(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> bool:
 
 
 def _without_middle(texts: Texts, num_kept: int) -> Texts:
-    """Returns the texts with only the first and the last half of `num_kept` of their concatenated characters."""
-    end = (num_kept + 1) // 2  # of the kept beginning
+    """Returns the texts without the middle of their concatenated characters: `num_kept` remain, half at each end."""
+    end = (num_kept + 1) // 2  # end of the kept beginning
     resume = sum(map(len, texts)) - num_kept // 2
     starts = accumulate(map(len, texts), initial=0)
     return tuple(
@@ -125,12 +125,12 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
     )
 
 
-def truncated(data: TaskData, target: TextModel, budgets: Sequence[PromptBudget], chat: str) -> TaskData:
-    """Returns the data with every first turn that is too long shortened, and with the number of the target's tokens
-    that were removed from it."""
+def truncate_examples(data: TaskData, target: TextModel, budgets: Sequence[PromptBudget], chat: str) -> TaskData:
+    """Returns the data with every first turn that exceeds a budget shortened. Each example holds the number of the
+    target's tokens that were removed from it."""
     examples = []
     for example in data.examples:
-        (prompt,) = shortened((example.prompt,), budgets, chat)
+        (prompt,) = shorten((example.prompt,), budgets, chat)
         if prompt != example.prompt:
             cut = replace(example, turns=(prompt, *example.turns[1:]))
             num_cut = len(prompt_ids(target, example, chat)) - len(prompt_ids(target, cut, chat))
@@ -143,7 +143,7 @@ def record_prompts(
     examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[PromptBudget]],
     records: Sequence[Record], target: TextModel, chat: str,
 ) -> Callable[[Record], list[int]]:  # fmt: skip
-    """Returns a function that gives the target's prompt ids of a record, including AR's answers in the earlier turns.
+    """Returns a function that maps a record to the target's prompt ids, which include AR's answers in earlier turns.
 
     `examples`: by subset and index; `budgets`: by subset.
     """
@@ -153,6 +153,6 @@ def record_prompts(
         *place, turn = record_key(record)
         answers = [texts[(*place, earlier)] for earlier in range(turn)]  # type: ignore[index]
         whole = conversation(examples[record["subset"], record["example"]], turn, answers)
-        return encode(target, shortened(whole, budgets.get(record["subset"], ()), chat) if turn else whole, chat)
+        return encode(target, shorten(whole, budgets.get(record["subset"], ()), chat) if turn else whole, chat)
 
     return ids

@@ -1,20 +1,20 @@
 """Sample records: one JSON line per example, repeat and turn, written to disk before the next one is measured.
 
-`methods` of a record maps the name of AR and of every method to its generation:
+The key `methods` of a record maps the names of AR and of every method to their generations:
 
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
 tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
-tree_ranks                  draft trees only, by rank among siblings [judged, accepted]: the nodes on accepted paths
-                            with a child of this rank, and those of them in which it was the accepted one
-tree_levels                 draft trees only, the same for each level of the trees
-tree_samples                draft trees only, of sampled steps by level: the chance that a child of the root, or of the
-                            accepted node, is accepted, given the tree, and the optimum over lossless rules
+tree_ranks                  draft trees only, by rank among siblings: [judged, accepted], the number of nodes on
+                            accepted paths that have a child of this rank, and of accepted children of this rank
+tree_levels                 draft trees only: `tree_ranks` for each level of the trees
+tree_samples                draft trees only, for sampled steps and each level: the chance that a child of the root or
+                            of the accepted node is accepted, given the tree, and the optimum over lossless rules
                             (`specbench.decoding.tree_acceptance`)
 positions                   per judged draft token p(x), q(x), Σ min(p, q), the rule's divergence; null where undefined
 draw_overlap                union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the
                             drafter drew a token, including positions at which it drew the end of the text
-passes                      of target and draft: [query length, seconds]; c: median draft pass ÷ AR's of one token
+passes                      [query length, seconds] of each pass of target and draft
 ttft_seconds, draft_prefill_seconds
 decode_seconds              from the first token on
 rule_seconds                part of decode_seconds: verification rules and sampling
@@ -25,7 +25,7 @@ peak_host_bytes             largest resident memory of the process during the ge
 peak_device_bytes           largest memory of tensors on the target's CUDA devices; absent without one
 scores, problem             all scores, or the reason why there are none
 decoded_by                  the model that decoded alone, if one did
-warm_up                     of the method, before this process measured the subset: blocks, seconds, steady or not
+warm_up                     the method's warm-up before this process measured the subset: blocks, seconds, steady
 """
 
 import gc
@@ -46,7 +46,7 @@ from specbench.core.records import Key as Key
 from specbench.core.records import Record as Record
 from specbench.core.records import record_key as record_key
 
-MAX_LINE = 2 * bounded.MAX_BYTES  # characters: ten methods with 32,000 tokens each
+MAX_LINE = 2 * bounded.MAX_BYTES  # characters; enough for ten methods with 32,000 tokens each
 
 
 def records_of(
@@ -54,8 +54,8 @@ def records_of(
 ) -> list[Record]:  # fmt: skip
     """Returns the records of the first measured examples of some subsets, in the order of a run.
 
-    `examples`: number of examples per subset. The indices of examples have gaps where a run left out those that a
-    method was tuned on. There may be fewer records than requested.
+    `examples`: number of examples per subset. Indices of examples have gaps where a run left out examples on which a
+    method was tuned. There may be fewer records than requested.
     """
     order = {subset: number for number, subset in enumerate(examples)}
     found = [key for key in records if key[0] == task and key[1] in examples and key[3] < repeats]
@@ -67,9 +67,9 @@ def records_of(
     return [records[key] for key in sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))]
 
 
-def with_the_same_history(records: Sequence[Record], method: str) -> list[Record]:
-    """Returns the records in which a method has the same conversation as AR so far: their answers in all earlier turns
-    are equal."""
+def with_same_history(records: Sequence[Record], method: str) -> list[Record]:
+    """Returns the records before which a method and AR had the same conversation: equal answers in all earlier
+    turns."""
     differs = {
         record_key(record) for record in records
         if record["methods"][method]["text"] != record["methods"]["ar"]["text"]
@@ -82,7 +82,7 @@ def with_the_same_history(records: Sequence[Record], method: str) -> list[Record
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Pauses the collector, which would look through all lists that have been read again and again."""
+    """Pauses the collector, which would traverse all lists read so far again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -95,8 +95,8 @@ def without_garbage_collection() -> Iterator[None]:
 class RecordFile:
     """A file of JSON lines that survives being killed at any byte.
 
-    Every line is on disk before the next one is begun, so only the last line can be half-written. Reading cuts off such
-    a line, and its example is measured again.
+    Every line is on disk before the next one begins, so only the last line can be incomplete. Reading cuts off such a
+    line, and its example is measured again.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -108,7 +108,7 @@ class RecordFile:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
         if not self._checked:
             self.read()
-        self._checked = False  # remains False if the write fails half-way: the next append repairs the file first
+        self._checked = False  # stays False if the write fails part-way: the next append then repairs the file first
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
@@ -116,24 +116,24 @@ class RecordFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise self._refused("write", error) from error
+            raise self._disk_error("write", error) from error
         self._checked = True
 
     @without_garbage_collection()
     def read(self, check: Callable[[Record], None] = lambda record: None) -> list[Record]:
         """Returns all records in order; none for an absent file.
 
-        A last line that is truncated or does not parse is cut off the file. Any other such line raises ConfigError, and
-        so does a record for which `check` raises ValueError.
+        A last line that is truncated or does not parse is cut off the file. Raises ConfigError for any other such line,
+        and for a record for which `check` raises ValueError.
         """
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             content = b""
         except OSError as error:
-            raise self._refused("read", error) from error
+            raise self._disk_error("read", error) from error
         records, num_good_bytes = self._parse(content, check)
-        self._mend(content, num_good_bytes)
+        self._repair(content, num_good_bytes)
         self._checked = True
         return records
 
@@ -143,24 +143,26 @@ class RecordFile:
         num_good_bytes = 0
         for number, line in enumerate(content.splitlines(keepends=True), start=1):
             try:
-                record = _record(line)
+                record = _parse_line(line)
             except bounded.OutOfBounds as error:  # the line is complete, so it is not cut off
-                raise self._damaged(number, str(error)) from error
+                raise self._line_error(number, str(error)) from error
             end = num_good_bytes + len(line)
             if record is None and line.strip():
                 if content[end:].strip():
-                    raise self._damaged(number, f"not a JSON record: {_shown(line)}")
+                    text = line.decode(errors="replace").strip()
+                    shown = text if len(text) <= 40 else text[:40] + "…"
+                    raise self._line_error(number, f"not a JSON record: {shown!r}")
                 break
             if record is not None:
                 try:
                     check(record)
                 except ValueError as error:
-                    raise self._damaged(number, str(error)) from error
+                    raise self._line_error(number, str(error)) from error
                 records.append(record)
             num_good_bytes = end
         return records, num_good_bytes
 
-    def _mend(self, content: bytes, num_good_bytes: int) -> None:
+    def _repair(self, content: bytes, num_good_bytes: int) -> None:
         """Cuts off everything after the valid bytes and makes them end with a line break."""
         good = content[:num_good_bytes]
         if good == content and (not good or good.endswith(b"\n")):
@@ -174,24 +176,24 @@ class RecordFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise self._refused("repair", error) from error
+            raise self._disk_error("repair", error) from error
 
-    def _damaged(self, number: int, problem: str) -> ConfigError:
+    def _line_error(self, number: int, problem: str) -> ConfigError:
         return ConfigError(
             f"{self.path}, line {number}: {problem}; "
             "delete that line (its example is measured again) or choose another output folder"
         )
 
-    def _refused(self, action: str, error: OSError) -> ConfigError:
+    def _disk_error(self, action: str, error: OSError) -> ConfigError:
         return ConfigError(
             f"{self.path}: cannot {action} the records: {error.strerror or error}; nothing measured is lost: "
             "every finished example is kept; free the disk or fix the permissions and run the same command to resume"
         )
 
 
-def _record(line: bytes) -> Record | None:
+def _parse_line(line: bytes) -> Record | None:
     """Returns the record of a line; None if the line is cut off or holds no record. Raises OutOfBounds for a complete
-    line."""
+    line that exceeds a bound."""
     try:
         value = bounded.json_value(line.decode("utf-8", "surrogatepass"), strict=False, max_characters=MAX_LINE)
     except bounded.OutOfBounds:
@@ -201,11 +203,6 @@ def _record(line: bytes) -> Record | None:
     except ValueError:  # includes invalid UTF-8: a line cut inside a character
         return None
     return value if isinstance(value, dict) else None
-
-
-def _shown(line: bytes) -> str:
-    text = line.decode(errors="replace").strip()
-    return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
 DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)  # the columns of a step
@@ -220,7 +217,7 @@ Values = list[float | None] | None  # a divergence may be infinite
 
 
 class RecordPart(BaseModel):
-    """Base class of the parts of a record. Unknown keys are allowed, because a later version may write more."""
+    """Base class of the parts of a record. Unknown keys are allowed, because later versions may write more keys."""
 
     model_config = ConfigDict(strict=True, defer_build=True)
 
@@ -231,7 +228,7 @@ class Passes(RecordPart):
 
 
 class ExternalShape(RecordPart):
-    """The known counts of a decoder that has its own loop."""
+    """The counts that a decoder with its own loop reports."""
 
     num_first_tokens: Count
     num_target_passes: Annotated[int, Field(ge=1)] | None
@@ -265,9 +262,11 @@ class GenerationShape(RecordPart):
     rule_seconds: Seconds | None = None  # absent from records of earlier versions; unknown for external decoders
     tokenizer_seconds: Seconds | None = None
     external: ExternalShape | None = None
-    decoded_by: Literal["target", "drafter"] | None = None  # decodes alone: `passes.target` are its passes
+    decoded_by: Literal["target", "drafter"] | None = (
+        None  # the model that decoded alone; `passes.target` holds its passes
+    )
     warm_up: WarmUpShape | None = None  # absent from records of earlier versions
-    route: str | None = None  # the route that drafted, for a method with routes
+    route: str | None = None  # the route of a method with routes
     truncated_tokens: Count = 0
     cpu_joules: NonNegative | None = None
     gpu_joules: NonNegative | None = None
@@ -282,7 +281,7 @@ class GenerationShape(RecordPart):
     @model_validator(mode="after")
     def _known(self) -> "GenerationShape":
         if self.external is None and (self.ttft_seconds is None or self.draft_prefill_seconds is None):
-            raise ValueError("ttft_seconds and draft_prefill_seconds are null only where there is 'external'")
+            raise ValueError("ttft_seconds and draft_prefill_seconds may be null only if there is 'external'")
         return self
 
 
@@ -321,9 +320,9 @@ def check_record(record: Record, methods: Mapping[str, int]) -> None:
 
 
 def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
-    """Checks that every token is emitted once and that in every step emitted - 1 ≤ accepted ≤ judged ≤ drafted. An
-    external decoder may have no steps. Raises ValueError that names the record."""
-    name = name_of(record)
+    """Raises ValueError, with the record's name, unless every token is emitted once and in every step
+    emitted - 1 ≤ accepted ≤ judged ≤ drafted. An external decoder may have no steps."""
+    name = describe_record(record)
     if method not in record["methods"]:
         raise ValueError(f"record of {name}: has no method {method}")
     generation = record["methods"][method]
@@ -331,7 +330,7 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
     problems = []
     if external and (external["num_target_passes"] or len(generation["steps"])) < len(generation["steps"]):
         problems.append(f"{external['num_target_passes']} target passes for {len(generation['steps'])} steps")
-    has_steps = bool(generation["steps"]) or external is None  # an external decoder may report no steps
+    has_steps = bool(generation["steps"]) or external is None
     if has_steps and step_sum(generation, EMITTED) + 1 != len(generation["token_ids"]):
         problems.append(f"{step_sum(generation, EMITTED)} emitted + 1 ≠ {len(generation['token_ids'])} new tokens")
     for number, (drafted, judged, accepted, emitted) in enumerate(generation["steps"]):
@@ -357,8 +356,8 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
 
 
 def _rank_problems(ranks: Sequence[Sequence[int]] | None, num_judged: int, num_accepted: int) -> list[str]:
-    """Returns what is wrong with the counts by rank among siblings: every judged level has a first child, and every
-    accepted token one rank."""
+    """Returns problems of the counts by rank among siblings: every judged level has a first child, and every accepted
+    token has one rank."""
     if ranks is None:
         return []
     judged, accepted = [pair[0] for pair in ranks], [pair[1] for pair in ranks]
@@ -368,7 +367,7 @@ def _rank_problems(ranks: Sequence[Sequence[int]] | None, num_judged: int, num_a
     return [f"tree_ranks {ranks} for {num_judged} judged and {num_accepted} accepted tokens"]
 
 
-def name_of(record: Record) -> str:
+def describe_record(record: Record) -> str:
     name = "task {task}, subset {subset}, example {example}, repeat {repeat}".format(**record)
     return f"{name}, turn {record['turn']}" if record.get("turn") else name
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A user's request for a run, not checked yet. `command`: the command line, which rows keep. `own_methods`: those
-    of `methods` that are neither names of known methods nor files."""
+    """A user's request for a run before it is checked. `command`: the command line, which rows keep. `own_methods`: the
+    specifications of names in `methods` that are neither known methods nor files."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
@@ -32,8 +32,8 @@ class Request:
     loggers: Sequence[str] = ()
 
     def settings(self) -> dict[str, Any]:
-        """Returns the request as rows keep it: tasks, methods, and the options that differ from their default. Two
-        command lines with the same meaning have the same settings."""
+        """Returns the request as rows keep it: tasks, methods, and the options that differ from their defaults. Command
+        lines with the same meaning have the same settings."""
         found: dict[str, Any] = {"task": ",".join(self.tasks)}
         if self.methods or self.servers is None:
             found["method"] = ",".join(self.methods)

@@ -1,4 +1,4 @@
-"""The requirements of methods on the models of a run: the lengths of passes, and the capacity for prompts and
+"""What methods require of recorded or compiled models: the shapes of passes, and the capacity for prompts and
 answers."""
 
 import json
@@ -19,23 +19,26 @@ from specbench.models.recording import num_recordings
 from specbench.models.static_passes import PassShape
 from specbench.models.static_sequence import PACKED
 from specbench.running.blocks import Block
-from specbench.running.models import Models, bridged, parts
+from specbench.running.models import Models, parts, uses_bridge
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, encode
 from specbench.running.records import Record
-from specbench.running.warm_up import block_tokens, longest_conversation, text_ids, unanswered
+from specbench.running.warm_up import block_tokens, longest_conversation, unanswered_conversations, warm_up_ids
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
-SPARE = 1.5  # margin: in another vocabulary answers may need more tokens per target token than prompts do
+SPARE = 1.5  # margin for answers in another vocabulary, which may need more tokens per target token than prompts
 
 
 @dataclass
 class CompileRequirements:
-    """The requirements of methods on one model. `lengths`: of its passes, in tokens. `shapes`: of its passes over trees
-    and those that return hidden states. `has_own_tokens`: it drafts with a
-    vocabulary other than the target's. `packs`: it scores several continuations per pass. `decodes`: it decodes alone.
-    `limit`: the maximum number of tokens that it is given; None if there is no limit."""
+    """The requirements of methods on one model.
+
+    `lengths`: the lengths of its passes in tokens. `shapes`: the shapes of its passes over trees and of those that
+    return hidden states. `has_own_tokens`: it drafts in another vocabulary than the target's. `packs`: it scores
+    several continuations per pass. `decodes`: it decodes alone. `limit`: the maximum number of tokens in its context;
+    None if there is no limit.
+    """
 
     model: CausalLM
     target: CausalLM
@@ -47,8 +50,8 @@ class CompileRequirements:
     decodes: bool = False
 
     def room(self, ids: list[int], num_new: int) -> int:
-        """Returns the number of tokens that the model holds for a prompt `ids` and an answer of `num_new` tokens, both
-        in the target's tokens."""
+        """Returns the number of tokens that the model must hold for a prompt `ids` and an answer of `num_new` tokens,
+        both in the target's vocabulary."""
         num_read = len(ids)
         if self.has_own_tokens:
             num_read = len(Translation(self.target.text_vocabulary, self.model.text_vocabulary).start(ids))
@@ -56,16 +59,18 @@ class CompileRequirements:
         return min(num_read + num_new, self.limit or num_read + num_new)
 
     def room_for(self, texts: Texts, num_new: int, chat: str) -> int:
-        """Returns the same for a conversation. A model that decodes alone also needs room for the conversation in its
-        own encoding."""
+        """Returns the number of tokens that the model must hold for a conversation. A model that decodes alone also
+        needs room for the conversation in its own encoding."""
         most = self.room(encode(self.target, texts, chat), num_new)
         own = len(encode(self.model, texts, chat)) + num_new if self.decodes else 0
         return max(most, min(own, self.limit or own))
 
 
-def needs(models: Models, methods: Sequence[MethodSpec], decoders: Iterable[Decoder] = ()) -> list[CompileRequirements]:
-    """Returns the requirements of methods on every model, and of their `decoders`, whose drafters may propose trees or
-    read hidden states."""
+def compile_requirements(
+    models: Models, methods: Sequence[MethodSpec], decoders: Iterable[Decoder] = ()
+) -> list[CompileRequirements]:
+    """Returns the requirements of methods on every model. `decoders`: the methods' decoders; their drafters may propose
+    trees or read hidden states."""
     target, limit = models.target, models.context_limit(methods)
     found = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
     for part in parts(methods):
@@ -80,8 +85,8 @@ def needs(models: Models, methods: Sequence[MethodSpec], decoders: Iterable[Deco
         if drafter is None:
             continue
         need = found[id(drafter)]
-        need.lengths.add(2)  # if all draft tokens were accepted, it reads its last one together with the bonus token
-        if bridged(part):
+        need.lengths.add(2)  # if all draft tokens were accepted, it reads the last of them and the bonus token
+        if uses_bridge(part):
             need.has_own_tokens, need.limit = True, drafter.context_limit
             need.lengths.add(verified)
         if part.bridge.type == "string":  # scores several continuations per pass
@@ -93,7 +98,7 @@ def needs(models: Models, methods: Sequence[MethodSpec], decoders: Iterable[Deco
 
 
 def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements]) -> None:
-    """Adds the passes over the trees of a decoder and those that return hidden states; `found`: by id of the model."""
+    """Adds a decoder's passes over trees and its passes that return hidden states. `found`: by id of the model."""
     drafter, num_tokens = decoder.drafter, decoder.method.num_draft_tokens
     trees, hidden = drafter.tree_lengths(num_tokens), drafter.hidden_layers
     shapes = {PassShape(length, "tree", hidden) for length in trees}
@@ -105,13 +110,12 @@ def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements
         found[id(drafter.model)].shapes |= {PassShape(length, "tree") for length in levels}
 
 
-FILE = "compilations.jsonl"  # in the folder of a run: one line per cell and model with new passes
+FILE = "compilations.jsonl"  # in a run's folder: one line per cell and model with new passes
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """The passes of a model that were compiled or recorded for a cell, and the seconds that this took, which are not
-    part of any measured speed."""
+    """The compilation or recording of a model's passes for a cell. No measured speed includes its seconds."""
 
     task: str
     subset: str
@@ -132,53 +136,53 @@ def num_compilations() -> int:
 
 
 def check_nothing_compiled(since: int, block: Block) -> None:
-    """Raises ConfigError if a pass was compiled or recorded while a block was measured; the block is then not kept."""
+    """Raises ConfigError if a pass was compiled or recorded while a block was measured, which is then not kept."""
     if number := num_compilations() - since:
         where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
         raise ConfigError(
-            f"{where}: {number} passes were compiled or recorded while it was measured, so its time is not that of "
-            "decoding and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
+            f"{where}: {number} passes were compiled or recorded while it was measured, so its time includes more than "
+            "decoding, and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
         )
 
 
 def reserve(cell: Cell, chat: str, progress: Say = say_nothing) -> Iterator[Compilation]:
-    """Provides the buffers and the compiled or recorded passes of every model for the longest conversation of a cell;
-    those that another cell has replaced are kept and return. `progress` receives lines."""
+    """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a cell.
+    Buffers and passes of earlier cells are kept and reused. `progress` receives lines."""
 
     def room(need: CompileRequirements) -> int:
         key = id(need.model)
         if key not in cell.most_tokens:
-            cell.most_tokens[key] = longest(cell, need, chat)
+            cell.most_tokens[key] = longest_in_tokens(cell, need, chat)
         return cell.most_tokens[key]
 
-    yield from _reserved(cell, room, progress, exactly=True)
+    yield from _reserve(cell, room, progress, exactly=True)
 
 
 def reserve_for_block(
     block: Block, earlier: Sequence[Record], chat: str, progress: Say = say_nothing
 ) -> Iterator[Compilation]:
-    """Compiles or records missing passes for a block before it is measured. This is rarely needed: an answer of an
-    earlier turn may have more tokens when its text is encoded again than when it was generated. `earlier`: the records
-    of the earlier turns."""
+    """Compiles or records missing passes for a block before it is measured. They are rarely missing: an earlier answer
+    may have more tokens when its text is encoded again than when it was generated. `earlier`: the records of the
+    earlier turns."""
     if block.cell.models.target.static is None:
         return
     names = [decoder.method.name for decoder in block.order]
     read = {block.texts([record["methods"][name]["text"] for record in earlier], chat) for name in names}
     num_new = block.cell.task.generation.max_new_tokens
-    yield from _reserved(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), progress)
+    yield from _reserve(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), progress)
 
 
-def _reserved(
+def _reserve(
     cell: Cell, room: Callable[[CompileRequirements], int], progress: Say, exactly: bool = False
 ) -> Iterator[Compilation]:
-    for need in needs(cell.models, [decoder.method for decoder in cell.decoders], cell.decoders):
+    for need in compile_requirements(cell.models, [decoder.method for decoder in cell.decoders], cell.decoders):
         sequence = need.model.static
         if sequence is None:
             continue
         number, seconds = sequence.reserve(
             room(need), sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly, progress=progress
         )
-        for drafter, num_tokens in drafters_with(need.model, cell.decoders):
+        for drafter, num_tokens in drafters_using(need.model, cell.decoders):
             num_drafts, more = drafter.reserve(num_tokens)
             number, seconds = number + num_drafts, seconds + more
         if number:
@@ -186,8 +190,8 @@ def _reserved(
             yield Compilation(*place, number, seconds, sequence.engine)
 
 
-def drafters_with(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tuple[Drafter, int]]:
-    """Yields the drafters that draft with a model, each with its number of draft tokens."""
+def drafters_using(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tuple[Drafter, int]]:
+    """Yields each drafter that uses a model, with its number of draft tokens."""
     for decoder in drafting_decoders(decoders):
         if decoder.drafter.model is model:
             yield decoder.drafter, decoder.method.num_draft_tokens
@@ -197,34 +201,33 @@ def reserve_for(
     models: Models, methods: Sequence[MethodSpec], num_tokens: int, progress: Say,
     prompts: Sequence[list[int]] = ([],), decoders: Sequence[Decoder] = (),
 ) -> None:  # fmt: skip
-    """Compiles or records the passes that a run needs for methods, with room for `num_tokens` tokens of the target
-    after any of the `prompts`, and the drafts of `decoders`."""
-    for need in needs(models, methods, decoders):
+    """Compiles or records the passes that methods need, with room for `num_tokens` tokens of the target after any of
+    the `prompts`, and the drafts of `decoders`."""
+    for need in compile_requirements(models, methods, decoders):
         if need.model.static is not None:
             room = max(need.room(ids, num_tokens) for ids in prompts)
             need.model.static.reserve(room, sorted(need.lengths), need.packs, shapes=need.shapes, progress=progress)
-            for drafter, num_draft_tokens in drafters_with(need.model, decoders):
+            for drafter, num_draft_tokens in drafters_using(need.model, decoders):
                 drafter.reserve(num_draft_tokens)
 
 
-def longest(cell: Cell, need: CompileRequirements, chat: str) -> int:
-    """Returns the number of tokens of a cell's longest conversation, or of the warm-up text if that is longer, in the
-    tokens of the model."""
+def longest_in_tokens(cell: Cell, need: CompileRequirements, chat: str) -> int:
+    """Returns the number of tokens, in the model's vocabulary, of a cell's longest conversation or of the warm-up text,
+    whichever is longer."""
     num_new = cell.task.generation.max_new_tokens
-    most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered(cell))
+    most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered_conversations(cell))
     if need.has_own_tokens:
         num_tokens = longest_conversation(cell, need.target, chat)
-        ids = text_ids(need.target, num_tokens, block_tokens(num_new))
+        ids = warm_up_ids(need.target, num_tokens, block_tokens(num_new))
         most = max(most, need.room(ids, num_tokens - len(ids)))
     return most
 
 
-def note(folder: Path, compilation: Compilation) -> str:
-    """Appends a compilation to the file in the run's folder; returns a line that describes it."""
+def log_compilation(folder: Path, compilation: Compilation) -> str:
+    """Appends a compilation to the file in the run's folder. Returns a line that describes it."""
     with (folder / FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(compilation)) + "\n")
     return (
         f"{compilation.task}/{compilation.subset}: {VERBS[compilation.engine]} {compilation.num_passes} passes of "
-        f"{compilation.model} for "
-        f"{compilation.capacity} tokens in {compilation.seconds:.0f} s"
+        f"{compilation.model} for {compilation.capacity} tokens in {compilation.seconds:.0f} s"
     )

@@ -22,9 +22,9 @@ REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
 
 
 class RunFolder(ResumableFolder):
-    """Holds the records of one configuration, and refuses to be opened with another one.
+    """The folder with the records of one configuration. It cannot be opened with another configuration.
 
-    `named_by_digest`: the path is `default_folder` of this identity, so a lost run.json can be written again.
+    `named_by_digest`: the path is `default_folder` of this identity, so that a lost run.json can be written again.
     """
 
     IDENTITY = "run.json"
@@ -38,8 +38,8 @@ class RunFolder(ResumableFolder):
 
     @contextmanager
     def open(self, methods: Mapping[str, int]) -> Iterator[dict[Key, Record]]:
-        """Creates or resumes the folder and locks out other processes until the block ends. Yields the existing records
-        by their `record_key`. `methods`: the methods of the run with their num_draft_tokens.
+        """Creates or resumes the folder and locks it for other processes until the block ends. Yields the existing
+        records by their `record_key`. `methods`: the run's methods with their num_draft_tokens.
 
         Raises ConfigError if the folder cannot be written, is in use, belongs to another run, or holds a damaged
         record.
@@ -50,12 +50,13 @@ class RunFolder(ResumableFolder):
             yield {record_key(record): record for record in self.records.read(lambda r: check_record(r, methods))}
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Refuses records without a run.json, and adds the commits of subsets that no earlier run has measured."""
+        """Raises ConfigError for records without a run.json. Adds the commits of subsets that no earlier run has
+        measured."""
         config = self.path / self.IDENTITY
         if not config.exists() and self.records.path.exists() and not self.named_by_digest:
             raise ConfigError(
-                f"{self.path}: has records but no run.json, so nothing tells whose they are; restore it from a copy, "
-                "or choose another --output"
+                f"{self.path}: has records but no run.json, so their settings are unknown; restore it from a copy, or "
+                "choose another --output"
             )
         super().claim(identity)
         old = bounded.read_mapping(config, self.repair(), strict=False)
@@ -65,8 +66,7 @@ class RunFolder(ResumableFolder):
             write_identity(config, {**old, REVISIONS: revisions})
 
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Returns the changed settings. A subset that only one of the two runs has measured does not count as a
-        change."""
+        """Returns the changed settings. A subset that only one of the two runs has measured is not a change."""
         both = revisions_of(old).keys() & revisions_of(now).keys()
         before, after = ({**each, REVISIONS: {key: revisions_of(each)[key] for key in both}} for each in (old, now))
         return changed_settings(before, after)
@@ -82,19 +82,19 @@ class RunFolder(ResumableFolder):
 
 
 def revisions_of(identity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the commits in an identity, by subset."""
+    """Returns the commits of the data in an identity, by subset."""
     found = identity.get(REVISIONS)
     return found if isinstance(found, Mapping) else {}
 
 
 FILE = "specs.json"
-REMEDY = "repeat the command of the run, which writes it again and measures nothing that is there"
+REMEDY = "repeat the command of the run, which writes it again and measures nothing twice"
 
 
 def write_specs(folder: Path, spec: RunSpec) -> None:
     """Writes the specs of the tasks and methods of a run. Raises ConfigError for a disk error."""
     content = {
-        "tasks": [_without_places(task.model_dump()) for task in spec.tasks],
+        "tasks": [_without_sample_paths(task.model_dump()) for task in spec.tasks],
         "methods": [method.model_dump() for method in spec.methods],
     }
     try:
@@ -103,10 +103,10 @@ def write_specs(folder: Path, spec: RunSpec) -> None:
         raise ConfigError(f"{folder / FILE}: cannot write it ({error.strerror or error})") from error
 
 
-def _without_places(data: dict[str, Any]) -> dict[str, Any]:
+def _without_sample_paths(data: dict[str, Any]) -> dict[str, Any]:
     """Returns a task, or a part of it, with the paths of its samples reduced to file names."""
     made: dict[str, Any] = {
-        key: _without_places(value) if isinstance(value, dict) else value for key, value in data.items()
+        key: _without_sample_paths(value) if isinstance(value, dict) else value for key, value in data.items()
     }
     sample = made.get("sample")
     if isinstance(sample, str):
@@ -115,8 +115,8 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class RecordedMethod(NamedTuple):
-    """The properties of a method that reading records needs. `named`: name@version:digest. `most_draft_tokens`: the
-    maximum per step over all routes."""
+    """The properties of a method that are needed to read records. `named`: name@version:digest. `most_draft_tokens`:
+    the maximum per step over all routes."""
 
     name: str
     named: str
@@ -136,7 +136,7 @@ def read_tasks(folder: Path) -> tuple[TaskSpec, ...]:
 
 
 def read_method_specs(folder: Path) -> tuple[MethodSpec, ...]:
-    """Returns the specs of a run's methods; this imports torch. Raises ConfigError if the file is absent or broken."""
+    """Returns the specs of a run's methods; imports torch. Raises ConfigError if the file is absent or broken."""
     return _read(folder, "methods", partial(build, MethodSpec, prefix=f"{folder / FILE}: "))
 
 
@@ -158,15 +158,15 @@ def _read(folder: Path, key: str, make: Callable[[dict[str, Any]], Made]) -> tup
         raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}): {REMEDY}") from error
 
 
-MAX_NAMED = 4  # maximum number of tasks in the name of a folder
+MAX_NAMED = 4  # tasks that the name of a folder lists
 
 
 def default_folder(spec: RunSpec, identity: Mapping[str, Any]) -> Path:
-    """Returns runs/<tasks>-<methods>-<digest of the request>. The same command finds its records again; a different
-    request (other data, fewer subsets, a smaller limit) has a different folder."""
+    """Returns runs/<tasks>-<methods>-<digest of the request>. The same command finds its records again; a request with
+    other data, subsets or limits has another folder."""
     tasks = [task.name for task in spec.tasks] if len(spec.tasks) <= MAX_NAMED else [f"{len(spec.tasks)}-tasks"]
     methods = [method.name for method in spec.methods[1:] or spec.methods]
-    return folder_of("-".join([*tasks, *methods]), {**identity, **asked_of(spec)})
+    return folder_of("-".join([*tasks, *methods]), {**identity, **selection_of(spec)})
 
 
 def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
@@ -174,8 +174,8 @@ def folder_of(names: str, asked: Mapping[str, Any]) -> Path:
     return Path("runs") / f"{names}-{json_digest(asked, 8)}"
 
 
-def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """Returns the parts of a request that the identity lacks: the choice of examples (subsets, limit, subsets per
+def selection_of(spec: RunSpec) -> dict[str, Any]:
+    """Returns the parts of a request that the identity lacks: the selection of examples (subsets, limit, subsets per
     task), the repeats, and the path of local data."""
     found: dict[str, Any] = {"subsets": spec.subsets, "limit": spec.limit, "repeats": spec.repeats}
     if spec.subsets_per_task is not None:

@@ -1,4 +1,4 @@
-"""The runner: measures AR and every method on each example in turn, in one process, and records block by block."""
+"""The runner: measures AR and every method in one process, block by block, and records each block."""
 
 import time
 import uuid
@@ -8,13 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.progress import Say, say_nothing
+from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.models.consumption import Consumption
-from specbench.running.blocks import Block, as_json
+from specbench.running.blocks import Block, method_record
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
-from specbench.running.requirements import check_nothing_compiled, note, num_compilations, reserve, reserve_for_block
+from specbench.running.requirements import (
+    check_nothing_compiled,
+    log_compilation,
+    num_compilations,
+    reserve,
+    reserve_for_block,
+)
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import WarmUp, warm_up_cell
 from specbench.specs.run import RunSpec
@@ -23,25 +29,21 @@ PROCESS = uuid.uuid4().hex[:12]
 Wait = Callable[[int], None]
 
 
-def wait_for_nothing(number: int) -> None:
-    """Returns at once, where no other process takes turns with this one."""
-
-
 def run(
     spec: RunSpec,
     plan: Sequence[Block],
     folder: RunFolder,
     done: Mapping[Key, dict[str, Any]],
     report: Callable[[Block, dict[str, Any], bool], None],
-    say: Say = say_nothing,
-    wait: Wait = wait_for_nothing,
+    say: Say,
+    wait: Wait,
 ) -> list[dict[str, Any]]:
-    """Measures every block of the plan that is not recorded yet; returns the records of all blocks, old and new.
+    """Measures every block of the plan that is not recorded yet. Returns the records of all blocks, old and new.
 
     `report(block, record, measured)` is called after each block. A record is on disk before the next block begins. A
-    cell is warmed up before its first measured block; `say` receives lines about the passes that are compiled or
-    recorded for it. `wait` is called with the number of the block before each warm-up and each generation, and after
-    the last block: it returns when this process may go on.
+    cell is warmed up before its first measured block; `say` receives lines about its compiled or recorded passes.
+    `wait` is called with the block's number before each warm-up and each generation, and after the last block; it
+    returns when this process may continue.
     """
     check_same_examples(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
@@ -57,11 +59,11 @@ def run(
             if block.cell is not cell:
                 cell = block.cell
                 for compilation in reserve(cell, spec.chat, say):
-                    say(note(folder.path, compilation))
+                    say(log_compilation(folder.path, compilation))
             if is_first:
                 warm_ups[id(cell)] = warm_up_cell(cell, spec.chat, planned_tokens(plan, done, records))
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
-                say(note(folder.path, compilation))
+                say(log_compilation(folder.path, compilation))
         num_compiled = num_compilations()
         record = old or measure(block, spec, earlier, warm_ups[id(cell)], partial(wait, number))
         if old is None:
@@ -75,8 +77,8 @@ def run(
 
 
 def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: Mapping[Key, Record]) -> int:
-    """Returns the new tokens of AR that this process is to measure: of the answers so far, `records`, the share of
-    max_new_tokens that they have; all of it where there are none."""
+    """Returns an estimate of AR's new tokens in the blocks that are not `done`: their max_new_tokens times the mean
+    share of max_new_tokens that the answers in `records` have (1 if there are none)."""
     most = {block.key: block.cell.task.generation.max_new_tokens for block in plan}
     num_found = sum(len(record["methods"]["ar"]["token_ids"]) for record in records.values())
     share = num_found / sum(most[key] for key in records) if records else 1.0
@@ -84,7 +86,7 @@ def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: M
 
 
 def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
-    """Raises ConfigError if a recorded block has another prompt or reference than the data file holds now."""
+    """Raises ConfigError if a block was recorded with another prompt or reference than the data now have."""
     for block in plan:
         old = done.get(block.key)
         if old is not None and (old["prompt"], old["reference"]) != (block.prompt_digest, block.reference):
@@ -99,18 +101,18 @@ def measure(
     block: Block, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
     wait: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the record of one block; `earlier`: the records of the earlier turns; `warm_ups`: by method; `wait`: is
-    called before each generation."""
+    """Measures one block and returns its record. `earlier`: the records of the earlier turns. `warm_ups`: by method.
+    `wait`: is called before each generation."""
     results: dict[str, dict[str, Any]] = {}
     for decoder in block.order:
         name = decoder.method.name
-        results[name] = measure_method(block, decoder, spec, answers_of(earlier, name), wait)
+        results[name] = measure_method(block, decoder, spec, earlier_answers(earlier, name), wait)
         if name in warm_ups:
             results[name]["warm_up"] = warm_ups[name].as_json()
     return record_of(block, spec, results, earlier)
 
 
-def answers_of(earlier: Sequence[Record], name: str) -> list[str]:
+def earlier_answers(earlier: Sequence[Record], name: str) -> list[str]:
     """Returns a method's answers to the earlier turns of a conversation."""
     return [record["methods"][name]["text"] for record in earlier]
 
@@ -118,31 +120,33 @@ def answers_of(earlier: Sequence[Record], name: str) -> list[str]:
 def measure_method(
     block: Block, decoder: Decoder, spec: RunSpec, answers: Sequence[str], wait: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Returns one method's part of a record. `answers`: its own to the earlier turns; `wait`: is called before the
-    generation."""
+    """Measures one method on a block and returns its part of the record. `answers`: its own answers to the earlier
+    turns. `wait`: is called before the generation."""
     cell, example, name = block.cell, block.example, decoder.method.name
     turn = [block.turn] if block.turn else []
     seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, block.repeat, name, *turn)
     selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
     needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
     reference = "" if block.reference is None and needs_none else block.reference
-    ids, num_cut = block_ids(block, selected, answers, spec.chat)
+    ids, num_cut = block_prompt(block, selected, answers, spec.chat)
     stop = selected.stop_rules(cell.task.generation, cell.context_limit)
     wait()
     consumption = Consumption(cell.models.placement)
     generation = selected.generate(ids, stop, seed)
     consumed = consumption.fields()
-    found = as_json(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
+    found = (
+        method_record(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
+    )
     return found | ({"truncated_tokens": num_cut} if block.turn else {})
 
 
 def record_of(
     block: Block, spec: RunSpec, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]
 ) -> dict[str, Any]:
-    """Returns the record of a block. `results`: each method's part, in the order in which they were measured."""
+    """Returns the record of a block. `results`: each method's part, in the order of measurement."""
     cell, example = block.cell, block.example
     baseline = cell.decoders[0]
-    ids, num_cut = block_ids(block, baseline, answers_of(earlier, baseline.method.name), spec.chat)
+    ids, num_cut = block_prompt(block, baseline, earlier_answers(earlier, baseline.method.name), spec.chat)
     num_truncated = num_cut if block.turn else example.truncated_tokens
     lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
     budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
@@ -165,9 +169,9 @@ def record_of(
     }
 
 
-def block_ids(block: Block, decoder: Decoder, answers: Sequence[str], chat: str) -> tuple[list[int], int]:
-    """Returns the prompt of a block with a method's own answers to the earlier turns, and the number of the target's
-    tokens that were removed from a conversation that is too long."""
+def block_prompt(block: Block, decoder: Decoder, answers: Sequence[str], chat: str) -> tuple[list[int], int]:
+    """Returns the prompt ids of a block, with a method's own `answers` to the earlier turns, and the number of the
+    target's tokens that were removed to fit the budgets."""
     whole, kept = conversation(block.example, block.turn, answers), block.texts(answers, chat)
     target = block.cell.decoders[0].model
     num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))

@@ -1,4 +1,4 @@
-"""The warm-up before a cell is measured: every decoder decodes blocks of an unmeasured text until its speed is
+"""The warm-up of a cell: before it is measured, every decoder decodes blocks of another text until its speed is
 steady."""
 
 import sys
@@ -20,23 +20,23 @@ from specbench.running.prompts import Texts, conversation, encode
 from specbench.specs.run import named
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
-NUM_NEW_TOKENS = 20  # of a block, fewer where the answers are shorter
-MIN_NEW_TOKENS = 4  # below, a block is too short to time
+NUM_NEW_TOKENS = 20  # new tokens of a block; fewer if the answers are shorter
+MIN_NEW_TOKENS = 4  # a block of fewer tokens is too short to time
 NUM_PARTS = 4
 MIN_BLOCKS = 8
-BAND = 1.1  # slowest ÷ fastest part of steady blocks
-MAX_BLOCKS, MAX_BLOCKS_CPU, MAX_SECONDS = 64, 32, 60.0  # of a decoder in a process
-FIRST_BLOCKS_CPU = 16  # before the first subset, when no answer tells yet how much there is to measure
-TOP_UP_BLOCKS = 4  # for another subset, after the budget was spent and the speed was not steady
-MAX_SHARE = 0.1  # tokens of its blocks ÷ new tokens that are to be measured
+BAND = 1.1  # maximum ratio of the slowest to the fastest part of steady blocks
+MAX_BLOCKS, MAX_BLOCKS_CPU, MAX_SECONDS = 64, 32, 60.0  # budget of a decoder in a process
+FIRST_BLOCKS_CPU = 16  # budget before the first subset, when the lengths of answers are still unknown
+TOP_UP_BLOCKS = 4  # blocks for another subset if the budget was spent and the speed was not steady
+MAX_SHARE = 0.1  # maximum ratio of warm-up tokens to new tokens to be measured
 _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
-_TIMES: dict[int, dict[str, list[tuple[float, float]]]] = {}  # of the blocks: by the id of a model and by method
+_TIMES: dict[int, dict[str, list[tuple[float, float]]]] = {}  # (seconds per token, seconds) by model's id and method
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What was decoded before a cell was measured. `blocks`, `seconds`: without the first pass of a decoder over a
-    whole context. `steady`: whether the speed was steady in the end."""
+    """The blocks decoded before a cell was measured, and their seconds; a decoder's first pass over a whole context is
+    not included. `steady`: whether the speed was steady in the end."""
 
     blocks: int
     seconds: float
@@ -46,7 +46,7 @@ class WarmUp:
         return WarmUp(self.blocks + other.blocks, self.seconds + other.seconds, self.steady and other.steady)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as a record holds it."""
+        """Returns the warm-up as records keep it."""
         return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
@@ -56,9 +56,9 @@ NOTHING = WarmUp(0, 0.0, True)
 def is_steady(times: Sequence[float]) -> bool:
     """Returns whether the speed is steady after blocks with these times per token.
 
-    The last half of the blocks, and at least MIN_BLOCKS of them, is cut into NUM_PARTS parts of equal length. The
-    medians of the parts must lie within BAND of each other. As the half grows with the blocks, slow settling is found
-    and noise averages out.
+    The last half of the blocks, but at least MIN_BLOCKS of them, is split into NUM_PARTS parts of equal length. The
+    ratio of the parts' medians may be BAND at most. As the half grows with the number of blocks, slow changes are
+    detected and noise averages out.
     """
     if len(times) < MIN_BLOCKS:
         return False
@@ -68,19 +68,19 @@ def is_steady(times: Sequence[float]) -> bool:
 
 
 def warm_up_cell(cell: Cell, chat: str, num_planned: int = sys.maxsize) -> dict[str, WarmUp]:
-    """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Drafters that learn
-    from prompt to prompt forget what they learnt before. Returns the warm-up of each method. `num_planned`: new tokens
-    of a method that the process is to measure at most."""
+    """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Afterwards, drafters
+    that learn from prompt to prompt forget everything. Returns the warm-ups by method. `num_planned`: the maximum
+    number of a method's new tokens that this process will measure."""
     found = {}
     for decoder in cell.decoders:
         num_tokens = longest_conversation(cell, decoder.model, chat)
         num_new = cell.task.generation.max_new_tokens
         found[decoder.method.name] = warm_up([decoder], num_tokens, cell.context_limit, num_planned, num_new)
-    _forget(cell.decoders)
+    _reset_drafters(cell.decoders)
     return found
 
 
-def _forget(decoders: Iterable[Decoder]) -> None:
+def _reset_drafters(decoders: Iterable[Decoder]) -> None:
     for drafting in drafting_decoders(decoders):
         drafting.drafter.begin_cell()
 
@@ -88,11 +88,13 @@ def _forget(decoders: Iterable[Decoder]) -> None:
 def longest_conversation(cell: Cell, model: TextModel, chat: str) -> int:
     """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
     num_new = cell.task.generation.max_new_tokens
-    most = max(len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered(cell))
+    most = max(
+        len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered_conversations(cell)
+    )
     return min(most, cell.context_limit or most)
 
 
-def unanswered(cell: Cell) -> Iterator[Texts]:
+def unanswered_conversations(cell: Cell) -> Iterator[Texts]:
     """Yields the conversations of a cell, with empty answers."""
     for example in cell.data.examples:
         last = len(example.turns) - 1
@@ -100,7 +102,7 @@ def unanswered(cell: Cell) -> Iterator[Texts]:
 
 
 def block_tokens(max_new_tokens: int) -> int:
-    """Returns the number of new tokens of a block before answers of at most `max_new_tokens`."""
+    """Returns the number of new tokens of a block if the answers have at most `max_new_tokens`."""
     return min(NUM_NEW_TOKENS, max(MIN_NEW_TOKENS, max_new_tokens))
 
 
@@ -108,10 +110,13 @@ def warm_up(
     decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None, num_planned: int = sys.maxsize,
     max_new_tokens: int = NUM_NEW_TOKENS,
 ) -> WarmUp:  # fmt: skip
-    """Warms up every decoder and its parts: first on `num_tokens` tokens in all, or as many as the context holds, then
-    in short blocks until its speed is steady. No measured pass is then the first of its kind, and no cache grows during
-    a measurement. The long text is left out for decoders that were already warmed up on as many tokens. `num_planned`:
-    as for `warm_up_cell`. `max_new_tokens`: of the answers that are to be measured."""
+    """Warms up every decoder and its parts: first on a long text, then in short blocks until its speed is steady.
+
+    The long text has `num_tokens` tokens, answer included, or as many as the context holds. After it, no measured pass
+    is the first of its kind, and no cache grows during a measurement. Decoders that were already warmed up on as many
+    tokens skip it. `num_planned`: see `warm_up_cell`. `max_new_tokens`: the maximum length of the answers to be
+    measured.
+    """
     if context_limit is not None:
         num_tokens = min(num_tokens, context_limit)
     whole, num_new = NOTHING, block_tokens(max_new_tokens)
@@ -126,7 +131,7 @@ def warm_up(
 
 
 def forget_warm_up(decoder: Decoder) -> None:
-    """Makes the next warm-up of a decoder a whole one, since its program was started again."""
+    """Makes the next warm-up of a decoder a complete one, since its server was restarted."""
     _WARM.pop(id(decoder), None)
     _TIMES.get(id(decoder.model), {}).pop(named(decoder.method), None)
 
@@ -134,9 +139,9 @@ def forget_warm_up(decoder: Decoder) -> None:
 def _until_steady(
     decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None, num_planned: int
 ) -> WarmUp:
-    """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last blocks that the same method
-    decoded before with the same loaded model count: a method that was steady needs one more block. They are so few that
-    this one block shows a speed that has changed since."""
+    """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last earlier blocks of the same
+    method and loaded model count too, so that a method that was steady needs one more block. They are so few that this
+    block shows whether the speed has changed."""
     model, name = decoder.model, named(decoder.method)
     if id(model) not in _TIMES:
         weakref.finalize(model, _TIMES.pop, id(model), None)
@@ -148,18 +153,18 @@ def _until_steady(
 
 
 def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:
-    """Returns the budget of a decoder in a process, blocks. `num_before`: those that it has decoded; `num_planned`: as
-    many blocks have the new tokens that are to be measured with it."""
+    """Returns the budget of a decoder in a process, in blocks. `num_before`: blocks that it has decoded. `num_planned`:
+    the new tokens to be measured, in blocks."""
     first = FIRST_BLOCKS_CPU if num_before == 0 else MAX_BLOCKS_CPU
     return min(first if on_cpu else MAX_BLOCKS, int(MAX_SHARE * num_planned))
 
 
 def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[float, float]] | None = None) -> WarmUp:
-    """Decodes blocks until the speed is steady, or the budget of `most` blocks is spent. `decode`: decodes a block, and
-    returns its seconds per token. `blocks`: those before, to which the new ones are added.
+    """Decodes blocks until the speed is steady, or the budget of `most` blocks is spent. `decode`: decodes a block and
+    returns its seconds per token. `blocks`: (seconds per token, seconds) of earlier blocks; new blocks are appended.
 
-    After the budget is spent, a speed that was steady before gets as many blocks as a slow one needs to go out of the
-    rule; another one gets TOP_UP_BLOCKS, and one block after twice the budget.
+    If the budget was spent before, a speed that was steady may take MIN_BLOCKS + 1 more blocks, after which `is_steady`
+    no longer considers a single slow block. Any other speed may take TOP_UP_BLOCKS, or one after twice the budget.
     """
     blocks = [] if blocks is None else blocks
     num_before = len(blocks)
@@ -183,20 +188,21 @@ def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[floa
 
 
 def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None) -> Generation:
-    """Decodes the text of a warm-up. A drafter that learns forgets first, so that every block is the same work."""
-    _forget([decoder])
+    """Decodes the text of a warm-up. A drafter that learns forgets everything first, so that all blocks are equal
+    work."""
+    _reset_drafters([decoder])
     stop = StopRules(num_new, context_limit=context_limit)
-    return decoder.generate(text_ids(decoder.model, num_tokens, num_new), stop, seed=0)
+    return decoder.generate(warm_up_ids(decoder.model, num_tokens, num_new), stop, seed=0)
 
 
 def seconds_per_token(generation: Generation) -> float:
-    """Returns the seconds per token that the clock of a generation covers."""
+    """Returns the seconds per token that the clock of a generation measured."""
     num_first = 1 if generation.external is None else generation.external.num_first_tokens
     return generation.decode_seconds / max(1, len(generation.token_ids) - num_first)
 
 
-def text_ids(model: TextModel, num_tokens: int, num_new: int) -> list[int]:
-    """Returns the prompt of a warm-up on `num_tokens` tokens, of which `num_new` are generated ones."""
+def warm_up_ids(model: TextModel, num_tokens: int, num_new: int) -> list[int]:
+    """Returns the prompt ids of a warm-up on `num_tokens` tokens, of which `num_new` are generated."""
     length = max(1, num_tokens - num_new)
     ids = model.encode_prompt(TEXT, chat=False)
     return (ids * (length // len(ids) + 1))[:length]

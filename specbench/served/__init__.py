@@ -1,1 +1,1 @@
-"""Methods that servers run: the client, the engines, and the decoder that asks a server."""
+"""Methods that servers run: the client, the engines, and the decoder that sends prompts to a server."""

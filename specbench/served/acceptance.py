@@ -1,4 +1,4 @@
-"""What a server tells about the acceptance of one answer → counts in this project's definitions."""
+"""Converts a server's acceptance counts of one answer to this project's definitions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,16 +7,15 @@ from typing import Literal
 from specbench.decoding.proposal import Step
 
 Source = Literal["steps", "histogram", "totals", "counters"]
-VARYING = ("ngram", "suffix")  # begin the names of speculation methods that may draft few tokens, or none
+VARYING = ("ngram", "suffix")  # prefixes of the names of speculation methods that may draft few tokens or none
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The counts of one answer as its server tells them, with those that were accepted after its end.
+    """The counts that a server reports for one answer. They include tokens that were accepted after its end.
 
-    `num_passes`: target passes after the prefill. `num_judged`: Σ min(drafted, accepted + 1); None where only sums are
-    known. `passes`: (drafted, accepted) of each pass; None where these are not known. `note`: what the counts leave
-    out, for the row.
+    `num_passes`: target passes after the prefill. `num_judged`: Σ min(drafted, accepted + 1); None if only sums are
+    known. `passes`: (drafted, accepted) of each pass; None if unknown. `note`: what the counts leave out, for the row.
     """
 
     source: Source
@@ -29,23 +28,23 @@ class Acceptance:
 
     @property
     def text(self) -> str:
-        """The source as rows name it."""
+        """The source and the note, as rows show them."""
         return f"{self.source} ({self.note})" if self.note else self.source
 
 
 def from_passes(passes: Sequence[tuple[int, int]]) -> Acceptance:
-    """Returns the acceptance of passes, each with its drafted and accepted tokens."""
+    """Returns the acceptance of passes that are given as (drafted, accepted)."""
     return Acceptance(
         "steps", len(passes), sum(drafted for drafted, _ in passes), sum(accepted for _, accepted in passes),
         sum(min(drafted, accepted + 1) for drafted, accepted in passes), tuple(passes),
     )  # fmt: skip
 
 
-def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_tokens: int) -> list[tuple[int, int]]:
-    """Returns the passes of `num_tokens` new tokens in one event, by the growth of the sums.
+def passes_of_event(num_tokens: int, drafted: int, accepted: int, num_draft_tokens: int) -> list[tuple[int, int]]:
+    """Returns the passes behind one event of `num_tokens` new tokens, whose sums grew by `drafted` and `accepted`.
 
-    An event has several tokens where a character has, and these may be of several passes. How the accepted tokens are
-    distributed over them is then not told: they are counted in the last pass, which the event has not ended.
+    An event has several tokens if a character has several, and several passes may have written them. The server does
+    not report how the accepted tokens are distributed over these passes: they are counted in the last one.
     """
     length = num_draft_tokens or drafted or 1
     found: list[tuple[int, int]] = []
@@ -56,17 +55,29 @@ def passes_between(num_tokens: int, drafted: int, accepted: int, num_draft_token
 
 
 def from_histogram(counts: Sequence[int], num_drafted: int, num_draft_tokens: int) -> Acceptance:
-    """Returns the acceptance of a histogram, whose element a is the number of passes that accepted a draft tokens.
+    """Returns the acceptance of a histogram: element a is the number of passes that accepted a draft tokens.
 
-    The judged tokens follow only if every pass drafted `num_draft_tokens` tokens, which is the most that it may draft.
+    The judged tokens are known only if every pass drafted `num_draft_tokens` tokens, the maximum.
     """
     num_passes = sum(counts)
     judged = sum(number * min(num_draft_tokens, accepted + 1) for accepted, number in enumerate(counts))
     num_accepted = sum(number * accepted for accepted, number in enumerate(counts))
-    return if_whole(Acceptance("histogram", num_passes, num_drafted, num_accepted, judged), num_draft_tokens)
+    return without_uncertain_judged(
+        Acceptance("histogram", num_passes, num_drafted, num_accepted, judged), num_draft_tokens
+    )
 
 
-def if_whole(found: Acceptance, num_draft_tokens: int) -> Acceptance:
+def from_histogram_or_totals(
+    counts: Sequence[int] | None, num_passes: int, num_drafted: int, num_accepted: int, num_draft_tokens: int
+) -> Acceptance | None:
+    """Returns the acceptance of a histogram that covers all passes, else of the sums; None if they contradict."""
+    if not counts or sum(counts) != num_passes:
+        return Acceptance("totals", num_passes, num_drafted, num_accepted)
+    found = from_histogram(counts, num_drafted, num_draft_tokens)
+    return found if found.num_accepted == num_accepted else None
+
+
+def without_uncertain_judged(found: Acceptance, num_draft_tokens: int) -> Acceptance:
     """Returns the acceptance, without its judged tokens if a pass drafted fewer than `num_draft_tokens` tokens."""
     if found.num_passes is None or found.num_drafted == found.num_passes * num_draft_tokens:
         return found
@@ -74,11 +85,11 @@ def if_whole(found: Acceptance, num_draft_tokens: int) -> Acceptance:
     return replace(found, num_judged=None, note=note)
 
 
-def of_varying_drafts(found: Acceptance, num_tokens: int) -> Acceptance:
-    """Returns the acceptance of an answer of `num_tokens` tokens whose drafter may draft few tokens, or none.
+def corrected_for_varying_drafts(found: Acceptance, num_tokens: int) -> Acceptance:
+    """Returns the acceptance of an answer of `num_tokens` tokens whose drafter may draft few tokens or none.
 
-    Engines do not count the passes in which nothing was drafted, but each of them emits one token. The judged tokens
-    follow from counts of each step only: some engines take every draft for a whole one.
+    Engines do not count passes without a draft, but each of them emits one token. The judged tokens are known only from
+    counts per step: some engines count every draft as if it had the maximum length.
     """
     notes, num_passes, num_judged = [], found.num_passes, found.num_judged
     if found.passes is None:
@@ -86,20 +97,20 @@ def of_varying_drafts(found: Acceptance, num_tokens: int) -> Acceptance:
         notes.append("α is not known, since its drafter may draft fewer tokens than declared")
     if num_passes is not None and num_passes + found.num_accepted < num_tokens - 1:
         num_passes = num_tokens - 1 - found.num_accepted
-        notes.append("steps without a draft are not told: steps = tokens − 1 − accepted")
+        notes.append("the server does not report steps without a draft: steps = tokens − 1 − accepted")
     passes = found.passes if num_passes == found.num_passes else None
     return replace(found, num_passes=num_passes, num_judged=num_judged, passes=passes, note="; ".join(notes))
 
 
-def until_end(found: Acceptance, num_tokens: int) -> Acceptance | None:
-    """Returns the acceptance of the first `num_tokens` tokens; None if the passes are not known one by one."""
+def cut_after_end(found: Acceptance, num_tokens: int) -> Acceptance | None:
+    """Returns the acceptance of the first `num_tokens` tokens; None if the single passes are not known."""
     if found.passes is None:
         return None
     return replace(from_passes(found.passes[: len(steps_of(found.passes, num_tokens))]), note=found.note)
 
 
 def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> str | None:
-    """Returns why the counts cannot be those of an answer of `num_tokens` tokens; None if they can."""
+    """Returns why the counts do not fit an answer of `num_tokens` tokens; None if they fit."""
     if not 0 <= found.num_accepted <= found.num_drafted:
         return f"{found.num_accepted} of {found.num_drafted} draft tokens accepted"
     if found.passes is not None:
@@ -117,8 +128,8 @@ def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> 
 
 
 def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int) -> list[Step]:
-    """Returns the steps of an answer of `num_tokens` tokens, the first of which the prefill emitted. Tokens after its
-    end count neither as accepted nor as judged."""
+    """Returns the steps of an answer of `num_tokens` tokens; the prefill emitted the first token. Tokens after the end
+    count neither as accepted nor as judged."""
     left, steps = num_tokens - 1, []
     for drafted, accepted in passes:
         if left <= 0:

@@ -1,4 +1,4 @@
-"""Requests to a server: one connection and one time limit for each, no retries, and a time stamp for each read."""
+"""Requests to a server. Each has its own connection and time limit and is never retried; each read has a time stamp."""
 
 import json
 from collections.abc import Generator, Iterator, Mapping
@@ -16,14 +16,14 @@ from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.served.events import EventReader
 
-MAX_BYTES = 64 * 2**20  # of an answer
-READ_BYTES = 2**16  # of a read at most
+MAX_BYTES = 64 * 2**20  # maximum size of an answer
+READ_BYTES = 2**16  # maximum size of one read
 
 
 @dataclass(frozen=True)
 class Client:
-    """The address of a server. `name`: the server's name in messages. `timeout_seconds`: the limit of one request.
-    `key`: sent with each request, and removed from messages."""
+    """The address of a server. `name`: its name in messages. `timeout_seconds`: the limit of one request. `key`: is
+    sent with each request and removed from messages."""
 
     name: str
     url: str
@@ -31,7 +31,7 @@ class Client:
     key: ApiKey | None = field(default=None, repr=False)
 
     def listens(self) -> bool:
-        """Returns whether a program takes connections at the address."""
+        """Returns whether a program accepts connections at the address."""
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -49,9 +49,9 @@ class Client:
         return self._page("POST", path, body)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[float, dict[str, Any]]]:
-        """Yields the events of an answer, each with the seconds since the request was sent.
+        """Yields (seconds since the request was sent, event) for each event of an answer.
 
-        Raises ConfigError for a refused request, a connection that breaks, an error in mid-stream, and an answer that
+        Raises ConfigError for a refused request, a broken connection, an error within the stream, and an answer that
         takes longer than the limit. The connection is closed when the caller stops reading.
         """
         reader, num_bytes = EventReader(), 0
@@ -59,7 +59,8 @@ class Client:
             start = perf_counter()
             response = self._response(connection, "POST", path, body)
             if response.status != 200:
-                raise self.error(f"refuses the request to {path} with status {response.status}: {_shown(response)}")
+                page = response.read(2000).decode("utf-8", "replace")[:300]
+                raise self.error(f"refuses the request to {path} with status {response.status}: {page}")
             while not reader.is_done and num_bytes <= MAX_BYTES and (content := response.read1(READ_BYTES)):
                 seconds = perf_counter() - start
                 num_bytes += len(content)
@@ -74,22 +75,22 @@ class Client:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turns an exception for an answer of another form into a ConfigError."""
+        """Turns exceptions from reading an answer, which then has an unexpected format, into a ConfigError."""
         try:
             yield
         except (TypeError, KeyError, AttributeError, ValueError, IndexError, OverflowError) as error:
             text = " ".join(str(error).split())[:120]
             raise self.error(
-                f"sent an answer of another form than its engine's ({type(error).__name__}: {text})"
+                f"sent an answer whose format is not that of its engine ({type(error).__name__}: {text})"
             ) from error
 
     def _event(self, text: str) -> dict[str, Any]:
         with self.reading():
             event = bounded.json_value(text, strict=False)
         if not isinstance(event, dict):
-            raise self.error(f"sent an event that is no mapping: {text[:80]!r}")
+            raise self.error(f"sent an event that is not a mapping: {text[:80]!r}")
         if event.get("error"):
-            raise self.error(f"reports an error in mid-answer: {str(event['error'])[:200]}")
+            raise self.error(f"reports an error in the middle of an answer: {str(event['error'])[:200]}")
         return event
 
     def _page(self, method: str, path: str, body: Mapping[str, Any] | None) -> str | None:
@@ -100,7 +101,7 @@ class Client:
 
     @contextmanager
     def _connected(self, path: str) -> Iterator[HTTPConnection]:
-        """Opens a connection, and shuts it down at the time limit, however slowly the server sends."""
+        """Opens a connection and shuts it down at the time limit, even if the server is still sending."""
         parts, has_expired = urlsplit(self.url), Event()
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_seconds)
@@ -148,8 +149,3 @@ class Client:
         if isinstance(error, ConnectionRefusedError):
             return self.error("does not listen: start it, or correct its url")
         return self.error(f"closed the connection ({type(error).__name__}: {error}): see the server's log")
-
-
-def _shown(response: HTTPResponse) -> str:
-    """Returns the beginning of an error page."""
-    return response.read(2000).decode("utf-8", "replace")[:300]

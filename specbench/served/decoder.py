@@ -1,4 +1,4 @@
-"""A decoder that asks a server: it sends the ids of a prompt, and reads the answer event by event."""
+"""A decoder that sends the token ids of a prompt to a server and reads the answer event by event."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -16,33 +16,33 @@ from specbench.served.acceptance import (
     VARYING,
     Acceptance,
     contradiction,
+    corrected_for_varying_drafts,
+    cut_after_end,
     from_passes,
-    of_varying_drafts,
     steps_of,
-    until_end,
 )
-from specbench.served.engine import Counters, Event, Piece, counted_between, json_mapping
+from specbench.served.engine import Counters, Event, EventContent, acceptance_between, json_mapping
 from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import BASELINE
 
-SERVED = "served"  # type of these decoders
-FAILED = ("abort", "error")  # reasons with which an engine ends an answer that it gives up
-NUM_CONTROLS = 20  # greedy answers of a subset that the baseline gives twice
-UNKNOWN = "none"  # begins the acceptance_source of an answer whose acceptance is not known
+SERVED = "served"  # the decoder.type of servers
+FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up
+NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
+UNKNOWN = "none"  # prefix of the acceptance_source of an answer whose acceptance is not known
 
 
 @dataclass(frozen=True)
 class ServedCounts(ExternalCounts):
     """The counts of a served answer, as records keep them.
 
-    `acceptance_source`: steps, histogram, totals or counters; "none: …" with the reason. `totals`: drafted, judged and
-    accepted tokens as the server counts them, those after the end of the answer included. `events`: [seconds since the
-    request, tokens] of each read. `cached_tokens`: of the prompt. `server_seconds`, `server_decode_seconds`: the
-    server's own time, with the prompt and without. `same_again`: whether the baseline gave the same answer when asked
-    again; None where it was not. `was_idle`: whether every server told that no request ran when this one was sent;
-    False where one does not tell.
+    `acceptance_source`: steps, histogram, totals or counters; or "none: " and the reason. `totals`: drafted, judged and
+    accepted tokens by the server's count, including tokens after the end of the answer. `events`: [seconds since the
+    request, tokens] of each read. `cached_tokens`: prompt tokens in the server's cache. `server_seconds`,
+    `server_decode_seconds`: the server's own time with and without the prompt. `same_again`: whether the baseline gave
+    the same answer to a second request; None without one. `was_idle`: whether every server reported that no request ran
+    when this one was sent; False if one does not report it.
     """
 
     acceptance_source: str
@@ -57,20 +57,21 @@ class ServedCounts(ExternalCounts):
 
 @dataclass
 class Answer:
-    """An answer that is read: its state, the time of each read with its number of tokens, and what the server told."""
+    """An answer while it is read: the tokens so far, (seconds, number of tokens) of each read, and the events.
+    `reported`: the last value that the server sent for each field."""
 
     state: GenerationState
     reads: list[tuple[float, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     text: str = ""
-    seconds: float = 0.0  # of the last event
-    goes_on: bool = False  # the server wrote tokens after the pass that ended the answer
-    told: Piece = field(default_factory=Piece)
+    seconds: float = 0.0  # time of the last event
+    continues_after_end: bool = False  # the server wrote tokens after the pass that ended the answer
+    reported: EventContent = field(default_factory=EventContent)
 
-    def add(self, seconds: float, piece: Piece) -> None:
-        """Adds an event. Tokens of one read have one time; those after the end of the answer count nowhere."""
+    def add(self, seconds: float, piece: EventContent) -> None:
+        """Adds an event. All tokens of a read have the same time; tokens after the end of the answer do not count."""
         self.seconds, before = seconds, self.state.num_new_tokens
-        self.goes_on |= self.state.finished and bool(piece.token_ids)
+        self.continues_after_end |= self.state.finished and bool(piece.token_ids)
         for token in piece.token_ids or ():
             if not self.state.finished:
                 self.state.start(token)
@@ -79,16 +80,16 @@ class Answer:
         if num_new or (piece.token_ids is None and piece.text and not self.state.finished):
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name != "text"}
-        self.told = Piece(**{**vars(self.told), **known})
+        self.reported = EventContent(**{**vars(self.reported), **known})
 
-    def has_text_of(self, stop_strings: Sequence[str]) -> bool:
-        """Returns whether an engine that sends text only has sent a stop string."""
-        return self.told.token_ids is None and any(string in self.text for string in stop_strings)
+    def has_stop_string(self, stop_strings: Sequence[str]) -> bool:
+        """Returns whether an engine that sends only text has sent a stop string."""
+        return self.reported.token_ids is None and any(string in self.text for string in stop_strings)
 
 
 @dataclass(frozen=True)
 class ServedDecoder(Decoder):
-    """The decoder of one server; `others`: those that must be idle meanwhile."""
+    """The decoder of one server. `others`: the servers that must be idle while it decodes."""
 
     server: Server
     others: tuple[Server, ...]
@@ -97,20 +98,20 @@ class ServedDecoder(Decoder):
 
     @property
     def code_revision(self) -> str:
-        """The digest of what the server tells of its configuration."""
+        """The digest of the configuration that the server reports."""
         return self.server.digest
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes one prompt. Raises ConfigError that names the server for an answer that cannot be measured."""
+        """Decodes one prompt. Raises ConfigError, with the server's name, for an answer that cannot be measured."""
         counters = [server.wait_until_idle() for server in (*self.others, self.server)]
         before = counters[-1]
-        answer = self._answer(prompt_ids, stop, seed)
+        answer = self._request_answer(prompt_ids, stop, seed)
         self._check(answer, prompt_ids)
         found, source = self._acceptance(answer, before)
         num_tokens = answer.state.num_new_tokens
         steps = steps_of(found.passes, num_tokens) if found and found.passes is not None else []
         num_passes = len(steps) if steps else found.num_passes if found else None
-        same_again = self._same_again(answer, prompt_ids, stop, seed)
+        same_again = self._repeats_answer(answer, prompt_ids, stop, seed)
         first, last = answer.reads[0], answer.reads[-1]
         assert answer.state.finish is not None
         return Generation(
@@ -122,24 +123,24 @@ class ServedDecoder(Decoder):
                 acceptance_source=source,
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
-                cached_tokens=answer.told.num_cached, server_seconds=answer.told.seconds,
-                server_decode_seconds=answer.told.decode_seconds,
+                cached_tokens=answer.reported.num_cached, server_seconds=answer.reported.seconds,
+                server_decode_seconds=answer.reported.decode_seconds,
                 same_again=same_again, was_idle=all(each.num_running == 0 for each in counters),
             ),
         )  # fmt: skip
 
-    def under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> dict[str, Any]:
-        """Returns one of several answers that the server gives at once, as records of windows keep it. `passes`: its
-        target passes after the prefill; None unless the answer itself tells them. `check`: whether a prompt that was
-        cached is an error."""
-        answer = self._answer(prompt_ids, stop, seed)
+    def generate_under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> dict[str, Any]:
+        """Returns the record of one answer of a window; the server answers several requests at once. `passes`: target
+        passes after the prefill; None unless the answer itself reports them. `check`: whether a cached prompt is an
+        error."""
+        answer = self._request_answer(prompt_ids, stop, seed)
         if check:
             self._check(answer, prompt_ids)
         num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
-        found = self._told(answer)
+        found = self._reported_acceptance(answer)
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
-            found = until_end(found, num_tokens) if found and answer.goes_on else found
+            found = cut_after_end(found, num_tokens) if found and answer.continues_after_end else found
             passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
         if found is not None and found.passes is not None and passes is not None:
             passes = len(steps_of(found.passes, num_tokens))
@@ -148,24 +149,24 @@ class ServedDecoder(Decoder):
             "reads": [[round(seconds, 6), number] for seconds, number in answer.reads],
         }  # fmt: skip
 
-    def _answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
+    def _request_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         answer = self._read(prompt_ids, stop, seed)
         self._finish(answer, stop)
         return answer
 
-    def _same_again(self, answer: Answer, prompt_ids: list[int], stop: StopRules, seed: int) -> bool | None:
-        """Returns whether the baseline gives the same greedy answer again; None for other servers, for a warm-up (which
-        has no end token), and after NUM_CONTROLS answers."""
-        is_asked = self.method.name == BASELINE and self.sampling.temperature == 0 and stop.eos_token_ids
-        if not is_asked or len(self.controls) >= NUM_CONTROLS:
+    def _repeats_answer(self, answer: Answer, prompt_ids: list[int], stop: StopRules, seed: int) -> bool | None:
+        """Returns whether the baseline gives the same greedy answer again; None for other servers, for warm-ups (which
+        have no end token), and after NUM_CONTROLS answers."""
+        is_control = self.method.name == BASELINE and self.sampling.greedy and stop.eos_token_ids
+        if not is_control or len(self.controls) >= NUM_CONTROLS:
             return None
         self.server.wait_until_idle()
-        again = self._answer(prompt_ids, stop, seed)
+        again = self._request_answer(prompt_ids, stop, seed)
         self.controls.append(again.state.new_ids == answer.state.new_ids)
         return self.controls[-1]
 
     def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
-        """Reads the answer. The stream of an engine that tells its counts with every event is left where it ends."""
+        """Reads the answer. If the engine sends its counts with every event, stops reading at the answer's end."""
         engine, state = self.server.engine, GenerationState(list(prompt_ids), stop)
         unsent = stop.stop_strings[engine.max_stops :] if engine.max_stops is not None else ()
         answer = Answer(state)
@@ -176,31 +177,31 @@ class ServedDecoder(Decoder):
         with closing(self.server.client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
                 with self.server.client.reading():
-                    piece = self._whole(engine.read(event, num_read), body, num_read)
+                    piece = self._with_held_ids(engine.read(event, num_read), body, num_read)
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
-                if (state.finished and not engine.tells_at_end) or answer.has_text_of(unsent):
+                if (state.finished and not engine.reports_at_end) or answer.has_stop_string(unsent):
                     return answer
-        if answer.told.finish is None:
+        if answer.reported.finish is None:
             raise self.server.client.error(
                 f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
             )
-        num_new = answer.told.num_new_tokens
-        is_cut = answer.told.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
-        if num_new not in (None, num_read) and answer.told.token_ids is not None and not is_cut:
-            held = self._ids_without_stream(body)[num_read:]  # an engine holds back what never becomes a character
+        num_new = answer.reported.num_new_tokens
+        is_cut = answer.reported.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
+        if num_new not in (None, num_read) and answer.reported.token_ids is not None and not is_cut:
+            held = self._ids_without_stream(body)[num_read:]  # an engine holds back tokens that complete no character
             if num_read + len(held) != num_new:
                 raise self.server.client.error(
                     f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot "
                     "be used; report it to the engine"
                 )
-            answer.add(answer.seconds, Piece(token_ids=held))
+            answer.add(answer.seconds, EventContent(token_ids=held))
         return answer
 
-    def _whole(self, piece: Piece, body: Mapping[str, Any], num_before: int) -> Piece:
-        """Returns what an event tells, with the ids that the engine held back; `num_before`: those of earlier events.
-        Raises ConfigError for a token that the target does not have."""
+    def _with_held_ids(self, piece: EventContent, body: Mapping[str, Any], num_before: int) -> EventContent:
+        """Returns the content of an event with the ids that the engine held back. `num_before`: the number of ids in
+        earlier events. Raises ConfigError for a token that the target does not have."""
         wrong = [token for token in piece.token_ids or () if not 0 <= token < self.model.vocab_size]
         if wrong:
             raise self.server.client.error(
@@ -211,7 +212,7 @@ class ServedDecoder(Decoder):
             return piece
         try:
             held = held_ids(piece.text, piece.token_ids[-1], piece.num_held, self.model.text_vocabulary)
-        except ConfigError as error:  # bytes that are no character
+        except ConfigError as error:  # the bytes are not a character
             ids = self._ids_without_stream(body)[num_before:]
             held = ids[: piece.num_held]
             if ids[piece.num_held :][: len(piece.token_ids)] != piece.token_ids:
@@ -219,18 +220,18 @@ class ServedDecoder(Decoder):
         return replace(piece, token_ids=(*held, *piece.token_ids))
 
     def _ids_without_stream(self, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """Returns the ids of the same answer, which the server gives once more."""
+        """Requests the same answer once more without a stream, and returns its ids."""
         engine = self.server.engine
         answer = json_mapping(lambda path: self.server.client.post(path, {**body, "stream": False}), engine.path)
-        return engine.whole_ids(answer)
+        return engine.all_ids(answer)
 
     def _finish(self, answer: Answer, stop: StopRules) -> None:
-        """Ends the state of an answer: an engine that sends text only is tokenized here, and the end token, which some
-        do not send, is added to the last read."""
-        state, finish = answer.state, str(answer.told.finish)
+        """Ends the state of an answer. The text of an engine that sends no ids is tokenized here. The end token, which
+        some engines do not send, is added to the last read."""
+        state, finish = answer.state, str(answer.reported.finish)
         if finish in FAILED:
-            raise self.server.client.error("gave the request up: see the server's log")
-        if answer.told.token_ids is None:
+            raise self.server.client.error("gave up the request: see the server's log")
+        if answer.reported.token_ids is None:
             self._tokenize(answer)
         elif not state.finished and finish == "length" and state.num_remaining > MAX_HELD:
             raise self.server.client.error(
@@ -240,14 +241,14 @@ class ServedDecoder(Decoder):
             state.start(min(stop.eos_token_ids))
             seconds, number = answer.reads.pop() if answer.reads else (answer.seconds, 0)
             answer.reads.append((seconds, number + 1))
-        if not state.finished:  # a text of fewer tokens here, a last character that is cut, or a warm-up without end
+        if not state.finished:  # the text has fewer tokens here, its last character is cut, or a warm-up has no end
             state.finish = "length" if finish == "length" else "eos"
         if not answer.reads:
             answer.reads.append((answer.seconds, 0))
 
     def _tokenize(self, answer: Answer) -> None:
-        """Cuts the text of an answer into tokens: its first read has those of its own text, its last read the others,
-        since nothing tells more."""
+        """Tokenizes the text of an answer. The first read gets the tokens of its own text, the last read all others,
+        since the server does not report more."""
         texts = [text for event in answer.events if (text := self.server.engine.read(event, 0).text)]
         if not texts:
             return
@@ -255,36 +256,36 @@ class ServedDecoder(Decoder):
             self.model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer.text, texts[0])
         )
         times = [seconds for seconds, _ in answer.reads]
-        answer.add(times[-1], Piece(token_ids=tuple(whole)))
+        answer.add(times[-1], EventContent(token_ids=tuple(whole)))
         total = answer.state.num_new_tokens
         num_first = min(len(first), total) if len(times) > 1 else total
         answer.reads[:] = [(times[0], num_first), *([(times[-1], total - num_first)] if len(times) > 1 else [])]
 
     def _check(self, answer: Answer, prompt_ids: list[int]) -> None:
-        """Raises ConfigError for a prompt that was cut, and for one that was cached."""
-        client, told = self.server.client, answer.told
-        if told.num_prompt_tokens not in (None, len(prompt_ids)):
+        """Raises ConfigError for a prompt that the server cut or had in its cache."""
+        client, num_read, num_cached = self.server.client, answer.reported.num_prompt_tokens, answer.reported.num_cached
+        if num_read not in (None, len(prompt_ids)):
             raise client.error(
-                f"read {told.num_prompt_tokens} tokens of a prompt of {len(prompt_ids)}: it cuts or changes prompts: "
-                "start it with a longer context"
+                f"read {num_read} tokens of a prompt of {len(prompt_ids)}: it cuts or changes prompts: start it with a "
+                "longer context"
             )
-        if told.num_cached:
+        if num_cached:
             raise client.error(
-                f"had {told.num_cached} of {len(prompt_ids)} prompt tokens in its cache, so its times are not those of "
-                "a new prompt: start it without a prefix cache"
+                f"had {num_cached} of {len(prompt_ids)} prompt tokens in its cache, so its times are not those of a "
+                "new prompt: start it without a prefix cache"
             )
 
     def _acceptance(self, answer: Answer, before: Counters) -> tuple[Acceptance | None, str]:
-        """Returns the acceptance of an answer and its source; None with the reason if it is not known.
+        """Returns the acceptance of an answer and its source; None and the reason if it is not known.
 
         Raises ConfigError for a baseline that drafts.
         """
-        method, found, problem = self.method, self._told(answer), self.server.engine.remedy
+        method, found, problem = self.method, self._reported_acceptance(answer), self.server.engine.remedy
         if found is None:
-            counted = counted_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
-            found = None if counted is None else self._completed(counted, answer)
+            counted = acceptance_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
+            found = None if counted is None else self._corrected(counted, answer)
             if found is None and before.num_drafted is not None:
-                problem = "the counters of the server fell: it was started again"
+                problem = "the counters of the server fell, so it was restarted"
         if method.name == BASELINE:
             if found is not None and found.num_drafted:
                 raise self.server.client.error(
@@ -295,28 +296,31 @@ class ServedDecoder(Decoder):
                 return None, f"{UNKNOWN}: {problem}"
             plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
             return plain, found.source if found else plain.source
-        if found is not None and answer.goes_on:
-            found, problem = until_end(found, answer.state.num_new_tokens), "the server wrote on after a stop string"
+        if found is not None and answer.continues_after_end:
+            found, problem = (
+                cut_after_end(found, answer.state.num_new_tokens),
+                "the server wrote on after a stop string",
+            )
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"
         return found, found.text
 
-    def _told(self, answer: Answer) -> Acceptance | None:
-        """Returns the acceptance of an answer by its own events; None if they do not tell it."""
+    def _reported_acceptance(self, answer: Answer) -> Acceptance | None:
+        """Returns the acceptance that an answer's own events report; None if they do not."""
         with self.server.client.reading():
             found = self.server.engine.acceptance(answer.events, self.method.num_draft_tokens)
-        return None if found is None else self._completed(found, answer)
+        return None if found is None else self._corrected(found, answer)
 
-    def _completed(self, found: Acceptance, answer: Answer) -> Acceptance:
+    def _corrected(self, found: Acceptance, answer: Answer) -> Acceptance:
         options = self.method.decoder.options if self.method.decoder is not None else {}
         varies = str(options.get("method", "")).lower().startswith(VARYING)
-        return of_varying_drafts(found, answer.state.num_new_tokens) if varies else found
+        return corrected_for_varying_drafts(found, answer.state.num_new_tokens) if varies else found
 
 
 @DECODERS.register(SERVED)
 def served_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ServedDecoder:
     """Returns the decoder of a server that `specbench run --servers` found."""
     if not isinstance(models, ServedPair) or models.server is None:
-        raise ConfigError(f"method '{method.name}': decoder.type = 'served': is written by --servers only")
+        raise ConfigError(f"method '{method.name}': decoder.type = 'served': only --servers can set it")
     return ServedDecoder(method, models.target, models.server, models.others, sampling)

@@ -1,4 +1,4 @@
-"""A serving engine: what it takes in a request, and what it tells in its answers and on its pages."""
+"""A serving engine: the requests that it accepts, and what its answers and pages report."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,20 +10,20 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from specbench.core import bounded
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, if_whole
+from specbench.served.acceptance import Acceptance, without_uncertain_judged
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(strict=True))
-class Piece:
-    """What one event of an answer tells; None and "" where it tells nothing. Raises ValueError for wrong types.
+class EventContent:
+    """The content of one event of an answer; None or "" for what it does not report. Raises ValueError for wrong types.
 
-    `token_ids`: the new ones; None for engines that send text only. `finish`: eos, stop or length. `num_prompt_tokens`,
-    `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens that the server had in its cache.
-    `seconds`, `decode_seconds`: the server's own time for the answer so far, with the prompt and without. `num_held`:
-    new tokens before these whose ids the engine does not send, since they are parts of a character.
+    `token_ids`: the new tokens; None for engines that send only text. `finish`: eos, stop or length.
+    `num_prompt_tokens`, `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens in the server's cache.
+    `seconds`, `decode_seconds`: the server's own time for the answer so far, with and without the prompt. `num_held`:
+    new tokens before `token_ids` whose ids the engine does not send, since they are parts of a character.
     """
 
     token_ids: tuple[int, ...] | None = None
@@ -39,9 +39,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Counters:
-    """The sums over all answers since the server was started; None where its page does not have them.
+    """The sums over all answers since the server was started; None for those that its page lacks.
 
-    `per_position`: the accepted tokens at each position of the draft. `num_running`: requests that run or wait now.
+    `per_position`: accepted tokens at each position of the draft. `num_running`: requests that run or wait now.
     """
 
     num_drafts: int | None = None
@@ -57,13 +57,13 @@ POSITION = re.compile(r'\b(?:token_)?position="(\d+)"')
 
 
 class Engine:
-    """An engine that speaks OpenAI's completions protocol; others replace what is different.
+    """An engine with OpenAI's completions protocol; subclasses override what differs.
 
-    `metrics_path`: the page of its counters. `counter_names`: the names there of the fields of Counters. `remembers`:
-    speculation methods whose drafters learn from one request to the next. `tells_at_end`: whether the counts of an
-    answer come with its last event, so that the stream must be read to its end. `remedy`: the flag that makes the
-    server tell acceptance. `max_stops`: the number of stop strings that a request may have; None for any. The client
-    finds the others itself, and the server writes on after them.
+    `metrics_path`: the page of its counters. `counter_names`: the names on that page of the fields of Counters.
+    `learning_methods`: speculation methods whose drafters learn from one request to the next. `reports_at_end`: whether
+    the counts of an answer come with its last event, so that the stream must be read to its end. `remedy`: the flag
+    that makes the server report acceptance. `max_stops`: the maximum number of stop strings in a request; None for no
+    limit. The client looks for the other strings itself, and the server does not stop at them.
     """
 
     name: ClassVar[str]
@@ -71,22 +71,22 @@ class Engine:
     tokenize_path: ClassVar[str | None] = None
     metrics_path: ClassVar[str | None] = "/metrics"
     counter_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    remembers: ClassVar[frozenset[str]] = frozenset()
-    tells_at_end: ClassVar[bool] = True
+    learning_methods: ClassVar[frozenset[str]] = frozenset()
+    reports_at_end: ClassVar[bool] = True
     max_stops: ClassVar[int | None] = None
-    remedy: ClassVar[str] = "this engine does not tell it"
-    num_top: ClassVar[int] = 20  # tokens whose log-probabilities are asked for: vLLM's own limit
+    remedy: ClassVar[str] = "this engine does not report it"
+    num_logprobs: ClassVar[int] = 20  # tokens per position whose log-probabilities are requested: vLLM's limit
 
     def version(self, page: Page) -> str | None:
-        """Returns the version of a server of this engine; None for a server of another one."""
+        """Returns the version of a server of this engine; None for a server of another engine."""
         return "of unknown version" if page("/v1/models") else None
 
     def settings(self, page: Page) -> dict[str, Any]:
-        """Returns what the server tells of its configuration: nothing that another start of it would change."""
-        return {"model": model_of(page)}
+        """Returns the configuration that the server reports, without values that a restart would change."""
+        return {"model": first_model_name(page)}
 
     def speculates(self, page: Page) -> bool | None:
-        """Returns whether the server was started with speculation; None if it does not tell."""
+        """Returns whether the server was started with speculation; None if it does not report that."""
         return None
 
     def request(
@@ -101,42 +101,41 @@ class Engine:
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:
-        """Returns the body of a request without a stream: greedy tokens, each with the log-probabilities of the
-        `num_top` most probable ones. None for an engine that does not tell them with ids."""
+        """Returns the body of a request without a stream for greedy tokens, each with the log-probabilities of the
+        `num_logprobs` most probable tokens. None for an engine that does not report them with ids."""
         return None
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
-        """Returns the log-probabilities at each token of the answer to such a request."""
+        """Returns the log-probabilities at each token of the answer to a scoring request."""
         raise NotImplementedError
 
-    def read(self, event: Event, num_before: int) -> Piece:
-        """Returns what an event tells. Usage may stand in an event of its own, or beside the last choice.
+    def read(self, event: Event, num_before: int) -> EventContent:
+        """Returns the content of an event. The usage may be in an event of its own or in the last choice's event.
 
-        `num_before`: number of tokens that the events before it had.
+        `num_before`: number of tokens in the events before this one.
         """
         choice: Event = next(iter(event.get("choices") or ()), {})
         usage = event.get("usage") or {}
         ids = choice.get("token_ids")
         reason = choice.get("finish_reason")
-        return Piece(
+        return EventContent(
             token_ids=None if ids is None else tuple(ids), text=choice.get("text") or "",
             finish=None if reason is None else str(reason), num_prompt_tokens=usage.get("prompt_tokens"),
             num_new_tokens=usage.get("completion_tokens"),
             num_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         )  # fmt: skip
 
-    def whole_ids(self, answer: Event) -> tuple[int, ...]:
+    def all_ids(self, answer: Event) -> tuple[int, ...]:
         """Returns all ids of an answer without a stream, for an engine that holds some back in streams."""
         return ()
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the acceptance of an answer by its events; None if they do not tell it."""
+        """Returns the acceptance that the events of an answer report; None if they do not."""
         return None
 
     def counters(self, text: str) -> Counters:
-        """Returns the counters on the page of metrics. A counter that the page lacks has not counted anything yet, if
-        the page has others of this engine; `num_running`, which is no counter, is then unknown. Several series of a
-        counter, one for each engine process, are added."""
+        """Returns the counters on a metrics page. If the page has some counters of this engine, those that it lacks are
+        0, and `num_running`, which is not a counter, is unknown. The series of several engine processes are added."""
         sums: dict[str, float] = {}
         positions: dict[int, float] = {}
         for name, labels, value in SAMPLE.findall(text):
@@ -154,12 +153,12 @@ class Engine:
         return Counters(**found, per_position=tuple(int(positions[place]) for place in sorted(positions)))
 
 
-def counted_between(before: Counters, after: Counters, num_draft_tokens: int) -> Acceptance | None:
-    """Returns the acceptance of the answers between two readings of the counters; None if they are unknown, or if one
-    fell, since the server was then started again.
+def acceptance_between(before: Counters, after: Counters, num_draft_tokens: int) -> Acceptance | None:
+    """Returns the acceptance of the answers between two readings of the counters; None if the counters are unknown, or
+    if one fell because the server was restarted.
 
-    The judged tokens, Σ (accepted + 1) without the passes that accepted the whole draft, follow if every pass drafted
-    `num_draft_tokens` tokens.
+    The judged tokens are Σ (accepted + 1) minus the number of passes that accepted the whole draft. They are known only
+    if every pass drafted `num_draft_tokens` tokens.
     """
     names = ("num_drafts", "num_drafted", "num_accepted")
     drafts, drafted, accepted = (_growth(getattr(before, name), getattr(after, name)) for name in names)
@@ -169,15 +168,27 @@ def counted_between(before: Counters, after: Counters, num_draft_tokens: int) ->
     judged = None
     if drafts is not None and len(after.per_position) == num_draft_tokens > 0:
         judged = drafts + accepted - after.per_position[-1] + sum(before.per_position[-1:])
-    return if_whole(Acceptance("counters", drafts, drafted, accepted, judged), num_draft_tokens)
+    return without_uncertain_judged(Acceptance("counters", drafts, drafted, accepted, judged), num_draft_tokens)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None or after < before else after - before
 
 
+def read_generate_event(event: Event, new_ids: Sequence[int]) -> EventContent:
+    """Returns the content of an event of the path /generate, which SGLang and LMDeploy share, given its new ids."""
+    info = event.get("meta_info") or {}
+    reason = info.get("finish_reason")
+    return EventContent(
+        token_ids=tuple(new_ids), text=event.get("text") or "",
+        finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
+        num_prompt_tokens=info.get("prompt_tokens"), num_new_tokens=info.get("completion_tokens") if reason else None,
+        num_cached=info.get("cached_tokens"),
+    )  # fmt: skip
+
+
 def json_page(page: Page, path: str) -> Any:
-    """Returns the value of a page in JSON; None for an absent page and for one that is not JSON."""
+    """Returns the value of a JSON page; None for an absent page and for one that is not JSON."""
     try:
         return bounded.json_value(page(path) or "null", strict=False)
     except ValueError:
@@ -185,28 +196,28 @@ def json_page(page: Page, path: str) -> Any:
 
 
 def json_mapping(page: Page, path: str) -> dict[str, Any]:
-    """Returns the mapping of a page in JSON; an empty one for any other page."""
+    """Returns the mapping of a JSON page; an empty one for any other page."""
     found = json_page(page, path)
     return found if isinstance(found, dict) else {}
 
 
 def models_of(page: Page) -> list[dict[str, Any]]:
-    """Returns what an OpenAI-compatible server tells of its models; nothing if it names none."""
+    """Returns the entries of the models that an OpenAI-compatible server lists."""
     return list(json_mapping(page, "/v1/models").get("data") or ())
 
 
-def model_of(page: Page) -> str:
-    """Returns the name of the first model of a server; "default" if it names none."""
+def first_model_name(page: Page) -> str:
+    """Returns the name of the first model that a server lists; "default" if it lists none."""
     return str(next((each.get("id") for each in models_of(page)), "default"))
 
 
 def is_owned_by(page: Page, owner: str) -> bool:
-    """Returns whether a model of a server names its engine as its owner."""
+    """Returns whether `owner` is part of the owner's name of one of a server's models."""
     return any(owner in str(each.get("owned_by")).lower() for each in models_of(page))
 
 
-def counters_of(prefix: str, *running: str) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the fields of Counters on the page of an engine that calls its counters as vLLM does."""
+def vllm_counter_names(prefix: str, *running: str) -> dict[str, tuple[str, ...]]:
+    """Returns `Engine.counter_names` for an engine that names its counters like vLLM, with its own prefix."""
     names = {
         "num_drafts": "drafts", "num_drafted": "draft_tokens", "num_accepted": "accepted_tokens",
         "per_position": "accepted_tokens_per_pos",

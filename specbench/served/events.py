@@ -1,4 +1,4 @@
-"""Server-sent events: bytes as they are read → the data of each event."""
+"""Parses server-sent events: from bytes, as they are read, to the data of each event."""
 
 import re
 
@@ -6,7 +6,7 @@ LINE_END = re.compile(rb"\r\n|\n|\r(?!$)")  # a final \r may be the first half o
 
 
 class EventReader:
-    """Collects bytes and returns the data of the events that are complete. `is_done` is set by the event [DONE]."""
+    """Collects bytes and returns the data of complete events. The event [DONE] sets `is_done`."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -14,8 +14,7 @@ class EventReader:
         self._data: list[str] = []
 
     def feed(self, content: bytes) -> list[str]:
-        """Returns the data of the events that these bytes complete, without [DONE]; comments and other fields are left
-        out."""
+        """Returns the data of the events that these bytes complete, without [DONE], comments and other fields."""
         *lines, self._rest = LINE_END.split(self._rest + content)
         found: list[str] = []
         for line in lines:

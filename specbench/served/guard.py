@@ -1,7 +1,7 @@
-"""Runs a command in a process group of its own, and ends the group when standard input ends, or the command does.
+"""Runs a command in its own process group, and ends the group when standard input or the command ends.
 
-The parent holds the other end of standard input. The system closes it however the parent ends, so that no server
-outlives its run. This file is run by its path, and imports nothing of the package.
+The parent holds the other end of standard input. The system closes it in whatever way the parent ends, so that no
+server outlives its run. This file is run by its path and imports nothing from the package.
 """
 
 import os
@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 
-GRACE_SECONDS = 10.0  # between the signals
+GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 
 
 def group_lives(group: int) -> bool:
@@ -25,7 +25,7 @@ def group_lives(group: int) -> bool:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the process group of a command: politely first, then at once."""
+    """Ends the process group of a command, by SIGTERM first, then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + GRACE_SECONDS
         with suppress(OSError):
@@ -44,7 +44,7 @@ def main(command: list[str]) -> int:
         return 127
 
     def wait_for_parent() -> None:
-        while os.read(0, 1024):  # unbuffered: a buffer's lock would stand in the way of this program's own end
+        while os.read(0, 1024):  # unbuffered, since the lock of a buffer could block the end of this program
             pass
         end(process)
 

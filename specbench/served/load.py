@@ -1,4 +1,4 @@
-"""Several requests at once: windows of AR and of every method by turns, at each level of load."""
+"""Measures servers under load: at each level, AR and every method answer windows of requests in turn."""
 
 import math
 import random
@@ -22,19 +22,19 @@ from specbench.running.plan import Cell
 from specbench.running.prompts import prompt_ids
 from specbench.running.records import RecordFile
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, text_ids, until_steady
+from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids
 from specbench.served.decoder import ServedDecoder
 from specbench.served.turns import BringUp
 from specbench.specs.run import RunSpec
 
 Answers = dict[str, list[dict[str, Any]]]  # by server
-RESULTS = ("measured_at", "methods", "warm_up")  # of a window; all else identifies it
-WARM_UP_TOKENS = 64  # prompt and answer
+RESULTS = ("measured_at", "methods", "warm_up")  # keys of a window's results; all other keys identify it
+WARM_UP_TOKENS = 64  # length of prompt and answer
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """A prompt of a window, and the time at which it is sent at the earliest, in seconds after the window begins."""
+    """A prompt of a window. `at`: the earliest time at which it is sent, in seconds after the window begins."""
 
     example: int
     ids: list[int]
@@ -45,7 +45,7 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class Window:
-    """One window of a cell: all servers answer its requests in turn, in the same order."""
+    """One window of a cell: the servers answer the same requests one after the other."""
 
     cell: Cell
     kind: str
@@ -55,7 +55,7 @@ class Window:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What identifies the window in the file of windows."""
+        """The keys that identify the window in the file of windows."""
         return {
             "task": self.cell.task.name, "subset": self.cell.subset, "kind": self.kind, "level": self.level,
             "window": self.number, "requests": self.num_requests,
@@ -63,17 +63,17 @@ class Window:
 
     @property
     def decoders(self) -> list[ServedDecoder]:
-        """The servers, the first of which is `ar`."""
+        """The decoders of the servers; the first is `ar`."""
         return [each for each in self.cell.decoders if isinstance(each, ServedDecoder)]
 
     @property
     def num_workers(self) -> int:
-        """The most requests in flight."""
+        """The maximum number of requests in flight."""
         return int(self.level) if self.kind == "concurrency" else self.num_requests
 
     def requests(self, decoder: ServedDecoder, spec: RunSpec) -> list[LoadRequest]:
-        """Returns the requests: the next prompts of the cell, from its beginning again after its end, the same and at
-        the same times for all servers."""
+        """Returns the requests: the next prompts of the cell, which starts again after its last one. All servers get
+        the same prompts at the same times."""
         examples, found, at = self.cell.data.examples, [], 0.0
         gaps = random.Random(json_digest(self.key))
         stop = decoder.stop_rules(self.cell.task.generation, self.cell.context_limit)
@@ -86,11 +86,11 @@ class Window:
         return found
 
     def warm_up(self, decoder: ServedDecoder, num_windows: int) -> WarmUp:
-        """Sends as many requests at once as the level has, with a text that is not measured, until the speed of all
-        together is steady. `num_windows`: those that are measured next, of which the budget is a share."""
+        """Sends requests with a text that is not measured, as many at once as at this level, until the speed of all
+        together is steady. `num_windows`: the windows to be measured next; the budget is a share of their tokens."""
         length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
         stop = StopRules(length // 2, context_limit=self.cell.context_limit)
-        request = LoadRequest(-1, text_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
+        request = LoadRequest(-1, warm_up_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
 
         def decode() -> float:
             start = perf_counter()
@@ -105,14 +105,14 @@ class Window:
 def answers(
     decoder: ServedDecoder, requests: Sequence[LoadRequest], num_workers: int, *, check: bool = True
 ) -> list[dict[str, Any]]:
-    """Returns the answers to requests of which at most `num_workers` are in flight, each with the seconds at which it
-    was `sent`. Raises ConfigError for the first one that fails; no further one is sent then."""
+    """Sends requests, at most `num_workers` at once. Returns the answers, each with the time in seconds at which its
+    request was `sent`. Raises ConfigError for the first request that fails, and sends no others then."""
     start = perf_counter()
 
     def ask(request: LoadRequest) -> dict[str, Any]:
         sleep(max(0.0, start + request.at - perf_counter()))
         sent = perf_counter() - start
-        answer = decoder.under_load(request.ids, request.stop, request.seed, check=check)
+        answer = decoder.generate_under_load(request.ids, request.stop, request.seed, check=check)
         return {"example": request.example, "sent": round(sent, 6), **answer}
 
     executor = ThreadPoolExecutor(num_workers)
@@ -137,11 +137,11 @@ def measure_load(
     console: Console,
 ) -> None:  # fmt: skip
     """Measures the windows that the run's folder does not hold yet. The order of the servers is reversed from one
-    window to the next. `scoring`: the target, which tells near-ties; None if it cannot be asked."""
+    window to the next. `scoring`: the target, to detect near-ties; None if it gives no log-probabilities."""
     file, plan = RecordFile(folder.path / LOAD_RECORDS), list(windows_of(cells, spec))
     tolerances: dict[Any, float] = {}
     done = [{name: value for name, value in each.items() if name not in RESULTS} for each in read_windows(folder.path)]
-    warm: dict[str, Any] = {}  # by server: where it was last warmed up
+    warm: dict[str, Any] = {}  # by server: the cell and the level for which it was last warmed up
     with ProgressBar(console, "load", len(plan)) as progress:
         for number, window in enumerate(plan):
             if window.key not in done:
@@ -149,14 +149,13 @@ def measure_load(
                 measured_at = round(time(), 3)
                 if scoring is not None and window.cell.task.generation.temperature == 0:
                     add_near_ties(window, spec, methods, scoring, tolerances)
-                own = {"measured_at": measured_at, "methods": methods, "warm_up": warm_ups}
-                file.append({**window.key, **own})
+                file.append({**window.key, "measured_at": measured_at, "methods": methods, "warm_up": warm_ups})
             progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
 
 
 def measure(window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any]) -> tuple[Answers, dict[str, Any]]:
-    """Returns the answers of every server to the requests of a window, and the warm-ups by server. A server that was
-    just started, or last had another load, is warmed up."""
+    """Returns every server's answers to the requests of a window, and the warm-ups by server. A server is warmed up if
+    it was just started or last had another load."""
     assert spec.servers is not None and spec.servers.load is not None
     found, warm_ups, level = {}, {}, (window.cell, window.kind, window.level)
     num_windows = spec.servers.load.windows if spec.servers.turns is None else 1
@@ -174,8 +173,8 @@ def measure(window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, An
 def add_near_ties(
     window: Window, spec: RunSpec, methods: Answers, scoring: ScoringModel, tolerances: dict[Any, float]
 ) -> None:
-    """Adds `near_tie` to each answer that is not that of `ar`: whether the target is undecided at the first difference.
-    `tolerances`: by cell and server, measured along the first answers that differ."""
+    """Adds `near_tie` to each answer that differs from AR's: whether the first difference is a near-tie of the target.
+    `tolerances`: by cell and server; a missing one is measured on the answers that differ."""
     requests = window.requests(window.decoders[0], spec)
     for decoder in window.decoders[1:]:
         name, plain = decoder.method.name, methods[BASELINE]

@@ -1,4 +1,4 @@
-"""The servers of a run as its models: started where the file says so, found, and checked against each other."""
+"""The servers of a run, which take the place of its models: started if the file says so, and checked for each other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ from specbench.specs.servers import BASELINE, ServersSpec
 
 @dataclass(frozen=True)
 class ServedModels(Models):
-    """A target of which only the tokenizer and the configuration are in this process, and the servers by method."""
+    """The servers of a run by method. Only the tokenizer and the configuration of the target are in this process."""
 
     servers: Mapping[str, Server]
     spec: ServersSpec
@@ -56,14 +56,14 @@ class ServedModels(Models):
         return ServedPair(self.target, server=own, others=others)
 
     def bring_up(self, name: str) -> bool:
-        """Ends all other servers and starts this one, where only one is up at a time. Returns whether it was started
-        now. Raises ConfigError if it then tells another configuration of itself."""
+        """Ends the running server and starts this one, if only one may be up at a time. Returns whether it was started
+        now. Raises ConfigError if it now reports another configuration."""
         if self.spec.turns is None or self.started.is_up(name):
             return False
         found = find_server(start_alone(name, self.spec, self.started), self.spec)
         if found.digest != self.servers[name].digest:
             raise found.client.error(
-                "tells another configuration of itself than when it was first started: start it with fixed settings"
+                "reports another configuration than when it was first started: start it with fixed settings"
             )
         return True
 
@@ -76,7 +76,7 @@ class ServedModels(Models):
     def learns(self, name: str) -> bool:
         """Returns whether the drafter of a server learns from one request to the next."""
         speculation = self.spec.servers[name].speculation
-        return speculation != "none" and speculation.method in self.servers[name].engine.remembers
+        return speculation != "none" and speculation.method in self.servers[name].engine.learning_methods
 
     @cached_property
     def scoring(self) -> ScoringModel | None:
@@ -89,25 +89,26 @@ class ServedModels(Models):
         return None
 
     def environment(self) -> dict[str, str]:
-        """Returns the conditions of the servers: the first server's, which is AR's."""
+        """Returns the conditions of the servers, with AR's engine."""
         return {
             "device": self.spec.device, "dtype": "as served",
             "attention": "as served", "engine": self.servers[BASELINE].row_engine,
         }  # fmt: skip
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the servers tell of themselves, and what the file says of their memory."""
-        told = {name: {"engine": each.row_engine, **each.settings} for name, each in self.servers.items()}
+        """Returns the configurations that the servers report, and the file's entry about their memory."""
+        reported: dict[str, dict[str, Any]] = {}
         for name, server in self.servers.items():
-            known = {LEARNS: self.learns(name), UNKNOWN_TOKENIZER: not server.is_tokenizer_known}
-            told[name] |= {key: True for key, is_so in known.items() if is_so}
-        return {"servers": told, "memory": self.spec.memory, "by_turns": self.spec.turns is not None}
+            flags = {LEARNS: self.learns(name), UNKNOWN_TOKENIZER: not server.is_tokenizer_known}
+            set_flags = {key: True for key, is_set in flags.items() if is_set}
+            reported[name] = {"engine": server.row_engine, **server.settings, **set_flags}
+        return {"servers": reported, "memory": self.spec.memory, "by_turns": self.spec.turns is not None}
 
 
 def find_servers(
     spec: ServersSpec, names: Sequence[str], started: StartedServers, target: TextModel
 ) -> dict[str, Server]:
-    """Returns servers by name, after those that have `start` are ready, and with `turns` one after the other."""
+    """Returns the servers by name, once those with `start` are ready. With `turns`, starts one after the other."""
     if spec.turns is None:
         clients = [client_of(name, spec) for name in names]
         starts = [(client, start) for client in clients if (start := spec.servers[client.name].start) is not None]
@@ -118,14 +119,14 @@ def find_servers(
         found = (find_server(client, spec) for client in clients)
     else:
         found = (find_server(start_alone(name, spec, started), spec) for name in names)
-    return {name: server.with_tokenizer(target) for name, server in zip(names, found, strict=True)}
+    return {name: server.check_tokenizer(target) for name, server in zip(names, found, strict=True)}
 
 
 def start_alone(name: str, spec: ServersSpec, started: StartedServers) -> Client:
     """Ends all servers, starts one, and returns its address when it is ready."""
     client, start = client_of(name, spec), spec.servers[name].start
     assert start is not None
-    started.end_others("")
+    started.end_all()
     started.start(client, start)
     started.wait(client, start)
     return client
@@ -140,14 +141,14 @@ def client_of(name: str, spec: ServersSpec) -> Client:
 
 @contextmanager
 def serving() -> Iterator[Callable[[RunSpec], "ServedModels"]]:
-    """Yields a function that returns the servers of a run. Those that it starts end with the block."""
+    """Yields a function that returns the servers of a run. At the end of the block, the servers that it started end."""
     with StartedServers() as started:
         yield lambda spec: load_served(spec, started)
 
 
 def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedModels:
-    """Returns the servers of a run; `started` keeps those that are started. Raises ConfigError for a server that does
-    not fit the tokenizer or the others."""
+    """Returns the servers of a run; `started` holds those that it starts. Raises ConfigError for a server that does not
+    fit the tokenizer or the other servers."""
     assert spec.servers is not None
     started = started or StartedServers()
     target = load_model(spec.target, device="cpu", weights=False)
@@ -155,7 +156,7 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
     engines = {name: each.engine.name for name, each in servers.items()}
     if len(set(engines.values())) > 1:
         shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
-        raise ConfigError(f"servers of several engines ({shown}): AR and its methods are servers of one engine")
+        raise ConfigError(f"servers of several engines ({shown}): AR and its methods must run on one engine")
     for name, server in servers.items():
         if server.speculates is not None and server.speculates == (name == BASELINE):
             how = "with speculation, but all others are compared with it" if name == BASELINE else "without speculation"

@@ -1,4 +1,4 @@
-"""A server of a run: found, identified and checked before anything is measured."""
+"""A server of a run. It is identified and checked before anything is measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,19 +11,20 @@ from specbench.core.registry import ENGINES
 from specbench.models.causal_lm import ModelPair
 from specbench.models.text_model import TextModel
 from specbench.served.client import Client
-from specbench.served.engine import Counters, Engine, model_of
+from specbench.served.engine import Counters, Engine, first_model_name
 from specbench.specs.servers import ServersSpec
 
-PROBE = "The quick brown fox jumps over the lazy dog. 1234 + 5678 = 6912."  # plain English: other texts are cut in
-# several ways by the pre-tokenizers of converted models, and prompts are sent as ids
-IDLE_SECONDS = 10.0  # that a server may take to finish what was cut off
-LAST = "openai"  # it takes any server
+# Plain English: the pre-tokenizers of converted models split other texts differently, which is harmless, since prompts
+# are sent as ids.
+PROBE = "The quick brown fox jumps over the lazy dog. 1234 + 5678 = 6912."
+IDLE_SECONDS = 10.0  # time limit for a server to finish requests that were cut off
+FALLBACK = "openai"  # the engine that accepts any server
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers, its engine with the version, and what it tells of its configuration. `is_tokenizer_known`:
-    whether it has told how it cuts a text into tokens."""
+    """A server that answers. `settings`: the configuration that it reports. `is_tokenizer_known`: whether it has
+    tokenized a text for comparison."""
 
     client: Client
     engine: Engine
@@ -35,35 +36,35 @@ class Server:
 
     @property
     def row_engine(self) -> str:
-        """The engine as rows name it."""
+        """The engine's name in rows."""
         return f"served {self.engine.name} {self.version}"
 
     @property
     def digest(self) -> str:
-        """12 hex digits of what the server tells of itself."""
+        """12 hex digits over the engine and the settings."""
         return json_digest({"engine": self.row_engine, **self.settings})
 
     def counters(self) -> Counters:
-        """Returns the server's counters; without values if it has no page of metrics."""
+        """Returns the server's counters; without values if it has no metrics page."""
         text = self.client.get(self.engine.metrics_path) if self.engine.metrics_path else None
         with self.client.reading():
             return self.engine.counters(text or "")
 
     def wait_until_idle(self) -> Counters:
-        """Returns the counters once no request runs or waits. Raises ConfigError if that takes long."""
+        """Returns the counters when no request runs or waits any more. Raises ConfigError after IDLE_SECONDS."""
         start = perf_counter()
         while (found := self.counters()).num_running:
             if perf_counter() - start > IDLE_SECONDS:
                 raise self.client.error(
-                    f"is busy with {found.num_running} requests that are not of this run, so that no time of it "
-                    "counts: measure when nothing else uses it"
+                    f"is busy with {found.num_running} requests of other programs, so its times would be wrong: "
+                    "measure when nothing else uses it"
                 )
             sleep(0.02)
         return found
 
-    def with_tokenizer(self, target: TextModel) -> "Server":
-        """Returns the server, with whether its tokenizer is known. Raises ConfigError if it cuts a text into other
-        tokens than the target's tokenizer."""
+    def check_tokenizer(self, target: TextModel) -> "Server":
+        """Returns the server with `is_tokenizer_known`. Raises ConfigError if it cuts a text into other tokens than the
+        target's tokenizer."""
         path = self.engine.tokenize_path
         body = {"content": PROBE, "prompt": PROBE, "model": self.model, "add_special_tokens": False}
         text = self.client.post(path, body) if path else None
@@ -79,14 +80,14 @@ class Server:
 
 
 def find_server(client: Client, spec: ServersSpec) -> Server:
-    """Returns a server with its engine. Raises ConfigError if it does not answer, or is of no known engine."""
-    names = [*sorted(set(ENGINES.names()) - {LAST}), LAST] if spec.engine == "auto" else [spec.engine]
+    """Returns a server with its engine. Raises ConfigError if it does not answer or its engine is unknown."""
+    names = [*sorted(set(ENGINES.names()) - {FALLBACK}), FALLBACK] if spec.engine == "auto" else [spec.engine]
     page = client.get
     for engine in (cast(Engine, ENGINES.get(each)()) for each in names):
         with client.reading():
             version = engine.version(page)
             if version is not None:
-                model = spec.model or model_of(page)
+                model = spec.model or first_model_name(page)
                 return Server(client, engine, version, engine.settings(page), model, engine.speculates(page))
     known = "none of the known engines" if spec.engine == "auto" else f"no server of {spec.engine}"
     hint = "" if client.key else "; a server that asks for a key needs its api_key_env"
@@ -95,7 +96,7 @@ def find_server(client: Client, spec: ServersSpec) -> Server:
 
 @dataclass(frozen=True)
 class ServedPair(ModelPair):
-    """The target's tokenizer with the server of one method, and all servers of the run."""
+    """The target's tokenizer and the server of one method. `others`: the servers that must be idle meanwhile."""
 
     server: Server | None = None
     others: tuple[Server, ...] = ()

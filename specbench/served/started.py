@@ -1,4 +1,4 @@
-"""The servers that a run starts: their processes, which end with the run, and their logs."""
+"""The servers that a run starts: their logs, and their processes, which end with the run."""
 
 import os
 import shutil
@@ -15,15 +15,15 @@ from specbench.served import guard
 from specbench.served.client import Client
 from specbench.specs.servers import StartSpec
 
-PAUSE_SECONDS = 0.1  # between two looks at a server that starts
+PAUSE_SECONDS = 0.1  # between two checks whether a server is ready
 END_SECONDS = 3 * guard.GRACE_SECONDS
-LOG_CHARACTERS = 300  # of a log in a message
+LOG_CHARACTERS = 300  # number of a log's last characters in a message
 
 
 class StartedServers:
-    """Starts servers, and ends them when the block ends. A guard ends each of them if this process is killed.
+    """Starts servers, and ends them when the block ends. A guard process ends each server if this process is killed.
 
-    `folder`: that of the run, into which the logs go in the end; None while it is not known.
+    `folder`: the run's folder, to which the logs are moved in the end; None while it is unknown.
     """
 
     def __init__(self) -> None:
@@ -35,27 +35,27 @@ class StartedServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end_others("")
+        self.end_all()
         self._move_logs()
 
     def is_up(self, name: str) -> bool:
-        """Returns whether this has started a server, and not ended it."""
+        """Returns whether the server `name` was started here and not ended."""
         return name in self._guards
 
-    def end_others(self, name: str) -> None:
-        """Ends all servers but one."""
-        ended = [self._guards.pop(each) for each in list(self._guards) if each != name]
-        for process in ended:
+    def end_all(self) -> None:
+        """Ends all started servers."""
+        for process in self._guards.values():
             if process.stdin is not None:
                 process.stdin.close()
-        for process in ended:
+        for process in self._guards.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
+        self._guards.clear()
 
     def start(self, client: Client, spec: StartSpec) -> None:
-        """Starts a server; `wait` returns when it is ready. Raises ConfigError if another one answers already."""
+        """Starts a server; `wait` returns when it is ready. Raises ConfigError if its address is already in use."""
         if client.listens():
-            raise client.error("answers already, though the file has its start: end it, or leave start out")
+            raise client.error("answers already, although the file has its start: end it, or leave start out")
         command = [sys.executable, guard.__file__, *spec.command]
         with self._log(client.name).open("ab") as log:
             self._guards[client.name] = subprocess.Popen(
@@ -64,8 +64,8 @@ class StartedServers:
             )  # fmt: skip
 
     def wait(self, client: Client, spec: StartSpec) -> None:
-        """Returns when a started server is ready. Raises ConfigError with the end of its log if it ends before, or
-        takes longer than its limit."""
+        """Returns when a started server is ready. Raises ConfigError, with the end of its log, if it ends before that
+        or takes longer than its limit."""
         start = time.monotonic()
         while not _is_ready(client, spec):
             code = self._guards[client.name].poll()
@@ -88,7 +88,7 @@ class StartedServers:
         return f"{log} ends with: …{text[-LOG_CHARACTERS:]}" if text else f"{log} is empty"
 
     def _move_logs(self) -> None:
-        """Appends the logs to those in the run's folder; they stay where they are if there is no such folder."""
+        """Appends the logs to those in the run's folder. Without a folder they stay where they are."""
         if self.folder is None or self._logs is None or not self.folder.is_dir():
             return
         for log in self._logs.iterdir():

@@ -1,4 +1,4 @@
-"""The target as the server without speculation serves it: log-probabilities in place of logits."""
+"""The target behind the server without speculation, which gives log-probabilities in place of logits."""
 
 import math
 
@@ -8,16 +8,16 @@ from specbench.models.scoring import Output, ScoringModel
 from specbench.served.engine import LogProbs, json_mapping
 from specbench.served.server import Server
 
-NUM_AHEAD = 64  # tokens that one request asks for
-LEAST_LEFT = 1e-12  # of the probability, since sums are rounded
+NUM_AHEAD = 64  # tokens per request
+LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
 
 
 class ServedTarget(ScoringModel):
     """Scores sequences by requests to a server without speculation.
 
-    A row of logits holds the log-probabilities of the most probable tokens; what is left is divided among all others. A
-    row after a token that the server wrote itself since `reset` is of its own pass over that token; every other row is
-    of a pass over the whole sequence.
+    A row of logits holds the log-probabilities of the most probable tokens; all other tokens share the remaining
+    probability equally. A row after a token that the server itself wrote since `reset` comes from its pass over that
+    token; every other row comes from a pass over the whole sequence.
     """
 
     def __init__(self, server: Server, vocab_size: int) -> None:
@@ -31,30 +31,30 @@ class ServedTarget(ScoringModel):
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
         if num_logits == 1:
             if tuple(ids) not in self._written:
-                self._ask(ids)
+                self._read_ahead(ids)
             rows = [self._written[tuple(ids)]]
         else:
-            rows = [self._whole(tuple(ids[:end])) for end in range(len(ids) - num_logits + 1, len(ids) + 1)]
+            rows = [self._row_after(tuple(ids[:end])) for end in range(len(ids) - num_logits + 1, len(ids) + 1)]
         return Output(torch.stack([self._logits(row) for row in rows]))
 
-    def _whole(self, ids: tuple[int, ...]) -> LogProbs:
+    def _row_after(self, ids: tuple[int, ...]) -> LogProbs:
         if ids not in self._read:
-            self._read[ids] = self._rows(list(ids), 1)[0]
+            self._read[ids] = self._request_rows(list(ids), 1)[0]
         return self._read[ids]
 
-    def _ask(self, ids: list[int]) -> None:
-        """Keeps the rows of a sequence and of the tokens with which the server goes on."""
-        for row in self._rows(ids, NUM_AHEAD, 1):
+    def _read_ahead(self, ids: list[int]) -> None:
+        """Stores the rows after a sequence and after each token with which the server continues it."""
+        for row in self._request_rows(ids, NUM_AHEAD, 1):
             self._written[tuple(ids)] = row
             ids = [*ids, max(row, key=row.__getitem__)]
 
-    def _rows(self, ids: list[int], *num_tokens: int) -> list[LogProbs]:
-        """Returns the rows of the first request that the server takes: near the end of its context it refuses long
-        ones. Raises ConfigError if it takes none."""
+    def _request_rows(self, ids: list[int], *num_tokens: int) -> list[LogProbs]:
+        """Returns the rows of the first request that the server accepts: near the end of its context it refuses those
+        for many tokens. Raises ConfigError if it accepts none."""
         for number in num_tokens:
             if rows := log_probs(self.server, ids, number):
                 return rows
-        raise self.server.client.error("tells no log-probabilities any more: see the server's log")
+        raise self.server.client.error("no longer gives log-probabilities: see the server's log")
 
     def _logits(self, row: LogProbs) -> torch.Tensor:
         values = torch.tensor(list(row.values()), dtype=torch.float64)
@@ -66,9 +66,9 @@ class ServedTarget(ScoringModel):
 
 
 def log_probs(server: Server, ids: list[int], num_tokens: int) -> list[LogProbs]:
-    """Returns the log-probabilities of the most probable tokens after a sequence, and after each of the greedy tokens
-    that follow; none if the engine does not tell them, or if they are not real: llama.cpp tells 0 and no alternatives
-    for draft tokens."""
+    """Returns the log-probabilities of the most probable tokens after a sequence and after each of the greedy tokens
+    that follow. Returns an empty list if the engine does not report them, or not the real ones: llama.cpp reports 0 and
+    no alternatives for draft tokens."""
     body = server.engine.scoring_request(ids, num_tokens, server.model)
     answer = json_mapping(lambda path: server.client.post(path, body), server.engine.path) if body else {}
     with server.client.reading():
@@ -78,5 +78,5 @@ def log_probs(server: Server, ids: list[int], num_tokens: int) -> list[LogProbs]
 
 
 def served_target(server: Server, vocab_size: int) -> ServedTarget | None:
-    """Returns the target that a server serves; None if the server tells no log-probabilities that are real."""
+    """Returns the target of a server; None if the server reports no real log-probabilities."""
     return ServedTarget(server, vocab_size) if log_probs(server, [0, 0], 2) else None

@@ -16,7 +16,7 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import changed_settings
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import identified
+from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.consumption import CostMeter
 from specbench.models.loading import model_source
 from specbench.specs import yaml_files
@@ -96,8 +96,8 @@ def is_finished(spec: TrainSpec) -> bool:
     check_same_settings(spec, {key: made.get(key) for key in requested}, requested)
     check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
         "data_digest": load_data(spec).digest, "revisions": {
-            "target": identified(model_source(spec.target), spec.target_revision),
-            "drafter": spec.drafter and identified(model_source(spec.drafter), spec.drafter_revision),
+            "target": checkpoint_identity(model_source(spec.target), spec.target_revision),
+            "drafter": spec.drafter and checkpoint_identity(model_source(spec.drafter), spec.drafter_revision),
         },
     })  # fmt: skip
     return True

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import shortest_context
-from specbench.running.prompts import PromptBudget, encode, shortened
+from specbench.running.prompts import PromptBudget, encode, shorten
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
 from specbench.training.draft_head import DraftHead, head_losses
@@ -335,7 +335,7 @@ def fitting_prompts(
         )
     budget = PromptBudget(target, min(spec.max_prompt_tokens, room))
     found = [
-        (language, shortened((prompt.text,), [budget], "auto")[0])
+        (language, shorten((prompt.text,), [budget], "auto")[0])
         for language, prompts in data.prompts.items()
         for prompt in prompts
     ]

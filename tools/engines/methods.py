@@ -13,7 +13,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.requirements import CompileRequirements, needs, num_compilations
+from specbench.running.requirements import CompileRequirements, compile_requirements, num_compilations
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import EngineName
 from specbench.specs.method import MethodSpec
@@ -105,7 +105,7 @@ def lines(names: Sequence[str] = METHODS, per_language: int = PER_LANGUAGE, max_
     eager, compiled = load(methods, "eager"), load(methods, "compiled")
     prompts = embedded_prompts(eager.target, per_language)
     longest = max(map(len, prompts)) + max_new_tokens
-    for need in needs(compiled, methods):
+    for need in compile_requirements(compiled, methods):
         reserve(need, longest)
     num_compiled = num_compilations()
     stop = StopRules(max_new_tokens, eager.target.eos_token_ids)

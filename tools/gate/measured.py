@@ -92,8 +92,8 @@ def sleeping(owner: Any, name: str, seconds: float) -> Iterator[None]:
 @contextmanager
 def keeping_one_too_many() -> Iterator[None]:
     """A rule that keeps the first token that it should reject."""
-    leading = verification.leading
-    with mock.patch.object(verification, "leading", lambda accepts: min(leading(accepts) + 1, len(accepts))):
+    count_leading = verification.count_leading
+    with mock.patch.object(verification, "count_leading", lambda flags: min(count_leading(flags) + 1, len(flags))):
         yield
 
 

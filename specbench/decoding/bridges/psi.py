@@ -1,8 +1,8 @@
 """ψ(t): the probability that the first target token of a drafted string is t (arXiv:2502.05202, §3.3).
 
-The first target token of a string is the longest token that is a prefix of it. It is known as soon as the string has
-left the trie of the target's vocabulary. ψ(t) is therefore a finite, exact sum over draft sequences: those that write t
-and perhaps the beginning of a longer token, but no complete longer token. Different tokenizations of the same text are
+The first target token of a string is the longest token that is a prefix of it. It is known as soon as the string leaves
+the trie of the target's vocabulary. ψ(t) is therefore a finite, exact sum over the draft sequences that write t and
+perhaps the beginning of a longer token, but no complete longer token. Different tokenizations of the same text are
 different contexts of the drafter, so the sum has few terms only if the drafter's tokens are short.
 """
 
@@ -29,7 +29,7 @@ class Psi:
         self._start = start
 
     def draw(self, generator: torch.Generator) -> tuple[int, Suffix]:
-        """Draws a target token; returns it and the draft tokens that were drawn for it.
+        """Draws a target token. Returns it with the draft tokens that were drawn for it.
 
         The token is OUT_OF_VOCABULARY if no target token is a prefix of the drafted text.
         """
@@ -63,10 +63,10 @@ class Psi:
         return whole
 
     def _sequences(self, goal: int | None, text: bytes) -> Iterator[tuple[float, Moves, NDArray[np.float64]]]:
-        """Yields the draft sequences inside the trie that may still result in `goal` (None: any token), by length.
+        """Yields, by length, the draft sequences inside the trie that may still result in `goal` (None: any token).
 
-        Each item is the probability of the sequence, the moves of the next draft token, and the probabilities of those
-        moves that determine the target token. `text` is the token named in an error about the budget (b"": all).
+        Each item holds the probability of the sequence, the moves of the next draft token, and the probabilities of the
+        moves that determine the target token. `text`: the token that an error about the budget names (b"": all).
         """
         order = self._crossing.order
         level: list[Open] = [(1.0, self._start, self._crossing.target.root)]
@@ -107,7 +107,7 @@ class Psi:
 
 
 class StringProbs(DraftProbs):
-    """q_i = ψ after the i-th context, computed only for the tokens that are asked for. Rows may sum to less than 1."""
+    """q_i = ψ after the i-th context, computed only for requested tokens. Rows may sum to less than 1."""
 
     residual_is_sampled = True
 
@@ -124,11 +124,11 @@ class StringProbs(DraftProbs):
         return None
 
     def sample_residual(self, index: int, target_probs: torch.Tensor, generator: torch.Generator) -> int:
-        """Draws from norm(max(p − ψ, 0)) by rejection sampling, with weight p for tokens whose ψ is not yet computed.
+        """Draws from norm(max(p − ψ, 0)) by rejection sampling, with weight p for tokens without a computed ψ.
 
         Such a token is returned with probability max(p − ψ, 0) / p; otherwise its weight is set to its residual, and
-        the draw is repeated. The returned token follows the residual distribution independently of the tokens rejected
-        before it. No token is rejected twice, so the loop terminates.
+        the draw is repeated. The returned token follows the residual distribution, independently of earlier rejections.
+        No token is rejected twice, so the loop terminates.
         """
         psi = self._psis[index]
         weights = target_probs.clone()

@@ -1,4 +1,4 @@
-"""The bridge of string-level exact match: the target retokenizes the drafted text (arXiv:2502.05202, Alg. 2)."""
+"""The bridge for string-level exact match: the target retokenizes the drafted text (arXiv:2502.05202, Alg. 2)."""
 
 import torch
 
@@ -47,8 +47,8 @@ class Retokenized(BridgedDrafter):
     def _encode_after(self, ids: list[int], num_held: int, text: str) -> list[int]:
         """Returns the target tokens of `text` after `ids`, whose last `num_held` tokens are the beginning of `text`.
 
-        As in the look-behind (§3.2), the text is encoded together with the text before it. If a token would span the
-        boundary, although the tokens before it are already fixed, the text is encoded as if at the beginning of a line.
+        The text is encoded together with the text before it (look-behind, §3.2). If a token would then span the
+        boundary, the text is encoded as if at the beginning of a line, since the tokens before the boundary are fixed.
         Returns no tokens if neither encoding starts with the last `num_held` tokens.
         """
         settled, held = ids[: len(ids) - num_held], ids[len(ids) - num_held :]
@@ -56,11 +56,11 @@ class Retokenized(BridgedDrafter):
         for anchor in (before, "\n"):
             token_ids = self._target.encode_after(anchor, text)
             if token_ids is not None and token_ids[:num_held] == held:
-                return self._plain(token_ids[num_held:])
+                return self._before_special(token_ids[num_held:])
         return []
 
-    def _plain(self, token_ids: list[int]) -> list[int]:
-        """Returns the tokens before the first that may not be proposed: a special, an added or the unknown token."""
+    def _before_special(self, token_ids: list[int]) -> list[int]:
+        """Returns the tokens before the first special, added or unknown token, which may not be proposed."""
         crossing = [self._target.plain[index] for index in token_ids]
         return token_ids[: crossing.index(False)] if False in crossing else token_ids
 

@@ -1,5 +1,5 @@
-"""The bridge of string-level rejection sampling: the longest target token that is a prefix of the drafted text is
-proposed (arXiv:2502.05202, Alg. 3)."""
+"""The bridge for string-level rejection sampling: it proposes the longest target token that is a prefix of the drafted
+text (arXiv:2502.05202, Alg. 3)."""
 
 from itertools import accumulate
 from typing import Annotated
@@ -22,9 +22,9 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 
 
 class StringBridge(BridgedDrafter):
-    """A drafter that drafts text until its first target token is known, proposes that token and continues after it.
+    """A drafter that drafts text until its first target token is known, proposes this token, and continues after it.
 
-    Drafted text beyond that token is discarded and drawn again. If no target token is a prefix of the text, for example
+    Drafted text beyond the token is discarded and drawn again. If no target token is a prefix of the text, for example
     because the drafter ended the text, OUT_OF_VOCABULARY is proposed.
     """
 
@@ -111,7 +111,7 @@ def string(
     drafter = make(models.drafter)
     if not isinstance(drafter, ModelDrafter):
         raise ConfigError(
-            "bridge = 'string': it follows the draft model's own distributions: use drafter: {type: model}, or the "
-            "bridge 'retokenize' for another drafter"
+            "bridge = 'string': it needs the distributions of a draft model: use drafter: {type: model}, or the bridge "
+            "'retokenize' for another drafter"
         )
     return StringBridge(drafter, models, sampling.greedy, max_draft_passes)

@@ -1,4 +1,4 @@
-"""The draft model's distributions after one context and its continuations, each computed once."""
+"""The draft model's distributions after one context and its continuations. Each is computed once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class PassBudget:
     num_passes: int = 0
 
     def spend(self, num_passes: int, written: bytes) -> None:
-        """Counts passes. Raises ConfigError beyond the cap; the message names the token `written` (b"": all tokens)."""
+        """Counts passes. Raises ConfigError beyond the cap, with the token `written` (b"": all tokens)."""
         self.num_passes += num_passes
         if self.num_passes > self.max_draft_passes:
-            asked = f"the token {written.decode(errors='replace')!r}" if written else "all tokens"
+            tokens = f"the token {written.decode(errors='replace')!r}" if written else "all tokens"
             raise ConfigError(
-                f"bridge 'string' (method slrs): the probability of {asked} needs more than bridge.max_draft_passes = "
+                f"bridge 'string' (method slrs): the probability of {tokens} needs more than bridge.max_draft_passes = "
                 f"{self.max_draft_passes} draft passes in one step: raise the cap, set generation.top_k, or use a "
                 "drafter with shorter tokens (bytes)"
             )
@@ -75,10 +75,8 @@ class DraftTree:
         return self.rows([suffix], written)[0]
 
     def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[DraftDistribution]:
-        """Returns the distributions after equally long suffixes; computes the missing ones in one batch.
-
-        Raises ConfigError, which names the token `written`, when the budget is spent.
-        """
+        """Returns the distributions after suffixes of equal length; computes missing ones in one batch. Raises
+        ConfigError, with the token `written`, if the budget is spent."""
         missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self._rows]
         if missing:
             self.budget.spend(len(missing), written)

@@ -12,7 +12,7 @@ from specbench.core.registry import BRIDGES
 from specbench.decoding.bridges import MakeDrafter, VocabularyMismatch
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import end_table
+from specbench.decoding.drafters.model import end_mask
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -20,14 +20,14 @@ from specbench.models.scoring import Output, ScoringModel
 
 
 class MaskedDraftModel(ScoringModel):
-    """A draft model behind a bridge: drafts end at the tokens `ends`, and `mask` [vocab] is added to the logits."""
+    """A draft model whose drafts end at the tokens `ends`, and to whose logits `mask` [vocab] is added."""
 
     def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
         self._model = model
         self._mask = mask
         self.passes = model.passes
         self.eos_token_ids = ends
-        # If tokens other than EOS end a draft, passes after them would be wasted, so each token is read at once.
+        # If other tokens than EOS end a draft, passes after them would be wasted, so each token is read at once.
         self.prefers_pending = model.prefers_pending and ends <= model.eos_token_ids
 
     def reset(self) -> None:
@@ -64,7 +64,7 @@ class SharedTokens:
         self.target_ids = torch.tensor([t for _, t in pairs], dtype=torch.long, device=target.device)
         self.target_size = target.vocab_size
         self.ends = draft.eos_token_ids
-        self.is_end = end_table(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
+        self.is_end = end_mask(self.ends, draft.vocab_size, target.device)  # [draft_vocab]
         self.end_ids = self.is_end.nonzero()[:, 0]
         unknown = torch.full((draft.vocab_size,), OUT_OF_VOCABULARY, device=target.device)
         self.targets = unknown.index_copy(0, self.draft_ids, self.target_ids)  # [draft_vocab]
@@ -77,10 +77,10 @@ class SharedTokens:
 
 
 class TranslatedProbs(DenseProbs):
-    """Draft distributions over the target's vocabulary, conditional on the drafter not drawing an end token.
+    """Draft distributions over the target's vocabulary, given that the drafter draws no end token.
 
     A row sums to 1 minus the probability of draft tokens that the target's vocabulary lacks. `draft` may have one row
-    more than the `num_rows` that are proposed: the row from which it drew the end token.
+    more than the `num_rows` proposed tokens: the row from which the end token was drawn.
     """
 
     withholds_end = True
@@ -93,20 +93,20 @@ class TranslatedProbs(DenseProbs):
 
     @cached_property
     def probs(self) -> torch.Tensor:
-        return self._carry(self._draft.probs[: self._num_rows])
+        return self._to_target(self._draft.probs[: self._num_rows])
 
     @cached_property
     def raw_probs(self) -> torch.Tensor:
-        return self._carry(self._draft.raw_probs[: self._num_rows])
+        return self._to_target(self._draft.raw_probs[: self._num_rows])
 
-    def _carry(self, draft_probs: torch.Tensor) -> torch.Tensor:
+    def _to_target(self, draft_probs: torch.Tensor) -> torch.Tensor:
         rows = draft_probs.masked_fill(self._common.is_end, 0.0)
         carried = rows.new_zeros((len(rows), self._common.target_size))
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        # The value for OUT_OF_VOCABULARY is arbitrary: p is 0 there, so the token is rejected for every q.
+        # The value for OUT_OF_VOCABULARY is arbitrary: its p is 0, so it is rejected for every q.
         return self.probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
 
     def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
@@ -120,7 +120,7 @@ class TranslatedProbs(DenseProbs):
         drawn = self._draft.probs
         if len(drawn) > len(overlap):
             behind = slice(len(overlap), len(drawn))
-            carried = self._carry(drawn[behind])
+            carried = self._to_target(drawn[behind])
             overlap = torch.cat([overlap, torch.minimum(carried, target.probs[behind]).sum(dim=-1)])
         return overlap * (1.0 - drawn.index_select(1, self._common.end_ids).sum(dim=-1)).clamp_min(0.0)
 
@@ -142,21 +142,21 @@ class TokenBridge(BridgedDrafter):
             return Proposal()
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
         if isinstance(drafted, OnDeviceProposal):
-            return self._carried_unread(drafted)
+            return self._translate_pending(drafted)
         if not drafted.token_ids:
             return Proposal()
-        token_ids = self._carried(drafted.token_ids)
+        token_ids = self._translate(drafted.token_ids)
         probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
         return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
-    def _carried_unread(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
+    def _translate_pending(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
         """Translates pending tokens by a table on the device; they are read together with the step's outcome."""
         tokens = self._common.targets.index_select(0, drafted.tokens)
-        stays = drafted.stays & ~self._common.is_end.index_select(0, drafted.tokens)
+        is_proposed = drafted.is_proposed & ~self._common.is_end.index_select(0, drafted.tokens)
         probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
-        return OnDeviceProposal(tokens, stays, probs, drafted)
+        return OnDeviceProposal(tokens, is_proposed, probs, drafted)
 
-    def _carried(self, draft_ids: Sequence[int]) -> list[int]:
+    def _translate(self, draft_ids: Sequence[int]) -> list[int]:
         token_ids: list[int] = []
         for index in draft_ids:
             if index in self._common.ends:
@@ -178,7 +178,7 @@ def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Dr
 
 @BRIDGES.register("union")
 def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """Drafts any token; one that the target's vocabulary lacks is judged with p = 0 and ends the draft (Alg. 1)."""
+    """Drafts any token. A token that the target's vocabulary lacks has p = 0 and ends the draft (Alg. 1)."""
     assert models.drafter is not None
     common = SharedTokens(models.target, models.drafter)
     unknown = set(range(models.drafter.vocab_size)) - common.target_of.keys()

@@ -10,11 +10,11 @@ from specbench.models.eager import common_prefix
 from specbench.models.timing import Stopwatch
 from specbench.models.vocabulary import Vocabulary
 
-LOOK_BEHIND = 8  # the number of last target tokens that may still merge with later text
+LOOK_BEHIND = 8  # last target tokens that may still merge with later text
 
 
 class Reading(NamedTuple):
-    """The draft tokens of a sequence, without its last `num_held` target tokens, which are an incomplete character."""
+    """The draft tokens of a sequence without its last `num_held` target tokens, which are an incomplete character."""
 
     draft_ids: list[int]
     num_held: int
@@ -24,9 +24,9 @@ class Translation:
     """A translation of target tokens into draft tokens. Only the changed tail is encoded again, so that the draft
     model's cache is cropped to a common prefix and never rebuilt.
 
-    Where the target's tokens are those its tokenizer would produce for the text, the text is encoded with the drafter's
-    tokenizer. Elsewhere (sampled tokens need not be a tokenizer's output) tokens that both vocabularies have are
-    translated one by one. Special tokens are left out; the sequence starts with the drafter's own BOS tokens.
+    As long as the target's tokens are what its tokenizer produces for their text, the text is encoded with the
+    drafter's tokenizer. Later tokens (sampled tokens may differ from a tokenizer's output) are translated one by one if
+    both vocabularies have them. Special tokens are left out; the sequence starts with the drafter's own BOS tokens.
     """
 
     def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
@@ -35,14 +35,14 @@ class Translation:
         self.start([])
 
     def start(self, prompt_ids: list[int]) -> list[int]:
-        """Forgets the last sequence, reads a new prompt and returns its draft tokens."""
+        """Drops the last sequence and reads a new prompt. Returns its draft tokens."""
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
         self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them
         return self.read(prompt_ids).draft_ids
 
     def read(self, ids: list[int]) -> Reading:
-        """Returns the draft tokens of `ids`, which may extend the sequence read before or differ from it at the end."""
+        """Returns the draft tokens of `ids`, which may extend the last sequence or differ from it at the end."""
         known = common_prefix(self._ids, ids)
         while len(self._points) > 1 and self._points[-1][0] > max(0, known - LOOK_BEHIND // 2):
             self._points.pop()
@@ -105,7 +105,7 @@ class Translation:
         return found
 
     def _add_point(self, num_target: int, num_draft: int, tail: list[int]) -> None:
-        """Stores the last position where tokens end on both sides, at least LOOK_BEHIND target tokens from the end."""
+        """Stores the last position, at least LOOK_BEHIND target tokens from the end, where tokens end on both sides."""
         target_pieces = [self._target.token_bytes[index] or b"" for index in self._ids[num_target:]]
         draft_pieces = [self._draft.token_bytes[index] or b"" for index in tail]
         target_left, draft_left = len(target_pieces), len(draft_pieces)
@@ -119,14 +119,14 @@ class Translation:
                 behind_draft += len(draft_pieces[draft_left])
             if behind_target == behind_draft and len(target_pieces) - target_left >= LOOK_BEHIND and target_left:
                 behind = b"".join(target_pieces[target_left:])
-                if begins_a_character(behind):
+                if starts_character(behind):
                     if behind.lower() == b"".join(draft_pieces[draft_left:]).lower():
                         self._points.append((num_target + target_left, num_draft + draft_left))
                     return
 
 
-def begins_a_character(written: bytes) -> bool:
-    """Returns whether there is a first byte and it is not a continuation byte of UTF-8."""
+def starts_character(written: bytes) -> bool:
+    """Returns whether bytes start a character: the first one exists and is not a continuation byte of UTF-8."""
     return written[:1] != b"" and written[0] & 0xC0 != 0x80
 
 
@@ -172,30 +172,27 @@ class DraftContext:
         return num_draft_tokens if limit is None else max(0, min(num_draft_tokens, limit - len(draft_ids)))
 
     def exact(self, ids: list[int]) -> list[int]:
-        """Returns draft tokens for all of `ids`, with an incomplete character at the end as single bytes if need be.
+        """Returns draft tokens for all of `ids`; an incomplete character at the end may become single bytes.
 
         Returns no tokens if the draft vocabulary lacks one of these bytes.
         """
         with self.tokenizing:
-            return self._exact(ids)
-
-    def _exact(self, ids: list[int]) -> list[int]:
-        draft_ids, num_held = self._translation.read(ids)
-        held: list[int] = []
-        for index in ids[len(ids) - num_held :]:
-            written = self._target.token_bytes[index] or b""
-            whole = self._draft.id_of.get(written)
-            pieces = [whole] if whole is not None else [self._draft.id_of.get(bytes([byte])) for byte in written]
-            held += [piece for piece in pieces if piece is not None]
-            if None in pieces:
-                return []
-        return draft_ids + held
+            draft_ids, num_held = self._translation.read(ids)
+            held: list[int] = []
+            for index in ids[len(ids) - num_held :]:
+                written = self._target.token_bytes[index] or b""
+                whole = self._draft.id_of.get(written)
+                pieces = [whole] if whole is not None else [self._draft.id_of.get(bytes([byte])) for byte in written]
+                held += [piece for piece in pieces if piece is not None]
+                if None in pieces:
+                    return []
+            return draft_ids + held
 
 
 class BridgedDrafter(Drafter):
-    """A drafter behind a vocabulary bridge: it reads and drafts tokens of its own vocabulary.
+    """A drafter behind a vocabulary bridge, which reads and drafts tokens of its own vocabulary.
 
-    It cannot observe the target's passes, which are over other tokens. Raises ConfigError for a drafter that reads the
+    It cannot observe the target's passes, whose tokens are different. Raises ConfigError for a drafter that reads the
     target's hidden states.
     """
 

@@ -14,8 +14,8 @@ from specbench.decoding.proposal import OUT_OF_VOCABULARY
 class Node(NamedTuple):
     """A node of a trie: the strings with the same first `depth` bytes, at positions [start, end) of the sorted strings.
 
-    `passed` is the position of the longest string that is a prefix of the node's text (the text itself included);
-    OUT_OF_VOCABULARY if there is none.
+    `passed`: the position of the longest string that is a prefix of the node's text or equal to it; OUT_OF_VOCABULARY
+    if there is none.
     """
 
     start: int
@@ -27,7 +27,7 @@ class Node(NamedTuple):
 class Trie:
     """A trie of sorted strings and their token ids. Several tokens may have the same string.
 
-    A node is a range of the sorted strings and its children are found by binary search, so that the trie needs no other
+    A node is a range of the sorted strings, and its children are found by binary search, so the trie needs no other
     memory.
     """
 
@@ -52,7 +52,7 @@ class Trie:
         return Node(start, end, depth, start if is_string else node.passed)
 
     def children(self, node: Node) -> Iterator[tuple[int, Node]]:
-        """Yields the bytes that continue a node, in order, each with its child."""
+        """Yields (byte, child) for each byte that continues a node, in order."""
         position = node.start + self.num_ending(node)
         while position < node.end:
             byte = self.strings[position][node.depth]
@@ -61,7 +61,7 @@ class Trie:
             position = child.end
 
     def num_ending(self, node: Node) -> int:
-        """Returns the number of strings that end at a node; they are at the beginning of its range."""
+        """Returns the number of strings that end at a node, which are the first in its range."""
         position = node.start
         while position < node.end and len(self.strings[position]) == node.depth:
             position += 1
@@ -76,7 +76,7 @@ class Trie:
         return node.start < node.end and len(self.strings[node.end - 1]) > node.depth
 
     def walk(self, node: Node, written: bytes) -> tuple[Node, bool]:
-        """Follows `written` from `node`; returns the last node in the trie and whether all bytes were followed."""
+        """Follows `written` from `node`. Returns the last node inside the trie, and whether all bytes were followed."""
         for byte in written:
             child = self.child(node, byte)
             if child.start == child.end:
@@ -89,11 +89,11 @@ MAX_REMEMBERED = 1 << 13
 
 
 class Moves(NamedTuple):
-    """The moves of all draft tokens at a node, in ranges [start, end) of `Crossing.order`.
+    """The moves of all draft tokens from a node, as ranges [start, end) of `Crossing.order`.
 
-    A token that leaves the trie, or that ends at a node without children, determines the target token (`outcomes`, as
-    positions in the target's trie). A token that ends at a node with children is in `onward`: its position in the
-    order, and the node.
+    A token that leaves the trie, or ends at a node without children, determines the target token (`outcomes`: positions
+    in the target's trie). For a token that ends at a node with children, `onward` holds its position in the order and
+    that node.
     """
 
     starts: NDArray[np.int64]
@@ -121,7 +121,7 @@ class Crossing:
         self.moves = lru_cache(MAX_REMEMBERED)(self._moves)
 
     def _moves(self, node: Node, goal: int | None) -> Moves:
-        """Returns the moves from `node` that result in `goal` or leave it possible; all moves if it is None."""
+        """Returns the moves from `node` that result in `goal` or leave it possible; all moves if `goal` is None."""
         ranges: list[tuple[int, int, int]] = [(self.draft.root.end, len(self.order), node.passed)]
         onward: list[tuple[int, Node]] = []
         pending = [(node, self.draft.root)]

@@ -9,10 +9,10 @@ from specbench.models.timing import PassLog
 
 
 class Candidates:
-    """The tokens that may be proposed, level by level, with the log-probability of their path.
+    """The tokens that may be proposed, level by level, each with the log-probability of its path as its score.
 
-    Candidate i follows candidate `parents[i]`, −1 is the end of the sequence. A candidate never has a larger score than
-    its parent, so that the best candidates are a tree.
+    Candidate i follows candidate `parents[i]`; −1 is the end of the sequence. No candidate has a larger score than its
+    parent, so the best candidates form a tree.
     """
 
     def __init__(self, num_nodes: int, top_k: int, ends: frozenset[int]) -> None:
@@ -38,8 +38,8 @@ class Candidates:
         self.num_levels += 1
 
     def frontier(self) -> list[int]:
-        """Returns the candidates whose children come next: the `top_k` best of the last level, without end tokens. The
-        list is empty if their children cannot be among the best candidates."""
+        """Returns the candidates to expand next: the `top_k` best of the last level, without end tokens. The list is
+        empty if no child of theirs can be among the best candidates."""
         if not self.num_levels:
             return [-1]
         continued = [candidate for candidate in self._last_level if self.tokens[candidate] not in self.ends]
@@ -49,7 +49,7 @@ class Candidates:
         last = self.scores[self._best(range(len(self.scores)), self.num_nodes)[-1]]
         return best if self.scores[best[0]] > last else []
 
-    def chosen(self) -> list[int]:
+    def best_candidates(self) -> list[int]:
         """Returns the `num_nodes` candidates with the largest scores, in the order of their levels."""
         return sorted(self._best(range(len(self.scores)), self.num_nodes))
 
@@ -74,7 +74,7 @@ class DynamicTreeDrafter(Drafter):
         self.top_k = top_k
         self.passes: PassLog | None = model.passes
         self._has_read = False
-        self._places: dict[int, int] = {}  # node of the proposal → its place among those that the model has read
+        self._places: dict[int, int] = {}  # node of the proposal → its place among the nodes that the model has read
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return padded_lengths(self.num_nodes)
@@ -86,24 +86,24 @@ class DynamicTreeDrafter(Drafter):
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         candidates = Candidates(self.num_nodes, self.top_k, self.model.eos_token_ids)
-        read: dict[int, int] = {-1: -1}  # candidate → its place among those that the model has read
+        read: dict[int, int] = {-1: -1}  # candidate → its place among the candidates that the model has read
         while candidates.num_levels < num_draft_tokens and (frontier := candidates.frontier()):
             candidates.add_level(frontier, self._logits_after(ids, candidates, frontier, read))
-        chosen = candidates.chosen()
-        nodes = {-1: -1, **{candidate: node for node, candidate in enumerate(chosen)}}
+        best = candidates.best_candidates()
+        nodes = {-1: -1, **{candidate: node for node, candidate in enumerate(best)}}
         self._places = {node: read[candidate] for candidate, node in nodes.items() if candidate in read and node >= 0}
         self._has_read = len(read) > 1
-        if not chosen:
+        if not best:
             return Proposal()
         return TreeProposal(
-            [candidates.tokens[candidate] for candidate in chosen],
-            [nodes[candidates.parents[candidate]] for candidate in chosen],
+            [candidates.tokens[candidate] for candidate in best],
+            [nodes[candidates.parents[candidate]] for candidate in best],
         )
 
     def _logits_after(
         self, ids: list[int], candidates: Candidates, frontier: list[int], read: dict[int, int]
     ) -> torch.Tensor:
-        """Reads the candidates `frontier` and notes their places: [num_frontier, vocab]."""
+        """Reads the candidates `frontier` and stores their places in `read`. Returns logits [num_frontier, vocab]."""
         if frontier == [-1]:
             return self.model.score(ids, 1).logits
         read.update({candidate: len(read) - 1 + place for place, candidate in enumerate(frontier)})

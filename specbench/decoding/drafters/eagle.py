@@ -17,8 +17,8 @@ from specbench.decoding.drafters.model_tree import (
     ModelTreeDrafter,
     RankChances,
     Widths,
-    given_shape,
     possible_draws,
+    shape_from_options,
 )
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
@@ -28,13 +28,13 @@ from specbench.models.heads.checkpoints import HeadRevision, read_checkpoint
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.mtp import load_mtp
-from specbench.models.heads.published import head_of
+from specbench.models.heads.published import published_head
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
 
 
 class EagleDrafter(Drafter):
-    """A drafter of tokens with an EAGLE head as its model, which reads what the target has read."""
+    """A drafter with an EAGLE head as its model. The head reads the tokens that the target has read."""
 
     def __init__(self, model: EagleModel, inner: Drafter) -> None:
         self.model: EagleModel = model
@@ -43,7 +43,7 @@ class EagleDrafter(Drafter):
         self.passes = model.passes
         self.sampling = inner.sampling
         self.draws = inner.draws
-        self._prompt_ids: list[int] | None = None  # until the target has read it
+        self._prompt_ids: list[int] | None = None  # the prompt, until the target has read it
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return self.inner.tree_lengths(num_draft_tokens)
@@ -81,7 +81,7 @@ def eagle_drafter(
 ) -> EagleDrafter:  # fmt: skip
     """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
     target = models.target
-    checkpoint = read_checkpoint(path or head_of(head, target.name), revision)
+    checkpoint = read_checkpoint(path or published_head(head, target.name), revision)
     checkpoint.expect(head)
     model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
     made = EagleDrafter(model, make(model))
@@ -113,22 +113,22 @@ def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemp
 
 
 def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> TreeShape | int:
-    """Returns the tree that the options give; of a tree that grows as it is drafted its size, which is the only limit
-    of its levels. Raises ConfigError for options that do not fit."""
+    """Returns the tree shape that the options give, or the size of a tree that grows as it is drafted, whose depth has
+    no other limit. Raises ConfigError for options that do not fit."""
     if top_k is None:
-        return given_shape(num_nodes=num_nodes, **options)
+        return shape_from_options(num_nodes=num_nodes, **options)
     fixed = ("widths", "rank_chances", "depth", "draws", "temperature")
     others = [name for name in fixed if options.get(name) not in (None, "auto")]
     if num_nodes is None or others:
         raise ConfigError(
-            f"drafter.top_k: a growing tree, of which nothing is drawn, has the options top_k and num_nodes: "
+            "drafter.top_k: a growing tree, in which nothing is drawn, has the options top_k and num_nodes: "
             f"{'leave out ' + ', '.join(others) if others else 'give num_nodes'}"
         )
     return num_nodes
 
 
 def tree_draws(*, top_k: int | None = None, **options: Any) -> set[str]:
-    """Returns the ways in which the options let children be drawn; a growing tree has fixed ones."""
+    """Returns the possible ways of drawing children under these options; a growing tree has fixed children."""
     return {"fixed"} if top_k is not None else possible_draws(**options)
 
 

@@ -1,4 +1,4 @@
-"""Lookahead decoding: the target guesses n-grams in a window beside its own pass (arXiv:2402.02057)."""
+"""Lookahead decoding: the target's passes also guess n-grams in a window (arXiv:2402.02057)."""
 
 from typing import Annotated
 
@@ -19,11 +19,10 @@ class Lookahead(Drafter):
     """Proposes n-grams that begin at the last token, from a pool that the target's own passes fill.
 
     Each pass also reads a window of `width` columns and n − 1 levels of guessed tokens. The token of level j and column
-    i attends to the sequence, to the first i + 1 tokens of level 0, and to its own column above it: the window is part
-    of the tree, but none of its tokens can be accepted. The most probable tokens after the last level are the next
+    i attends to the sequence, to the first i + 1 tokens of level 0, and to its own column above it. The window is part
+    of the tree, but none of its tokens can be accepted. The most probable tokens after the last level form the next
     level, and each column with its next token is an n-gram for the pool, which keeps the newest `num_guesses` n-grams
-    per first token. Window and pool are new for each prompt. Columns that would lie beyond the target's `context_limit`
-    are dropped.
+    per first token. Window and pool are new for each prompt. Columns beyond the target's `context_limit` are dropped.
     """
 
     draws: Draws | None = "fixed"
@@ -36,7 +35,7 @@ class Lookahead(Drafter):
         self.num_guesses = num_guesses
         self.eos_token_ids = eos_token_ids
         self.context_limit = context_limit
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
         self._levels: list[list[int]] = []
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # n-grams by first token, the newest last
 
@@ -48,7 +47,6 @@ class Lookahead(Drafter):
         self._levels = [[prompt_ids[-1 - column % len(prompt_ids)] for column in range(self.width)]]
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         if not num_draft_tokens:
             return Proposal()
         start = self.passes.clock.mark()
@@ -95,7 +93,7 @@ class Lookahead(Drafter):
 
 
 def largest_tree(*, window: int = 7, ngram: int = 5, guesses: int = 7) -> TreeShape:
-    """Returns the tree of guesses with different first tokens, and the window with rank −1."""
+    """Returns the largest tree: all guesses, with different first tokens, and the window with rank −1."""
     parents: list[int] = []
     for _ in range(guesses):
         parents += [-1, *range(len(parents), len(parents) + ngram - 2)]

@@ -11,11 +11,11 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, filled
+from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, fill_shape
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, own_medusa_heads, read_checkpoint
+from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
-from specbench.models.heads.published import HEADS, head_of
+from specbench.models.heads.published import HEADS, published_head
 from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
 
@@ -31,9 +31,9 @@ class MedusaDrafter(Drafter):
         self.shape = shape
         self.hidden_layers = (num_layers,)
         self.eos_token_ids = eos_token_ids
-        self.passes: PassLog | None = PassLog(Clock(next(heads.parameters()).device))
+        self.passes: PassLog = PassLog(Clock(next(heads.parameters()).device))
         self._num_ranks = max(shape.ranks) + 1
-        self._state = torch.empty(0)  # of the last token that the target has read, [width]
+        self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return padded_lengths(len(self.shape.parents))
@@ -43,14 +43,13 @@ class MedusaDrafter(Drafter):
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         best = self._best_tokens()
-        tokens, parents = filled(
+        tokens, parents = fill_shape(
             self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
         )
         return TreeProposal(tokens, parents) if tokens else Proposal()
 
     def _best_tokens(self) -> list[list[int]]:
         """Returns the most probable tokens of each head, [num_heads, num_ranks], in one timed pass."""
-        assert self.passes is not None
         start = self.passes.clock.mark()
         best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()
         self.passes.add(1, start, self.passes.clock.mark())
@@ -86,13 +85,14 @@ def medusa_shape(
     return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
 
 
-def heads_of(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
-    """Returns the heads of a target: those at `path`, published for it, or its own. Raises ConfigError for none."""
+def read_medusa_heads(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
+    """Returns the heads at `path`, those published for the target, or those in its own checkpoint. Raises ConfigError
+    if there are none."""
     if path is not None or target.name in HEADS["medusa"]:
-        return read_checkpoint(path or head_of("medusa", target.name), revision)
+        return read_checkpoint(path or published_head("medusa", target.name), revision)
     if revision is not None:
         raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
-    return own_medusa_heads(target) or read_checkpoint(head_of("medusa", target.name))
+    return medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
 
 
 @DRAFTERS.register("medusa", needs=NEEDS, tree_shape=medusa_shape)
@@ -112,7 +112,7 @@ def medusa_drafter(
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
     target = models.target
-    checkpoint = heads_of(target, path, revision)
+    checkpoint = read_medusa_heads(target, path, revision)
     heads = load_medusa(checkpoint, target)
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
     if shape.depth > len(heads):

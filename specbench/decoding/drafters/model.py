@@ -10,7 +10,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog
 from specbench.specs.components import DraftTemperature
@@ -43,7 +43,7 @@ class ModelDrafter(Drafter):
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if self.model.prefers_pending and num_draft_tokens:
-            return self._on_device(ids, num_draft_tokens, generator)
+            return self._propose_on_device(ids, num_draft_tokens, generator)
         mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
         rows: list[Distributions] = []
@@ -58,17 +58,17 @@ class ModelDrafter(Drafter):
                 break
         return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
 
-    def _on_device(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> OnDeviceProposal:
+    def _propose_on_device(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> OnDeviceProposal:
         if self._last is not None:
             self.model.resolve_pending(self._last.scored_ids)
-        tokens, distributions = self._drafted(ids, num_draft_tokens, generator)
+        tokens, distributions = self._draft_pending(ids, num_draft_tokens, generator)
         if self._is_end is None:
-            self._is_end = end_table(self.model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
-        stays = up_to_end(self._is_end.index_select(0, tokens))
-        self._last = OnDeviceProposal(tokens, stays, distributions)
+            self._is_end = end_mask(self.model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
+        is_proposed = up_to_end(self._is_end.index_select(0, tokens))
+        self._last = OnDeviceProposal(tokens, is_proposed, distributions)
         return self._last
 
-    def _drafted(
+    def _draft_pending(
         self, ids: list[int], num_draft_tokens: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, Distributions]:
         """Returns pending draft tokens, [num_draft_tokens], and the distributions they were drawn from."""
@@ -88,11 +88,11 @@ class ModelDrafter(Drafter):
         return pending, Distributions.concat(rows)
 
 
-def end_table(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:
+def end_mask(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:
     """Returns a mask of the tokens in `ends`: [vocab]."""
     token_ids = torch.tensor([token for token in ends if token < vocab_size], dtype=torch.long)
     table = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-    return table.index_fill_(0, uploaded(token_ids, device), True)
+    return table.index_fill_(0, upload(token_ids, device), True)
 
 
 CHECKPOINT = (

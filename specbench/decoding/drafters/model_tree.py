@@ -44,7 +44,7 @@ class ModelTreeDrafter(Drafter):
         self.sampling = sampling
         self.draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
         self.shape = shape
-        self.passes: PassLog | None = model.passes
+        self.passes: PassLog = model.passes
         self._num_read = 0  # nodes of the last proposal that the draft model has read
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
@@ -69,13 +69,16 @@ class ModelTreeDrafter(Drafter):
         rows: list[Distributions] = []
         self._num_read = 0
         placed = {-1: -1}  # node of the shape → node of the tree
+        ends = self.model.eos_token_ids
         for level in self.shape.levels[:num_draft_tokens]:
-            there = [(placed[node], children) for node, children in level if node in placed]
-            frontier = [(node, children) for node, children in there if self._continues(node, tokens)]
+            present = [(placed[node], children) for node, children in level if node in placed]
+            frontier = [(node, children) for node, children in present if node < 0 or tokens[node] not in ends]
             if not frontier:
                 break
             rows.append(self._read(ids, tokens, parents, [node for node, _ in frontier]))
-            for (node, children), drawn in zip(frontier, self._drawn(rows[-1], frontier, generator), strict=True):
+            for (node, children), drawn in zip(
+                frontier, self._draw_children(rows[-1], frontier, generator), strict=True
+            ):
                 expanded.append(node)
                 for child, token in zip(children, drawn, strict=False):
                     placed[child] = len(tokens)
@@ -85,12 +88,8 @@ class ModelTreeDrafter(Drafter):
             return Proposal()
         return TreeProposal(tokens, parents, self.draws, Distributions.concat(rows), expanded)
 
-    def _continues(self, node: int, tokens: list[int]) -> bool:
-        """Returns whether a node is not an end token."""
-        return node < 0 or tokens[node] not in self.model.eos_token_ids
-
     def _read(self, ids: list[int], tokens: list[int], parents: list[int], frontier: list[int]) -> Distributions:
-        """Returns the distributions after the nodes `frontier`, which are among those that are not read yet."""
+        """Returns the distributions after the nodes `frontier`, which the draft model has not read yet."""
         if not tokens:
             return Distributions(self.model.score(ids, 1).logits, self.sampling)
         num_new = len(tokens) - self._num_read
@@ -99,11 +98,10 @@ class ModelTreeDrafter(Drafter):
         self._num_read = len(tokens)
         return Distributions(logits.index_select(0, kept), self.sampling)
 
-    def _drawn(
+    def _draw_children(
         self, rows: Distributions, frontier: list[tuple[int, list[int]]], generator: torch.Generator
     ) -> list[list[int]]:
         """Returns the children's tokens after each row, in the order in which they were drawn."""
-        assert self.passes is not None
         start = self.passes.clock.mark()
         found = [
             draw_siblings(rows, row, len(children), self.draws, generator) for row, (_, children) in enumerate(frontier)
@@ -120,7 +118,7 @@ class ModelTreeDrafter(Drafter):
 def draw_siblings(
     rows: Distributions, row: int, num_children: int, draws: Draws, generator: torch.Generator
 ) -> list[int]:
-    """Returns up to `num_children` tokens from one row, drawn as `draws` says; fewer if fewer have a probability."""
+    """Returns up to `num_children` tokens from one row, drawn in the way `draws`; fewer if fewer have a probability."""
     if draws == "fixed":
         logits = rows.logits[row]
         return cast(list[int], logits.topk(min(num_children, len(logits))).indices.tolist())
@@ -154,11 +152,11 @@ DrawsOption = Annotated[
 ]
 
 
-def given_shape(
+def shape_from_options(
     *, widths: list[int] | None = None, num_nodes: int | None = None, rank_chances: list[float] | None = None,
     depth: int | None = None, **others: Any,
 ) -> TreeShape:  # fmt: skip
-    """Returns the shape that the options of a drafter give. Raises ConfigError if they give none or two."""
+    """Returns the tree shape that the options of a drafter give. Raises ConfigError if they give none or two."""
     best = {"num_nodes": num_nodes, "rank_chances": rank_chances, "depth": depth}
     given = [name for name, value in best.items() if value is not None]
     if widths is not None and not given:
@@ -173,14 +171,14 @@ def given_shape(
 
 
 def possible_draws(*, draws: str = "auto", temperature: float | None = None, **others: Any) -> set[str]:
-    """Returns the ways in which the options let children be drawn; two if the temperature of the run decides."""
+    """Returns the possible ways of drawing children under these options; two if the run's temperature decides."""
     if draws != "auto":
         return {draws}
     by_temperature = {None: {"fixed", "without_replacement"}, 0.0: {"fixed"}}
     return by_temperature.get(temperature, {"without_replacement"})
 
 
-@DRAFTERS.register("model_tree", needs_model=True, tree_shape=given_shape, draws=possible_draws)
+@DRAFTERS.register("model_tree", needs_model=True, tree_shape=shape_from_options, draws=possible_draws)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -197,5 +195,5 @@ def model_tree_drafter(
     temperature (arXiv:2305.09781)."""
     del checkpoint  # already loaded as models.drafter
     assert models.drafter is not None
-    shape = given_shape(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
+    shape = shape_from_options(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
     return ModelTreeDrafter(models.drafter, sampling.at(temperature), shape, draws)

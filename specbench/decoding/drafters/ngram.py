@@ -1,4 +1,4 @@
-"""The drafter that is an n-gram language model: one table look-up per draft token (arXiv:2605.30580, §3.3)."""
+"""The drafter with an n-gram language model: one table look-up per draft token (arXiv:2605.30580, §3.3)."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling, residual
 from specbench.models.array_folder import Array, ArrayModel, vocabulary_digest
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.loading import model_source
 from specbench.models.ngram import NgramModel, Span
 from specbench.models.timing import Clock, PassLog
@@ -39,8 +39,8 @@ class NgramDistribution:
 
     @cached_property
     def probs(self) -> Array:
-        """The probabilities of the n most frequent continuations, from which tokens are drawn: float32 [n]."""
-        return shape(self.model.at(self.span)[1], self.sampling)
+        """The probabilities of the n most frequent continuations, which tokens are drawn from: float32 [n]."""
+        return process_counts(self.model.at(self.span)[1], self.sampling)
 
     @cached_property
     def cumulated(self) -> Array:
@@ -58,10 +58,10 @@ class NgramDistribution:
         return int(self.model.at(self.span)[0][place])
 
 
-def shape(counts: Array, sampling: Sampling) -> Array:
-    """Returns the nonzero probabilities, float32, of `sampling.process` with log counts as logits.
+def process_counts(counts: Array, sampling: Sampling) -> Array:
+    """Returns the nonzero probabilities, float32, that `sampling.process` would compute from log counts as logits.
 
-    The counts [n] must be in descending order: every truncation then keeps a prefix, and the decode loop need not sort.
+    The counts [n] must be in descending order: then every truncation keeps a prefix, and nothing needs sorting.
     """
     if sampling.greedy:
         return np.ones(1, dtype=np.float32)
@@ -122,7 +122,7 @@ class SparseProbs(DenseProbs):
         return self._tensor(np.concatenate([row.probs for row in self.rows]))
 
     def _tensor(self, array: Array) -> torch.Tensor:
-        return uploaded(torch.from_numpy(array), self.device)
+        return upload(torch.from_numpy(array), self.device)
 
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         return self._sums(self._probs * (self._token_ids == token_ids[self._numbers]))
@@ -151,7 +151,7 @@ class SparseProbs(DenseProbs):
 
 
 EMBEDDED_TARGET = "embedded:target"
-RESOLUTION = 1 << 52  # of uniform draws: u < 1 times a float64 rounds to less than that float64
+RESOLUTION = 1 << 52  # steps of uniform draws; then u < 1 times a float64 rounds to less than that float64
 
 
 class NgramDrafter(Drafter):
@@ -175,13 +175,12 @@ class NgramDrafter(Drafter):
         self.name = name or str(model.path)
         self.revision = model.digest
         self._rows = Rows(model, sampling)
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         pass  # the model has no state: it reads the last tokens in every proposal
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         mark = self.passes.clock.mark
         num_before = self.ngram.order - 1
         context = ids[max(0, len(ids) - num_before) :]
@@ -235,7 +234,7 @@ AnyModel = TypeVar("AnyModel", bound=ArrayModel)
 def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) -> tuple[AnyModel, str]:
     """Returns the model in the folder `path`, or the one that comes with the embedded target, and its name.
 
-    Raises ConfigError for a target without one, a folder that is no complete model, and one of another tokenizer.
+    Raises ConfigError if there is none, and for a folder that is not a complete model or has another tokenizer.
     """
     kind = model_type.kind
     how = f"train one with `specbench train {kind.command} --target {target.name}` and give --set drafter.path=DIR"
@@ -245,7 +244,7 @@ def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) ->
     model = model_type.load(model_source(name) if path is None else path)
     if model.tokenizer_digest != vocabulary_digest(target.vocabulary) or model.max_token_id >= target.vocab_size:
         raise ConfigError(
-            f"drafter.path = '{path or model.path}': its tokens are of another tokenizer than that of target "
+            f"drafter.path = '{path or model.path}': it was made with another tokenizer than that of target "
             f"'{target.name}': {how}"
         )
     return model, name

@@ -72,8 +72,8 @@ class SuffixIndex:
 class PromptLookupDrafter(Drafter):
     """A drafter that copies earlier tokens; a copied EOS ends the draft.
 
-    One pass is logged per proposal, with the number of tokens drafted. Each proposal makes one look-up, so the cost
-    ratio is that of a whole proposal.
+    One pass is logged per proposal, with the number of drafted tokens. A proposal takes one look-up, so the draft cost
+    is the cost of a whole proposal.
     """
 
     def __init__(
@@ -82,14 +82,13 @@ class PromptLookupDrafter(Drafter):
         self.index = SuffixIndex(max_match, min_match)
         self.tokens_per_match = tokens_per_match
         self.eos_token_ids = eos_token_ids
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self.index.clear()
         self.index.find(prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         start = self.passes.clock.mark()
         match = self.index.find(ids) if num_draft_tokens > 0 else None
         token_ids: list[int] = []

@@ -36,7 +36,7 @@ class RetrievalDrafter(Drafter):
         self.max_occurrences = max_occurrences
         self.name = name or str(datastore.path)
         self.revision = datastore.digest
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return padded_lengths(self.num_nodes)
@@ -45,7 +45,6 @@ class RetrievalDrafter(Drafter):
         pass  # the drafter has no state: it reads the last tokens in every proposal
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         if not num_draft_tokens:
             return Proposal()
         start = self.passes.clock.mark()
@@ -58,7 +57,7 @@ class RetrievalDrafter(Drafter):
 
 
 def most_levels(**options: Any) -> int:
-    """Returns the number of levels of a tree at most: a continuation may have any length."""
+    """Returns the maximum number of levels of a tree; a continuation may have any length."""
     return 64
 
 

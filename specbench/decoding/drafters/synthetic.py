@@ -17,11 +17,11 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
-from specbench.models.devices import uploaded
+from specbench.models.devices import upload
 from specbench.models.scoring import ScoringModel
 from specbench.models.timing import PassLog
 
-COINS = 0x5EED  # separates these draws from the run's: the rule draws the same in rehearsal and measurement
+COINS = 0x5EED  # separates these draws from the run's, so that the rule draws the same in rehearsal and measurement
 
 
 class Mixture(DraftProbs):
@@ -72,12 +72,12 @@ class Plan:
             self._coins = torch.Generator(device=generator.device).manual_seed(seed)
         if num_draft_tokens < 1:
             return Proposal()
-        plan = self._greedy if self.sampling.greedy else self._drawn
+        plan = self._plan_greedy if self.sampling.greedy else self._plan_drawn
         return plan(ids, num_draft_tokens, self._coins)
 
-    def _greedy(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
+    def _plan_greedy(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
         """Returns the target's own tokens, each replaced by a wrong one with probability 1 − acceptance."""
-        logits = self._ahead(ids, num_draft_tokens)
+        logits = self._greedy_logits(ids, num_draft_tokens)
         uniform = torch.rand(num_draft_tokens, generator=coins, device=coins.device).tolist()
         wrong = self._least_likely(logits).tolist()
         token_ids: list[int] = []
@@ -87,11 +87,11 @@ class Plan:
                 break
         return Proposal(token_ids, PointMass(token_ids))
 
-    def _ahead(self, ids: list[int], num_tokens: int) -> torch.Tensor:
+    def _greedy_logits(self, ids: list[int], num_tokens: int) -> torch.Tensor:
         """Returns the target's logits along its own greedy continuation of `ids`: [num_tokens, vocab].
 
-        Its passes are as long as the pass that will verify the draft, so that both round alike. Each pass determines at
-        least one more token.
+        The passes are as long as the pass that will verify the draft, so that both round in the same way. Each pass
+        determines at least one more token.
         """
         known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
         guess = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
@@ -103,7 +103,7 @@ class Plan:
                 return logits
             guess = best
 
-    def _drawn(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
+    def _plan_drawn(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
         """Draws tokens from mixtures whose overlap with the target's distribution is `acceptance`."""
         token_ids: list[int] = []
         parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
@@ -180,7 +180,7 @@ class SyntheticDrafter(Drafter):
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if self._cues is not None:
-            proposal = self._replayed(self._cues, ids)
+            proposal = self._replay(self._cues, ids)
         else:
             proposal = self._plan.after(ids, num_draft_tokens, generator)
             if self._written is not None:
@@ -188,7 +188,7 @@ class SyntheticDrafter(Drafter):
         self._draft(ids, proposal.token_ids, generator)
         return proposal
 
-    def _replayed(self, cues: Iterator[RehearsedStep], ids: list[int]) -> Proposal:
+    def _replay(self, cues: Iterator[RehearsedStep], ids: list[int]) -> Proposal:
         """Returns the proposal of the rehearsed step.
 
         Every step before it had the same proposal, so that an equal length and last token imply equal sequences. Raises
@@ -199,15 +199,15 @@ class SyntheticDrafter(Drafter):
             raise ConfigError(
                 "drafter 'synthetic': the measured generation differs from its rehearsal after "
                 f"{len(ids) - self._num_prompt_tokens} new tokens, most likely because the same passes were rounded in "
-                "two ways, so its draft is not known: give the same command again to go on, or --dtype float32 to a "
-                "new run"
+                "two ways, so its draft is not known: repeat the command to continue, or start a new run with --dtype "
+                "float32"
             )
         return cue.proposal
 
     def _draft(self, ids: list[int], token_ids: list[int], generator: torch.Generator) -> None:
         """Makes the passes and draws of a model drafter for these tokens after `ids`; the draws are discarded."""
         mark = self.model.passes.clock.mark
-        tokens = uploaded(torch.tensor(token_ids, dtype=torch.long), generator.device)
+        tokens = upload(torch.tensor(token_ids, dtype=torch.long), generator.device)
         if token_ids and self.model.draft(ids, len(token_ids), self.sampling, generator, tokens) is not None:
             self.model.resolve_pending(token_ids)
             return

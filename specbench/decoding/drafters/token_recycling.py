@@ -19,7 +19,7 @@ from specbench.decoding.tree_shape import (
     TreeShape,
     best_shape,
     check_chances,
-    filled,
+    fill_shape,
 )
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
@@ -29,7 +29,7 @@ from specbench.models.timing import Clock, PassLog
 class TokenRecycling(Drafter):
     """Remembers the target's most probable tokens after each token that it read, and proposes them as a tree.
 
-    A token that the target has not read yet has no children. One look-up per proposal is logged as a pass.
+    Tokens that the target has not read yet have no children. One look-up per proposal is logged as a pass.
     """
 
     draws: Draws | None = "fixed"
@@ -39,7 +39,7 @@ class TokenRecycling(Drafter):
         self.num_ranks = num_ranks
         self.eos_token_ids = eos_token_ids
         self.learns_over_prompts = not forgets
-        self.passes: PassLog | None = PassLog(Clock(torch.device("cpu")))
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
 
@@ -55,15 +55,14 @@ class TokenRecycling(Drafter):
         self._last_token = prompt_ids[-1]
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        assert self.passes is not None
         start = self.passes.clock.mark()
         self._last_token = ids[-1]
-        tokens, parents = filled(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, self._follower)
+        tokens, parents = fill_shape(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, self._follower)
         self.passes.add(len(tokens), start, self.passes.clock.mark())
         return TreeProposal(tokens, parents) if tokens else Proposal()
 
     def _follower(self, token: int, depth: int, rank: int) -> int | None:
-        """Returns the remembered follower of a token with this rank."""
+        """Returns the remembered follower of this rank after a token; None if there is none."""
         followers = self._followers.get(token, [])
         return followers[rank] if rank < len(followers) else None
 

@@ -22,7 +22,7 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds, with_own_passes
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.blocks import recorded
+from specbench.running.blocks import generation_fields
 from specbench.running.compose import compose, sampling_of, unique
 from specbench.running.models import Models, has_other_vocabulary, load_models
 from specbench.running.warm_up import NOTHING, WarmUp, warm_up
@@ -140,7 +140,7 @@ class LmEvalEngine:
         stop = with_special_tokens(selected.stop_rules(query.generation, self.context_limit), selected.model)
         generation = selected.generate(ids, stop, seed)
         text = text_before_stop(selected.model.decode_text(generation.token_ids), stop.stop_strings)
-        return text, recorded(generation) | decoder.record_fields(selected)
+        return text, generation_fields(generation) | decoder.record_fields(selected)
 
 
 def with_special_tokens(stop: StopRules, model: TextModel) -> StopRules:

@@ -1,4 +1,4 @@
-"""Checkpoints of draft heads in the layouts of their authors. docs/notes/heads.md lists them."""
+"""Reads checkpoints of draft heads in their authors' layouts, which docs/notes/heads.md lists."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,19 +13,19 @@ from torch import nn
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import identified, why_not
+from specbench.models.checkpoints import checkpoint_identity, explain_failure
 from specbench.models.heads.weight_files import PATTERNS, REMEDY, Tensors, read_tensors, tensor_names, weight_paths
 from specbench.models.loading import hub_problem, is_local, model_source
 
 Kind = Literal["medusa", "eagle", "eagle3"]
-MEDUSA_PREFIX = "medusa_head."  # of the heads in a whole model, as Medusa-1.0 publishes them
+MEDUSA_PREFIX = "medusa_head."  # prefix of the heads in a whole model, as Medusa-1.0 publishes them
 MEDUSA_NAME = re.compile(
     r"\d+\.\d+\.(linear\.)?(weight|bias)|(medusa_heads\.)?(blocks\.\d+\.layers\.|lm_heads?\.|token_map)"
 )
 LAYER = re.compile(r"(midlayer|layers\.0)\.")
-FOREIGN = {"dspark": "DSpark", "dflash": "DFlash", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP"}
+UNSUPPORTED_FORMATS = {"dspark": "DSpark", "dflash": "DFlash", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP"}
 SPECULATORS = "speculators_model_type"
-MAX_PROBLEMS = 4  # that one message lists
+MAX_PROBLEMS = 4  # problems that one message lists
 
 
 HeadRevision = Annotated[
@@ -44,8 +44,8 @@ class HeadCheckpoint:
 
     @property
     def kind(self) -> Kind:
-        """medusa, eagle (EAGLE-1 and EAGLE-2) or eagle3. Raises ConfigError if the tensors are of neither, and if the
-        configuration contradicts them."""
+        """medusa, eagle (EAGLE-1 and EAGLE-2) or eagle3. Raises ConfigError if the tensors fit none of them, or if the
+        configuration contradicts the tensors."""
         if "fc.weight" not in self.tensors:
             return "medusa"
         width = len(self.tensors["fc.weight"])
@@ -64,10 +64,11 @@ class HeadCheckpoint:
         return kind
 
     def claims(self) -> list[str]:
-        """Returns what the configuration says that it is, in lower case: its architectures and its model types."""
+        """Returns the architectures and the model types in the configuration, in lower case."""
         architectures = self.config.get("architectures")
-        told = [*(architectures if isinstance(architectures, list) else []), self.config.get(SPECULATORS)]
-        return [str(name).lower() for name in [*told, self.config.get("model_type")] if name]
+        names = [*architectures] if isinstance(architectures, list) else []
+        names += [self.config.get(SPECULATORS), self.config.get("model_type")]
+        return [str(name).lower() for name in names if name]
 
     def section(self, key: str) -> Mapping[str, Any]:
         """Returns a mapping of the configuration, empty if it has none."""
@@ -75,7 +76,7 @@ class HeadCheckpoint:
         return found if isinstance(found, Mapping) else {}
 
     def expect(self, kind: Kind) -> None:
-        """Raises ConfigError for a head of another kind."""
+        """Raises ConfigError if the head is of another kind."""
         if self.kind != kind:
             raise self.problem(f"it is a head of kind {self.kind}, not {kind}: use a method of {self.kind}")
 
@@ -87,24 +88,24 @@ class HeadCheckpoint:
 def read_checkpoint(name: str, revision: str | None = None) -> HeadCheckpoint:
     """Returns the checkpoint of a hub id, a folder or embedded:NAME.
 
-    Raises ConfigError in one line for one that cannot be read, is no head, or has a layout that is not supported.
+    Raises ConfigError in one line for a checkpoint that cannot be read, is not a head, or has an unsupported layout.
     """
     try:
         source = model_source(name)
         local = is_local(source)
         if revision is not None and (local or source != name):
             raise ConfigError("is not on the hub: leave out drafter.revision")
-        folder = Path(source) if local else downloaded(source, revision)
+        folder = Path(source) if local else download_head(source, revision)
         config = bounded.read_mapping(folder / "config.json", REMEDY, strict=False)
         tensors = head_tensors(folder, config)
     except ConfigError as error:
         raise ConfigError(f"drafter.path = '{name}': {error}") from error
-    return HeadCheckpoint(name, identified(source, revision), config, tensors)
+    return HeadCheckpoint(name, checkpoint_identity(source, revision), config, tensors)
 
 
-def downloaded(name: str, revision: str | None) -> Path:
-    """Returns the folder of a hub id, with its configuration and the files of its first weight format; without the hub
-    that of the local cache. Raises ConfigError."""
+def download_head(name: str, revision: str | None) -> Path:
+    """Returns the folder of a hub id, with its configuration and the files of its first weight format. Uses the local
+    cache if the hub cannot be reached. Raises ConfigError if loading fails."""
     problem = hub_problem(name, revision)
     try:
         for pattern in PATTERNS:
@@ -118,14 +119,15 @@ def downloaded(name: str, revision: str | None) -> Path:
                 break
     except Exception as error:  # the hub raises many classes
         raise ConfigError(
-            f"cannot load the head: {why_not(name, name, problem, error)} (give a local folder with config.json and "
-            "weights, or a hub id that this machine can reach)"
+            f"cannot load the head: {explain_failure(name, name, problem, error)} (give a local folder with "
+            "config.json and weights, or a hub id that this machine can reach)"
         ) from error
     return folder
 
 
 def head_tensors(folder: Path, config: Mapping[str, Any]) -> Tensors:
-    """Returns the tensors of a head in a folder; of a whole model with Medusa heads only theirs. Raises ConfigError."""
+    """Returns the tensors of the heads in a folder, which may hold a whole model with Medusa heads. Raises ConfigError
+    if there are none, and as `check_layout` does."""
     paths = weight_paths(folder)
     if not paths:
         raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
@@ -138,26 +140,26 @@ def head_tensors(folder: Path, config: Mapping[str, Any]) -> Tensors:
 
 
 def check_layout(names: Iterable[str], claims: Iterable[str], has_dflash_config: bool) -> None:
-    """Raises ConfigError if the tensors are those of no head, or of a head whose layout is not supported."""
+    """Raises ConfigError if the tensors belong to no head, or to a head with an unsupported layout."""
     words = [*claims, *(["dflash"] if has_dflash_config else [])]
-    foreign = next((title for word, title in FOREIGN.items() if any(word in claim for claim in words)), None)
-    if foreign is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
-        foreign = "MTP"
-    if foreign is not None:
-        raise ConfigError(f"it is in the format {foreign}, which is not supported: give Medusa or EAGLE heads")
+    found = next((title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None)
+    if found is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
+        found = "MTP"
+    if found is not None:
+        raise ConfigError(f"it is in the format {found}, which is not supported: give Medusa or EAGLE heads")
     has_layer = any(LAYER.match(name) for name in names)
     if not ("fc.weight" in names and has_layer) and not all(map(MEDUSA_NAME.match, names)):
         raise ConfigError(
-            f"it is no draft head: it has the tensors {', '.join(sorted(names)[:MAX_PROBLEMS])}, …; expected fc.weight "
-            "and midlayer.* or layers.0.* (EAGLE), or HEAD.BLOCK.linear.weight (Medusa)"
+            f"it is not a draft head: it has the tensors {', '.join(sorted(names)[:MAX_PROBLEMS])}, …; expected "
+            "fc.weight and midlayer.* or layers.0.* (EAGLE), or HEAD.BLOCK.linear.weight (Medusa)"
         )
 
 
-def own_medusa_heads(target: CausalLM) -> HeadCheckpoint | None:
+def medusa_heads_of_target(target: CausalLM) -> HeadCheckpoint | None:
     """Returns the Medusa heads in the target's own checkpoint, as Medusa-1.0 publishes them; None if it has none."""
     try:
         source = model_source(target.name)
-        folder = Path(source) if is_local(source) else cached(source, target.revision)
+        folder = Path(source) if is_local(source) else cached_folder(source, target.revision)
         if not any(name.startswith(MEDUSA_PREFIX) for name in tensor_names(weight_paths(folder))):
             return None
     except (ConfigError, OSError, ValueError):  # the target is no checkpoint on this machine
@@ -166,14 +168,14 @@ def own_medusa_heads(target: CausalLM) -> HeadCheckpoint | None:
     return HeadCheckpoint(target.name, target.revision, config, head_tensors(folder, config))
 
 
-def cached(name: str, revision: str | None) -> Path:
+def cached_folder(name: str, revision: str | None) -> Path:
     return Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))
 
 
 def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared: tuple[str, ...] = ()) -> None:
-    """Puts tensors into a head on torch's device `meta`. `shared` are the prefixes of parameters that are the target's.
+    """Assigns tensors to a head on torch's device `meta`. `shared`: the prefixes of parameters that are the target's.
 
-    Raises ConfigError for missing and unknown tensors, other shapes, and values that are not floating-point numbers.
+    Raises ConfigError for missing and unknown tensors, wrong shapes, and values that are not floating-point numbers.
     """
     wanted = {name: value for name, value in head.state_dict().items() if not name.startswith(shared or ("\0",))}
     problems = [f"unknown tensor {name}" for name in sorted(tensors.keys() - wanted)]
@@ -193,7 +195,7 @@ def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared
 
 
 def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], target: CausalLM) -> None:
-    """Raises ConfigError if a vocabulary has another size than the target's."""
+    """Raises ConfigError if one of the sizes of the head's vocabulary is not the target's. None: unknown."""
     for size in sizes:
         if size not in (None, target.vocab_size):
             raise checkpoint.problem(
@@ -203,8 +205,8 @@ def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], ta
 
 
 def place(head: nn.Module, target: CausalLM) -> None:
-    """Moves a head to the device of the target and its parameters to the target's dtype, for inference. Buffers, such
-    as the frequencies of rotary embeddings, keep their dtype."""
+    """Moves a head to the target's device and its parameters to the target's dtype, for inference. Buffers, such as the
+    frequencies of rotary embeddings, keep their dtype."""
     head.to(target.device).eval().requires_grad_(False)
     for parameter in head.parameters():
         if parameter.is_floating_point():

@@ -1,8 +1,8 @@
 """EAGLE heads: one decoder layer that drafts the next token from the target's hidden states and the last token.
 
 EAGLE-1 and EAGLE-2 (arXiv:2401.15077, arXiv:2406.16858) continue the target's last hidden state and use its output
-layer. EAGLE-3 (arXiv:2503.01840) joins hidden states of three layers and has an output layer of its own. Drafters score
-tokens with a head as with any draft model of one cached sequence (`EagleModel`).
+layer. EAGLE-3 (arXiv:2503.01840) joins the hidden states of three layers and has its own output layer. `EagleModel`
+gives a head the interface of a draft model.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from specbench.models.tree_attention import by_layer_type, tree_inputs
 
 @dataclass(frozen=True)
 class EagleLayout:
-    """What distinguishes the heads of one generation and producer.
+    """The properties in which heads of different generations and producers differ.
 
     `hidden_layers` are the target's layers whose hidden states the head reads, as in transformers' `hidden_states`.
-    `generation` is 1 for EAGLE-1 and EAGLE-2, whose networks are equal, and 3 for EAGLE-3. `has_bias` is of `fc` in
-    EAGLE-1, and `has_qkv_bias` of the attention's inputs. The others are of EAGLE-3:
+    `generation` is 1 for EAGLE-1 and EAGLE-2, whose networks are equal, and 3 for EAGLE-3. `has_bias` is about `fc` in
+    EAGLE-1, `has_qkv_bias` about the inputs of the attention. The other fields are about EAGLE-3:
 
     - `draft_vocab_size`: the number of tokens that the head can draft;
     - `norm_before_residual`: the residual of the layer is the normalized state, not the state;
@@ -87,8 +87,8 @@ class EagleLayer(nn.Module):
 class EagleHead(nn.Module):
     """A head with the parameter names of the published EAGLE-3 checkpoints; EAGLE-1 calls `midlayer` layers.0.
 
-    `embed_tokens` and `lm_head` are the target's own where a checkpoint has none. `d2t` [draft_vocab_size] holds the
-    offset from a draft token to the target's token; None if they are equal.
+    `embed_tokens` and `lm_head` are the target's if the checkpoint has none. `d2t` [draft_vocab_size] holds the offset
+    from each draft token to the target's token; None if they are equal.
     """
 
     d2t: torch.Tensor | None
@@ -98,7 +98,7 @@ class EagleHead(nn.Module):
         self, config: LlamaConfig, layout: EagleLayout, embed_tokens: nn.Module, lm_head: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.config, self.layout = config, layout
+        self.config, self.layout, self.hidden_layers = config, layout, layout.hidden_layers
         width = config.hidden_size
         self.embed_tokens = embed_tokens
         self.midlayer = EagleLayer(config, layout)
@@ -124,11 +124,6 @@ class EagleHead(nn.Module):
         return [self.lm_head]
 
     @property
-    def hidden_layers(self) -> tuple[int, ...]:
-        """The target's layers whose hidden states the head reads."""
-        return self.layout.hidden_layers
-
-    @property
     def device(self) -> torch.device:
         return self.fc.weight.device
 
@@ -137,8 +132,8 @@ class EagleHead(nn.Module):
         return self.fc.weight.dtype
 
     def project(self, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the states of the target's tokens, [..., width], from its hidden states, one [..., target_width] for
-        each of `layout.hidden_layers`."""
+        """Returns the states of the target's tokens, [..., width], from the target's hidden states, one tensor
+        [..., target_width] for each of `layout.hidden_layers`."""
         if self.layout.generation == 1:
             return hidden[0]
         if self.layout.norm_per_layer:
@@ -153,7 +148,7 @@ class EagleHead(nn.Module):
     ) -> torch.Tensor:  # fmt: skip
         """Returns the states after each token of `ids`, given the states before it: [num_rows, num_tokens, width].
 
-        `positions` [1, num_tokens] are those of the states before the tokens.
+        `positions` [1, num_tokens] are the positions of the states before the tokens.
         """
         embeddings = self.embed_tokens(ids).to(states.dtype)
         if self.layout.generation == 1:
@@ -184,11 +179,11 @@ class EagleHead(nn.Module):
 
 
 class EagleModel(ScoringModel):
-    """Scores the tokens after the target's text. The state of a token comes from the target if the target has read it
-    (`read_target`), else it is the head's own output for the token before.
+    """Scores draft tokens with a head. The state of a token comes from the target if the target has read the token
+    (`read_target`); otherwise it is the head's own output for the token before.
 
-    The head reads token i + 1 with the state of token i. Its cache keeps the keys and values of target states only:
-    those of drafted tokens are dropped when the target has read the next ones.
+    The head reads token i + 1 with the state of token i. When the target has read new tokens, the cache drops the keys
+    and values of drafted tokens and keeps only those of target states.
     """
 
     def __init__(self, head: EagleHead | MtpHead, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
@@ -201,17 +196,17 @@ class EagleModel(ScoringModel):
         self.reset()
 
     def reset(self) -> None:
-        self._unread: list[torch.Tensor] = []  # states of the target that the head has not read, each [num_tokens, w]
-        self._num_read = 0  # states of the target that the head has read
-        self._num_states = 0  # states of the target in all
-        self._root = torch.empty(0)  # what the head made of the last state of the target, [1, width]
+        self._unread: list[torch.Tensor] = []  # target states that the head has not read, each [num_tokens, width]
+        self._num_read = 0  # number of target states that the head has read
+        self._num_states = 0  # number of all target states
+        self._root = torch.empty(0)  # the head's output for the last target state, [1, width]
         self._made = torch.empty(0)  # the states of the drafted tokens, [num_drafted, width]
-        self._logits = torch.empty(0)  # of the last pass, [num_logits, vocab_size]
+        self._logits = torch.empty(0)  # the logits of the last pass, [num_logits, vocab_size]
         self._layer.truncate(0)
 
     def read_target(self, hidden: Sequence[torch.Tensor], rows: Sequence[int]) -> None:
-        """Adds the hidden states `rows` of a pass of the target, [num_read, width] for each layer, to the sequence.
-        Drafted tokens are forgotten."""
+        """Adds the `rows` of a target pass's hidden states, [num_read, width] for each layer, to the sequence. Drops
+        drafted tokens."""
         kept = torch.tensor(rows, dtype=torch.long, device=hidden[0].device)
         states = self.head.project([layer.index_select(0, kept).to(self.head.dtype) for layer in hidden])
         self._unread.append(states)
@@ -231,7 +226,7 @@ class EagleModel(ScoringModel):
     def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
         """Returns the logits after the last `num_logits` tokens of a tree that follows `ids`: [num_logits, vocab_size].
 
-        The tree begins with the one read last, and the parents of the other tokens are in it or are the root.
+        The tree begins with the tree read last, and the parents of its other tokens are in that tree or are the root.
         """
         self._read_context(ids)
         num_known = len(self._made)
@@ -245,7 +240,7 @@ class EagleModel(ScoringModel):
         """Does nothing: `read_target` drops the drafted tokens."""
 
     def _read_context(self, ids: list[int]) -> None:
-        """Reads the tokens of the text whose states the target has given."""
+        """Reads the tokens of the text whose states came from the target since the last call."""
         if not self._unread:
             return
         states, self._unread = torch.cat(self._unread), []
@@ -256,15 +251,15 @@ class EagleModel(ScoringModel):
         self._root, self._made = made[-1:], made[:0]
 
     def _extend(self, tokens: list[int], states: torch.Tensor, parents: Sequence[int]) -> None:
-        """Reads drafted tokens, given the states before them; `parents` are those of all drafted tokens."""
+        """Reads drafted tokens, given the states before them. `parents`: the parents of all drafted tokens."""
         made = self._forward(tokens, self.head.next_states(states), self._num_read, parents, len(tokens))
         self._made = torch.cat([self._made, made])
 
     def _forward(
         self, tokens: list[int], states: torch.Tensor, num_prefix: int, parents: Sequence[int], num_logits: int
     ) -> torch.Tensor:
-        """Runs one timed pass over the last tokens of a sequence and its tree: [num_tokens, width]. Keeps the logits
-        after the last `num_logits` of them."""
+        """Runs one timed pass over the last tokens of a sequence and its tree: [num_tokens, width]. Stores the logits
+        after the last `num_logits` tokens."""
         start = self.passes.clock.mark()
         ids = torch.tensor([tokens], dtype=torch.long, device=self.head.device)
         end = num_prefix + len(parents)

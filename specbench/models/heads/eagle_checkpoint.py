@@ -1,4 +1,4 @@
-"""EAGLE heads in the layouts of their authors, of SpecForge and of speculators."""
+"""Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,11 +20,11 @@ CONFIG_KEYS = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
     "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
-SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → tensor that is there with it
+SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → the tensor that it announces
 
 
 def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
-    """Returns an EAGLE head for a target, with the target's embeddings and output layer where it has none.
+    """Returns an EAGLE head for a target. Missing embeddings and output layers are the target's.
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
@@ -33,12 +33,8 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
     given = decoder_settings(checkpoint)
     config = decoder_config(checkpoint, given, tensors)
     own = tensors.get("embed_tokens.weight")
-    sizes = [
-        given.get("vocab_size"),
-        None if own is None else len(own),
-        None if is_drafted is None else len(is_drafted),
-    ]
-    check_vocabulary(checkpoint, sizes, target)
+    sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
+    check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
     layout = eagle_layout(checkpoint, tensors, target)
     if layout.generation == 1:
         check_width(checkpoint, config.hidden_size, target)
@@ -64,7 +60,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
 
 
 def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
-    """Returns the tensors with the layer's name in EAGLE-3, `midlayer`. Raises ConfigError for several layers."""
+    """Returns the tensors with the layer's name in EAGLE-3, `midlayer`. Raises ConfigError for more than one layer."""
     layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
     if len(layers) > 1:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
@@ -73,11 +69,11 @@ def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
 
 def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
     """Returns the settings of the decoder layer, which speculators writes into a section. Raises ConfigError for
-    settings that are not supported."""
-    told = checkpoint.config.get(SPECULATORS)
-    if told not in (None, "eagle3"):
-        raise checkpoint.problem(f"{SPECULATORS} = {told!r:.40} is not supported, expected 'eagle3'")
-    given = checkpoint.config if told is None else checkpoint.section("transformer_layer_config")
+    unsupported settings."""
+    model_type = checkpoint.config.get(SPECULATORS)
+    if model_type not in (None, "eagle3"):
+        raise checkpoint.problem(f"{SPECULATORS} = {model_type!r:.40} is not supported, expected 'eagle3'")
+    given = checkpoint.config if model_type is None else checkpoint.section("transformer_layer_config")
     rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
     share = given.get("partial_rotary_factor", rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
     if share not in (None, 1, 1.0):
@@ -88,9 +84,9 @@ def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
 
 
 def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors: Tensors) -> LlamaConfig:
-    """Returns the configuration of the decoder layer. Whatever is absent has LLaMA's default, not the target's value.
+    """Returns the configuration of the decoder layer. Absent settings have LLaMA's defaults, not the target's values.
 
-    Raises ConfigError for values that describe no layer.
+    Raises ConfigError for values that do not describe a layer.
     """
     settings = {key: given[key] for key in CONFIG_KEYS if given.get(key) is not None}
     try:
@@ -109,8 +105,8 @@ def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors
 
 
 def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM) -> EagleLayout:
-    """Returns what distinguishes the head from others. Raises ConfigError if the configuration contradicts the tensors,
-    or if the target has no such hidden states."""
+    """Returns the layout of a head. Raises ConfigError if the configuration contradicts the tensors, or if the target
+    lacks the hidden states that the head reads."""
     config = target.model.config.get_text_config()
     width, num_layers = config.hidden_size, config.num_hidden_layers
     has_bias = "fc.bias" in tensors
@@ -119,8 +115,8 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
         has_qkv_bias = "midlayer.self_attn.q_proj.bias" in tensors
         return EagleLayout(1, (num_layers,), width, target.vocab_size, has_bias=has_bias, has_qkv_bias=has_qkv_bias)
     for key, tensor in SWITCHES.items():
-        told = checkpoint.config.get(key, checkpoint.section("eagle_config").get(key))
-        check_switch(checkpoint, key, told, tensor, tensor in tensors)
+        value = checkpoint.config.get(key, checkpoint.section("eagle_config").get(key))
+        check_switch(checkpoint, key, value, tensor, tensor in tensors)
     is_specforge = "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
     if SPECULATORS in checkpoint.config and "norm_before_residual" not in checkpoint.config:
         raise checkpoint.problem(
@@ -129,9 +125,9 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
     layers = hidden_layers(checkpoint, num_layers)
     check_features(checkpoint, tensors["fc.weight"].shape[-1], layers, target)
     num_drafted = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else target.vocab_size
-    told = checkpoint.config.get("draft_vocab_size")
-    if told not in (None, num_drafted):
-        raise checkpoint.problem(f"config.json has draft_vocab_size {told}, and lm_head.weight has {num_drafted} rows")
+    size = checkpoint.config.get("draft_vocab_size")
+    if size not in (None, num_drafted):
+        raise checkpoint.problem(f"config.json has draft_vocab_size {size}, and lm_head.weight has {num_drafted} rows")
     return EagleLayout(
         generation=3,
         hidden_layers=layers,
@@ -141,17 +137,17 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
         norm_before_residual=bool(checkpoint.config.get("norm_before_residual")),
         norm_before_fc=SWITCHES["norm_before_fc"] in tensors,
         norm_per_layer=SWITCHES["fc_norm"] in tensors,
-        # SpecForge's norm_output is the norm before the output layer; that of others is of the state that is fed back.
+        # SpecForge's norm_output is about the state that the output layer reads, others' about the state fed back.
         norm_output=not is_specforge and bool(checkpoint.config.get("norm_output")),
         norm_logits=not is_specforge or bool(checkpoint.config.get("norm_output", True)),
     )
 
 
-def check_switch(checkpoint: HeadCheckpoint, key: str, told: object, tensor: str, is_there: bool) -> None:
-    """Raises ConfigError if the configuration says that a tensor is there and it is not, or the reverse."""
-    if told is not None and bool(told) != is_there:
+def check_switch(checkpoint: HeadCheckpoint, key: str, value: object, tensor: str, is_there: bool) -> None:
+    """Raises ConfigError if the configuration contradicts the tensors about whether `tensor` exists."""
+    if value is not None and bool(value) != is_there:
         has = "has" if is_there else "has no"
-        raise checkpoint.problem(f"config.json has {key} {str(told).lower()}, and the file {has} tensor {tensor}")
+        raise checkpoint.problem(f"config.json has {key} {str(value).lower()}, and the file {has} tensor {tensor}")
 
 
 def hidden_layers(checkpoint: HeadCheckpoint, num_layers: int) -> tuple[int, ...]:
@@ -207,8 +203,9 @@ def draft_offsets(
 ) -> torch.Tensor | None:  # fmt: skip
     """Returns the offset from each draft token to the target's token, [draft_vocab_size]; None if they are equal.
 
-    `is_drafted` [vocab_size] tells whether the head drafts a token; a tensor without any is empty. Raises ConfigError
-    for offsets that are absent, of another shape, or lead to no token or to other tokens than `is_drafted`.
+    `is_drafted` [vocab_size]: whether the head drafts a token; ignored if it is false everywhere. Raises ConfigError
+    for offsets that are absent or of another shape, and for those that lead to no token or to other tokens than
+    `is_drafted`.
     """
     size, vocab_size = layout.draft_vocab_size, target.vocab_size
     if offsets is None:

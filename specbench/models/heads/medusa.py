@@ -1,5 +1,5 @@
-"""Medusa heads (arXiv:2401.10774), and their checkpoints in the layouts of their authors, of TGI and of vLLM. Each head
-predicts one later token from the target's last hidden state."""
+"""Medusa heads (arXiv:2401.10774), which predict one later token each from the target's last hidden state, and their
+checkpoints in the layouts of their authors, TGI and vLLM."""
 
 import re
 
@@ -71,16 +71,18 @@ VLLM_OUTPUT = re.compile(r"lm_heads\.(\d+)\.weight")
 def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     """Returns Medusa heads for a target. Raises ConfigError for heads that do not fit it.
 
-    The tensors give the number of heads: published configurations name another one.
+    The number of heads comes from the tensors, since published configurations have wrong numbers.
     """
     checkpoint.expect("medusa")
     tensors = with_author_names(checkpoint)
     blocks = [name.split(".") for name in tensors if ".linear." in name]
     num_heads = 1 + max(int(name.partition(".")[0]) for name in tensors)
     num_blocks = 1 + max((int(block) for _, block, *_ in blocks), default=-1)
-    told = checkpoint.config.get("medusa_num_layers")
-    if told not in (None, num_blocks):
-        raise checkpoint.problem(f"config.json has medusa_num_layers {told}, and its heads have {num_blocks} blocks")
+    num_layers = checkpoint.config.get("medusa_num_layers")
+    if num_layers not in (None, num_blocks):
+        raise checkpoint.problem(
+            f"config.json has medusa_num_layers {num_layers}, and its heads have {num_blocks} blocks"
+        )
     output = tensors.get(f"0.{num_blocks}.weight")
     if output is None or output.dim() != 2:
         raise checkpoint.problem(f"its tensors do not fit: missing tensor 0.{num_blocks}.weight [vocabulary, width]")
@@ -99,16 +101,16 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
 
 
 def with_vllm_names(tensors: Tensors) -> Tensors:
-    """Returns tensors under the names of vLLM, given those of Medusa's authors (see `with_author_names`)."""
+    """Returns the tensors with vLLM's names in place of those of Medusa's authors (see `with_author_names`)."""
     blocks = {name: AUTHORS_BLOCK.sub(r"blocks.\1.layers.\2.\3", name) for name in tensors if ".linear." in name}
     return {blocks.get(name, f"lm_heads.{name.partition('.')[0]}.weight"): tensor for name, tensor in tensors.items()}
 
 
 def with_author_names(checkpoint: HeadCheckpoint) -> Tensors:
-    """Returns the tensors under the names of Medusa's authors, HEAD.BLOCK.linear.weight and HEAD.NUM_BLOCKS.weight.
+    """Returns the tensors with the names of Medusa's authors, HEAD.BLOCK.linear.weight and HEAD.NUM_BLOCKS.weight.
 
-    vLLM calls them blocks.HEAD.layers.BLOCK.weight and lm_heads.HEAD.weight; lm_heads.0 is of all heads if the
-    configuration says `original_lm_head`. Raises ConfigError for a truncated vocabulary.
+    vLLM calls them blocks.HEAD.layers.BLOCK.weight and lm_heads.HEAD.weight; if the configuration has
+    `original_lm_head`, all heads use lm_heads.0. Raises ConfigError for a truncated vocabulary.
     """
     tensors = {name.removeprefix("medusa_heads."): tensor for name, tensor in checkpoint.tensors.items()}
     if "token_map" in tensors:

@@ -10,13 +10,13 @@ from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line
-from specbench.models.heads.checkpoints import cached
+from specbench.models.heads.checkpoints import cached_folder
 from specbench.models.loading import is_local, model_source
 
 
 class MtpHead(nn.Module):
-    """The layer as a draft head, with the interface of an EAGLE head: it continues the target's last hidden state. It
-    drafts further tokens from its own output. Embeddings, rope and output layer are the target's."""
+    """The layer as a draft head with the interface of an EAGLE head. It drafts the first token from the target's last
+    hidden state, and all others from its own output. Embeddings, rope and output layer are the target's."""
 
     def __init__(self, mtp: Any, target: CausalLM) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def load_mtp(target: CausalLM) -> MtpHead:
     try:
         from transformers.modeling_layers import MtpModel  # absent from the oldest versions that are supported
 
-        config.name_or_path = source if is_local(source) else str(cached(source, target.revision))
+        config.name_or_path = source if is_local(source) else str(cached_folder(source, target.revision))
         mtp: Any = MtpModel.from_pretrained(target.model, device_map={"": target.device})
         head = MtpHead(mtp, target)
     except Exception as error:  # transformers raises many classes for absent and unknown weights

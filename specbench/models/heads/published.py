@@ -1,4 +1,4 @@
-"""Draft heads by target: those that a method loads where it names none."""
+"""The published draft heads by target, which methods load if they name none."""
 
 from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
@@ -42,8 +42,8 @@ HEADS = {
 }
 
 
-def head_of(kind: str, target: str) -> str:
-    """Returns the head of a target, by kind: medusa, eagle or eagle3. Raises ConfigError where none is known."""
+def published_head(kind: str, target: str) -> str:
+    """Returns the published head of a kind (medusa, eagle, eagle3) for a target. Raises ConfigError without one."""
     if target in HEADS[kind]:
         return HEADS[kind][target]
     raise ConfigError(

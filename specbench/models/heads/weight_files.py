@@ -1,4 +1,4 @@
-"""The weight files of draft heads: they are read without running code from them."""
+"""Reads the weight files of draft heads without running code from them."""
 
 import pickle
 from collections.abc import Iterable
@@ -16,24 +16,24 @@ REMEDY = "restore it from the checkpoint"
 
 
 def weight_paths(folder: Path) -> list[Path]:
-    """Returns the files of the first of `PATTERNS` that a folder has; none if it has no weights."""
+    """Returns the files that match the first possible pattern of `PATTERNS`; none if a folder has no weights."""
     return next(filter(None, (sorted(folder.glob(pattern)) for pattern in PATTERNS)), [])
 
 
 def tensor_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Returns the names of all tensors, each with its file. Raises ConfigError for a file that cannot be read, and for
-    a name in two files."""
+    """Returns the file of each tensor by name. Raises ConfigError for a file that cannot be read, and for a name in two
+    files."""
     found: dict[str, Path] = {}
     for path in paths:
         for name in _names(path):
             if name in found:
-                raise ConfigError(f"{path}: holds {name}, as {found[name].name} does: remove one of the files")
+                raise ConfigError(f"{path}: holds {name}, which {found[name].name} holds too: remove one of the files")
             found[name] = path
     return found
 
 
 def read_tensors(names: dict[str, Path]) -> Tensors:
-    """Returns tensors of files. Raises ConfigError for a file that cannot be read."""
+    """Returns the named tensors of files. Raises ConfigError for a file that cannot be read."""
     tensors: Tensors = {}
     for path in dict.fromkeys(names.values()):
         wanted = [name for name, holder in names.items() if holder == path]
@@ -57,18 +57,18 @@ def _names(path: Path) -> list[str]:
 
 
 def _unpickled(path: Path) -> Tensors:
-    """Returns the tensors of a file of torch.save. Raises ConfigError for one that holds anything else."""
+    """Returns the tensors of a file that torch.save wrote. Raises ConfigError if it holds anything else."""
     try:
         tensors = _load_pickle(path)
     except pickle.UnpicklingError as error:
         raise ConfigError(
             f"{path}: refused: it holds more than tensors, and loading it could run code: give a checkpoint with "
-            ".safetensors files, or save the tensors alone"
+            ".safetensors files, or save only the tensors"
         ) from error
     except Exception as error:  # torch raises many classes for broken files
         raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
-        raise ConfigError(f"{path}: holds no mapping of names to tensors: {REMEDY}")
+        raise ConfigError(f"{path}: does not hold a mapping of names to tensors: {REMEDY}")
     return tensors
 
 

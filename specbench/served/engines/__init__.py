@@ -1,1 +1,1 @@
-"""Serving engines: what each takes in a request and tells in its answers."""
+"""Serving engines: the requests that each accepts, and what its answers report."""

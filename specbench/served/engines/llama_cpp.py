@@ -1,4 +1,4 @@
-"""llama.cpp: its own path /completion, whose every event has ids and the counts so far."""
+"""llama.cpp: its own path /completion; every event has ids and the counts so far."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -7,9 +7,18 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_passes, passes_between
-from specbench.served.engine import Engine, Event, LogProbs, Page, Piece, counters_of, json_mapping, json_page
-from specbench.served.held import MAX_HELD, begins_character
+from specbench.served.acceptance import Acceptance, from_passes, passes_of_event
+from specbench.served.engine import (
+    Engine,
+    Event,
+    EventContent,
+    LogProbs,
+    Page,
+    json_mapping,
+    json_page,
+    vllm_counter_names,
+)
+from specbench.served.held import MAX_HELD, starts_character
 
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 
@@ -21,16 +30,16 @@ class LlamaCpp(Engine):
     name = "llama.cpp"
     path = "/completion"
     tokenize_path = "/tokenize"
-    counter_names: ClassVar = counters_of("llamacpp", "requests_processing", "requests_deferred")
-    remembers = frozenset({"ngram-mod", "ngram-cache"})
-    tells_at_end = False
+    counter_names: ClassVar = vllm_counter_names("llamacpp", "requests_processing", "requests_deferred")
+    learning_methods = frozenset({"ngram-mod", "ngram-cache"})
+    reports_at_end = False
 
     def version(self, page: Page) -> str | None:
         build = json_mapping(page, "/props").get("build_info")
         return None if build is None else str(build)
 
     def settings(self, page: Page) -> dict[str, Any]:
-        """Returns the model's file, type and context. /props says nothing of the speculation."""
+        """Returns the model's file, type and context. /props does not report the speculation."""
         found = json_mapping(page, "/props")
         return {
             "model": PurePath(found.get("model_path", "")).name, "type": found.get("model_ftype"),
@@ -45,8 +54,8 @@ class LlamaCpp(Engine):
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
-        """Returns the body, with the samplers that a model card never asks for switched off. It has no stop strings:
-        the server would hold tokens back. The last character may need more tokens than the answer may have."""
+        """Returns the body, with all samplers but top-k and top-p switched off. It has no stop strings, for which the
+        server would hold tokens back, and MAX_HELD more tokens, which the last character may need."""
         return {
             "prompt": prompt_ids, "n_predict": max_new_tokens + MAX_HELD, "temperature": sampling.temperature,
             "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0, "min_p": 0.0, "seed": seed % 2**31,
@@ -54,22 +63,22 @@ class LlamaCpp(Engine):
         }  # fmt: skip
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
-        """Returns the body. A token that ends within a character has no row: a single one is forced to be a letter,
-        which does not change the probabilities that are told."""
+        """Returns the body. A token that ends within a character has no row. A single token is therefore forced to be a
+        letter, which does not change the reported probabilities."""
         forced = [["a", 100.0]] if num_tokens == 1 else []
-        own = {"n_predict": num_tokens, "n_probs": self.num_top, "logit_bias": forced, "cache_prompt": False}
+        own = {"n_predict": num_tokens, "n_probs": self.num_logprobs, "logit_bias": forced, "cache_prompt": False}
         return {"prompt": prompt_ids, "temperature": 0.0, **own}
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
-        """Returns the rows before the first token that goes on with a character, before which some are left out."""
-        rows = takewhile(lambda row: begins_character(row["bytes"]), answer.get("completion_probabilities", ()))
+        """Returns the rows before the first token that continues a character, since some rows before it are missing."""
+        rows = takewhile(lambda row: starts_character(row["bytes"]), answer.get("completion_probabilities", ()))
         return [{int(each["id"]): float(each["logprob"]) for each in row["top_logprobs"]} for row in rows]
 
-    def read(self, event: Event, num_before: int) -> Piece:
+    def read(self, event: Event, num_before: int) -> EventContent:
         times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
         has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
         prompt, decode = times.get("prompt_ms", 0.0) / 1000, times.get("predicted_ms", 0.0) / 1000
-        return Piece(
+        return EventContent(
             token_ids=ids, text=event.get("content") or "",
             finish=FINISH.get(str(event.get("stop_type")), "stop") if has_ended else None,
             num_prompt_tokens=event.get("tokens_evaluated"), num_new_tokens=num_new if has_ended else None,
@@ -78,11 +87,11 @@ class LlamaCpp(Engine):
             num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
         )  # fmt: skip
 
-    def whole_ids(self, answer: Event) -> tuple[int, ...]:
+    def all_ids(self, answer: Event) -> tuple[int, ...]:
         return tuple(answer.get("tokens") or ())
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the passes: each change of the sums is one, and so is each token that no change announced."""
+        """Returns the passes: one for each change of the sums, and one for each token without a change."""
         passes: list[tuple[int, int]] = []
         num_emitted, drafted, accepted = 1, 0, 0  # the prefill emits the first one
         for event in (event for event in events if event.get("tokens")):
@@ -92,6 +101,6 @@ class LlamaCpp(Engine):
             num_fresh = int(event["tokens_predicted"]) - num_emitted
             if num_fresh > 0:
                 sums = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
-                passes += passes_between(num_fresh, sums[0] - drafted, sums[1] - accepted, num_draft_tokens)
+                passes += passes_of_event(num_fresh, sums[0] - drafted, sums[1] - accepted, num_draft_tokens)
                 num_emitted, (drafted, accepted) = 1 + sum(number + 1 for _, number in passes), sums
         return from_passes(passes)

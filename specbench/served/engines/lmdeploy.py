@@ -1,11 +1,19 @@
-"""LMDeploy: its own path /generate with ids; acceptance is told by the counters of the server only."""
+"""LMDeploy: its own path /generate with ids; only the counters of the server report acceptance."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.engine import Engine, Event, Page, Piece, counters_of, is_owned_by
+from specbench.served.engine import (
+    Engine,
+    Event,
+    EventContent,
+    Page,
+    is_owned_by,
+    read_generate_event,
+    vllm_counter_names,
+)
 
 
 @ENGINES.register("lmdeploy")
@@ -14,7 +22,7 @@ class LmDeploy(Engine):
 
     name = "lmdeploy"
     path = "/generate"
-    counter_names: ClassVar = counters_of("lmdeploy", "num_requests_running", "num_requests_waiting")
+    counter_names: ClassVar = vllm_counter_names("lmdeploy", "num_requests_running", "num_requests_waiting")
     remedy = "start it with --enable-metrics"
 
     def version(self, page: Page) -> str | None:
@@ -23,7 +31,7 @@ class LmDeploy(Engine):
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
-        """Returns the body. Greedy decoding is top_k 1 there, and there is no seed."""
+        """Returns the body. LMDeploy decodes greedily with top_k 1, and has no seed."""
         top_k = 1 if sampling.greedy else sampling.top_k or 0
         return {
             "input_ids": prompt_ids, "max_tokens": max_new_tokens, "temperature": sampling.temperature or 1.0,
@@ -31,12 +39,5 @@ class LmDeploy(Engine):
             **({"stop": list(stop), "include_stop_str_in_output": True} if stop else {}),
         }  # fmt: skip
 
-    def read(self, event: Event, num_before: int) -> Piece:
-        told = event.get("meta_info") or {}
-        reason = told.get("finish_reason")
-        return Piece(
-            token_ids=tuple(event.get("output_ids") or ()), text=event.get("text") or "",
-            finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
-            num_prompt_tokens=told.get("prompt_tokens"),
-            num_new_tokens=told.get("completion_tokens") if reason else None,
-        )  # fmt: skip
+    def read(self, event: Event, num_before: int) -> EventContent:
+        return read_generate_event(event, event.get("output_ids") or ())

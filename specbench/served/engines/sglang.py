@@ -1,12 +1,12 @@
-"""SGLang: its own path /generate, whose events have ids and a histogram of accepted draft tokens."""
+"""SGLang: its own path /generate; events have ids and a histogram of accepted draft tokens."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram
-from specbench.served.engine import Engine, Event, LogProbs, Page, Piece, json_mapping
+from specbench.served.acceptance import Acceptance, from_histogram_or_totals
+from specbench.served.engine import Engine, Event, EventContent, LogProbs, Page, json_mapping, read_generate_event
 
 
 @ENGINES.register("sglang")
@@ -17,7 +17,7 @@ class SGLang(Engine):
     path = "/generate"
     tokenize_path = "/tokenize"
     counter_names: ClassVar = {"num_running": ("sglang:num_running_reqs", "sglang:num_queue_reqs")}
-    remembers = frozenset({"NGRAM", "ngram"})
+    learning_methods = frozenset({"NGRAM", "ngram"})
     remedy = "this version does not report spec_verify_ct"
 
     def version(self, page: Page) -> str | None:
@@ -25,7 +25,7 @@ class SGLang(Engine):
         return str(found["version"]) if "version" in found and "internal_states" in found else None
 
     def settings(self, page: Page) -> dict[str, Any]:
-        """Returns the settings that change what a server can hold or how it schedules."""
+        """Returns the settings that change the server's capacity or its scheduling."""
         names = (
             "model_path", "dtype", "kv_cache_dtype", "context_length", "max_running_requests", "max_total_num_tokens",
             "mem_fraction_static", "disable_radix_cache", "disable_overlap_schedule", "attention_backend", "tp_size",
@@ -47,7 +47,7 @@ class SGLang(Engine):
         drawn = {"top_k": sampling.top_k or -1, "top_p": sampling.top_p or 1.0, "sampling_seed": seed % 2**31}
         parameters = {
             "temperature": sampling.temperature, "max_new_tokens": max_new_tokens, "no_stop_trim": True, **drawn,
-            "repetition_penalty": 1.0,  # else that of the model's own generation config
+            "repetition_penalty": 1.0,  # the default is the one in the model's generation config
             **({"stop": list(stop)} if stop else {}),
         }  # fmt: skip
         return {"input_ids": prompt_ids, "sampling_params": parameters, "stream": True}
@@ -56,37 +56,25 @@ class SGLang(Engine):
         parameters = {"temperature": 0.0, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
         return {
             "input_ids": prompt_ids, "sampling_params": parameters, "return_logprob": True,
-            "top_logprobs_num": self.num_top,
+            "top_logprobs_num": self.num_logprobs,
         }  # fmt: skip
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
         rows = answer["meta_info"]["output_top_logprobs"]
         return [{int(token): float(value) for value, token, *_ in row} for row in rows]
 
-    def read(self, event: Event, num_before: int) -> Piece:
-        """Returns the new ids: `output_ids` holds all so far, or those of the event with incremental streaming."""
-        told = event.get("meta_info") or {}
+    def read(self, event: Event, num_before: int) -> EventContent:
+        """Returns the content of an event. `output_ids` holds all ids so far, or with incremental streaming the new
+        ones."""
         ids = event.get("output_ids") or []
-        num_new = told.get("completion_tokens")
-        fresh = ids[num_before:] if len(ids) == num_new else ids
-        reason = told.get("finish_reason")
-        return Piece(
-            token_ids=tuple(fresh), text=event.get("text") or "",
-            finish=None if reason is None else str(reason.get("type") if isinstance(reason, dict) else reason),
-            num_prompt_tokens=told.get("prompt_tokens"), num_new_tokens=num_new if reason else None,
-            num_cached=told.get("cached_tokens"),
-        )  # fmt: skip
+        num_new = (event.get("meta_info") or {}).get("completion_tokens")
+        return read_generate_event(event, ids[num_before:] if len(ids) == num_new else ids)
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the histogram; else the sums, which have no steps."""
+        """Returns the acceptance by the histogram, or by the sums, which have no steps."""
         told: Event = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
         num_passes, counts = told.get("spec_verify_ct"), told.get("spec_correct_drafts_histogram")
-        if not num_passes:
-            return None
         drafted, accepted = told.get("spec_num_proposed_drafts"), told.get("spec_num_correct_drafts")
-        if drafted is None or accepted is None:
+        if not num_passes or drafted is None or accepted is None:
             return None
-        if counts and sum(counts) == num_passes:
-            found = from_histogram(counts, drafted, num_draft_tokens)
-            return found if found.num_accepted == accepted else None
-        return Acceptance("totals", num_passes, drafted, accepted)
+        return from_histogram_or_totals(counts, num_passes, drafted, accepted, num_draft_tokens)

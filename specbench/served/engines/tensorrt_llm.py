@@ -1,17 +1,17 @@
-"""TensorRT-LLM: `trtllm-serve`, which tells the counts of an answer beside its last choice."""
+"""TensorRT-LLM: `trtllm-serve` reports the counts of an answer in its last choice."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram
+from specbench.served.acceptance import Acceptance, from_histogram_or_totals
 from specbench.served.engine import Engine, Event, Page, is_owned_by, json_mapping
 
 
 @ENGINES.register("tensorrt-llm")
 class TensorRtLlm(Engine):
-    """A server of TensorRT-LLM. /metrics is emptied when it is read, so its counters are those of Prometheus."""
+    """A server of TensorRT-LLM. Reading /metrics empties it, so the counters come from the page for Prometheus."""
 
     name = "tensorrt-llm"
     metrics_path = "/prometheus/metrics"
@@ -35,16 +35,14 @@ class TensorRtLlm(Engine):
         return {**body, **own}  # without detokenization the choices have ids
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the histogram, or the sums."""
+        """Returns the acceptance by the histogram, or by the sums, which have no steps."""
         choices = [choice for event in events for choice in event.get("choices") or ()]
         found = next(
             (each["speculative_decoding"] for each in reversed(choices) if each.get("speculative_decoding")), None
         )
         if found is None:
             return None
-        drafted, accepted = found["total_draft_tokens"], found["total_accepted_draft_tokens"]
-        counts = found.get("acceptance_histogram")
-        if counts and sum(counts) == found["num_spec_steps"]:
-            made = from_histogram(counts, drafted, num_draft_tokens)
-            return made if made.num_accepted == accepted else None
-        return Acceptance("totals", found["num_spec_steps"], drafted, accepted)
+        return from_histogram_or_totals(
+            found.get("acceptance_histogram"), found["num_spec_steps"], found["total_draft_tokens"],
+            found["total_accepted_draft_tokens"], num_draft_tokens,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""vLLM: events with the ids of a pass; the counts of an answer come with its last event."""
+"""vLLM: each event has the ids of a pass; the counts of an answer come with its last event."""
 
 import re
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from specbench.served.engine import (
     Event,
     LogProbs,
     Page,
-    counters_of,
     is_owned_by,
     json_mapping,
     models_of,
+    vllm_counter_names,
 )
 
-TOKEN = "token_id:"  # begins a token that is named by its id
-SECTIONS = ("model_config", "cache_config", "parallel_config", "scheduler_config")  # of /server_info
+TOKEN = "token_id:"  # prefix of a token that is given by its id
+SECTIONS = ("model_config", "cache_config", "parallel_config", "scheduler_config")  # keys of /server_info
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 OF_ONE_START = re.compile(r"blocks$|size_tokens$|concurrency$|_port|_ip$|instance|\.(engine|model_name|hf_\w+)\b")
 
@@ -33,8 +33,8 @@ class Vllm(Engine):
     name = "vllm"
     tokenize_path = "/tokenize"
     max_stops = 4
-    counter_names: ClassVar = counters_of("vllm", "num_requests_running", "num_requests_waiting")
-    remembers = frozenset({"suffix"})
+    counter_names: ClassVar = vllm_counter_names("vllm", "num_requests_running", "num_requests_waiting")
+    learning_methods = frozenset({"suffix"})
     remedy = "start it with --per-request-spec-decode-metrics detailed"
 
     def version(self, page: Page) -> str | None:
@@ -42,8 +42,8 @@ class Vllm(Engine):
         return None if version is None else str(version)
 
     def settings(self, page: Page) -> dict[str, Any]:
-        """Returns the model and its context; the settings of the cache, which /metrics tells; and in development mode
-        those of /server_info. Numbers that another start would change are left out, such as those of blocks."""
+        """Returns the model and its context, the settings of the cache from /metrics, and in development mode the
+        settings of /server_info. Numbers that a restart may change, such as the number of blocks, are left out."""
         model = next(iter(models_of(page)), {})
         config = json_mapping(page, "/server_info?config_format=json").get("vllm_config")
         sections = {name: config.get(name) for name in SECTIONS} if isinstance(config, dict) else {}
@@ -59,13 +59,13 @@ class Vllm(Engine):
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
-        """Returns the body; vLLM takes the penalty of the model's own generation config where none is named."""
+        """Returns the body. Without a repetition penalty, vLLM would use the one in the model's generation config."""
         body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
         own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
         return {**body, **own, "repetition_penalty": 1.0}
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
-        own = {"logprobs": self.num_top, "return_tokens_as_token_ids": True, "repetition_penalty": 1.0}
+        own = {"logprobs": self.num_logprobs, "return_tokens_as_token_ids": True, "repetition_penalty": 1.0}
         return {"model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, **own}
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
@@ -73,7 +73,8 @@ class Vllm(Engine):
         return [{int(token.removeprefix(TOKEN)): float(value) for token, value in row.items()} for row in rows]
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the steps with `detailed`, else the histogram; None where sums and parts contradict each other."""
+        """Returns the acceptance by the steps, which `detailed` metrics have, else by the histogram; None if the sums
+        contradict them."""
         told: Event = next((event["metrics"] for event in reversed(events) if event.get("metrics")), {})
         found = told.get("speculative_decoding")
         if not found:

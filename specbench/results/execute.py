@@ -257,9 +257,9 @@ def measure_into(
 
         records, judge = measured, None
         if (folder.path / JUDGEMENTS_FILE).exists():
-            from specbench.tasks.judge.judgements import with_recorded
+            from specbench.tasks.judge.judgements import add_recorded_scores
 
-            records, judge = with_recorded(measured, cells, folder.path, console)
+            records, judge = add_recorded_scores(measured, cells, folder.path, console)
         rows = save(records, judge)  # whatever becomes of a load that is measured now, or of a judge that is asked
         if models.measure_load(spec, cells, folder, console):
             rows = save(records, judge)

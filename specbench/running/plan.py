@@ -21,7 +21,7 @@ from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.scoring.contract import Scorer, make_scorer
-from specbench.tasks.sources import NoRows, local_files, subsets_with_files
+from specbench.tasks.sources import NoRows, find_subset_files, subsets_with_files
 
 Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 
@@ -178,7 +178,7 @@ def with_files(task: TaskSpec, data: str | None, console: Console) -> tuple[str,
 def sharing(task: TaskSpec, names: Sequence[str], data: Path) -> set[str]:
     """Returns the subsets that share a file with another subset. Rows of a subset with its own files need no search: if
     there are none, loading reports it."""
-    files = {name: set(local_files(task, name, data).paths) for name in names}
+    files = {name: set(find_subset_files(task, name, data).paths) for name in names}
     num_subsets = Counter(path for paths in files.values() for path in paths)
     return {name for name, paths in files.items() if any(num_subsets[path] > 1 for path in paths)}
 

@@ -289,7 +289,7 @@ def test_a_server_that_is_down_is_not_asked_for_ever(server, tmp_path):
     found, _ = judged([record({"ar": "x"}, number) for number in range(30)], settings)
     assert {each.score for each in found.values()} == {None}
     assert len(server.requests) == 5 * 3
-    assert "too many requests before failed" in found[29, 0, "ar"].problem
+    assert "too many earlier requests failed" in found[29, 0, "ar"].problem
 
 
 def test_a_refused_request_is_not_repeated(server, settings):

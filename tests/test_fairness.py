@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.fairness import FairnessRequest, fairness_report
-from specbench.analysis.fairness_drafters import DrafterEntry, labels
+from specbench.analysis.fairness_drafters import DrafterEntry, make_labels
 from specbench.analysis.fairness_groups import BoundViolation, check_fitness
-from specbench.analysis.fairness_runs import read_run, within
+from specbench.analysis.fairness_runs import read_run, truncate
 from specbench.analysis.fairness_tables import (
     LEAST,
     bounds_table,
@@ -385,15 +385,15 @@ def test_reading_a_run_changes_nothing(folder):
 
 def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
     first, second = read_run(str(folder))[0], read_run(str(worse))[0]
-    made = labels([(first, ["sd", "ngram"]), (second, ["sd"])])
+    made = make_labels([(first, ["sd", "ngram"]), (second, ["sd"])])
     assert list(made.values()) == ["first:sd", "ngram", "second:sd"]
     elsewhere = replace(second, path=Path("elsewhere/first"))
-    assert [*labels([(first, ["sd"]), (elsewhere, ["sd"])]).values()] == [f"{folder}:sd", "elsewhere/first:sd"]
+    assert [*make_labels([(first, ["sd"]), (elsewhere, ["sd"])]).values()] == [f"{folder}:sd", "elsewhere/first:sd"]
 
 
 def test_positions_beyond_the_shortest_context_are_left_out():
     def cut(context_limit):
-        return within(Sample("en", (1, 2, 3, 4, 5, 6), 3), context_limit).ids
+        return truncate(Sample("en", (1, 2, 3, 4, 5, 6), 3), context_limit).ids
 
     assert cut(4) == (1, 2, 3, 4, 5)
     assert cut(2) == (1, 2, 3)

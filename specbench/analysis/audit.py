@@ -139,8 +139,8 @@ def scoring_target(models: Models, name: str | None) -> ScoringModel:
         return loaded
     if models.scoring is None:
         raise ConfigError(
-            "--servers: the server 'ar' reports no log-probabilities, or none that are real: give its target as "
-            "--target, to score the answers in this process"
+            "--servers: the server 'ar' reports no log-probabilities, or none that are real: give --target with "
+            "its target, to score the answers in this process"
         )
     return models.scoring
 

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from specbench.analysis.limit_report import MS, LimitReport
-from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, chance_after_whole, query_lengths
+from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, last_token_acceptance, query_lengths
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
@@ -251,7 +251,7 @@ class RecordedRow:
         slow, fast = (self._replayed([steps for steps, _ in made[unknown]]) for unknown in (False, True))
         num_needed = sum(step.num_judged for steps, _ in made[True] for step in steps)
         num_missing = sum(missing for _, missing in made[True])
-        share = chance_after_whole(self.own, self.method.num_draft_tokens)
+        share = last_token_acceptance(self.own, self.method.num_draft_tokens)
         known = 1 - num_missing / num_needed if num_needed else 1.0
         return self._prediction(run, num_draft_tokens, known, slow, slow.blended(fast, share), fast)
 

@@ -319,7 +319,7 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
             [],
             "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS",
         ),
-        ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 where"),
+        ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 if"),
         ("sd", ["--target-pass", "0"], "--target-pass 0: give a finite number above 0"),
         ("sd", ["--target-pass", "inf"], "--target-pass inf: give a finite number above 0"),
         ("sd", ["--target-pass", "9", "--draft-pass", "-1"], "--draft-pass -1: give a finite number from 0"),

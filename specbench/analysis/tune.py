@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from specbench.analysis.sweep import recorded_run
+from specbench.analysis.sweep import record_run
 from specbench.analysis.trials import LENGTH, TrialRun, Trials, fuzzy_at, with_value
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
@@ -137,7 +137,7 @@ class Tuner:
         wanted = lossless_metrics["draft_efficiency"]
         assert wanted.value is not None
         grid = thresholds_up_to(self.divergence, FINE)
-        _, recording = recorded_run(self.trials, grid[0], length)
+        _, recording = record_run(self.trials, grid[0], length)
         estimated = {t: recording.estimate(t, length).metrics["draft_efficiency"].value or 0.0 for t in grid}
         near = candidates(estimated, wanted.value)
         found = self.measure(near, length)

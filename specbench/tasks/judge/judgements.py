@@ -292,8 +292,9 @@ def _read_lines(path: Path) -> list[JudgementLine]:
             lines.append(JudgementLine.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
-            is_invalid = isinstance(error, ValidationError)
-            reason = first_problem(error, JudgementLine, remedy="") if is_invalid else str(error)
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                reason = first_problem(error, JudgementLine, remedy="")
             raise ConfigError(f"{path}: cannot read the ratings (line {number}: {reason}): {REMEDY}") from error
     return lines
 

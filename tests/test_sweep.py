@@ -301,7 +301,7 @@ def test_every_value_of_a_fuzzy_method_can_be_run(call: Callable[..., tuple[str,
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"method": "ar"}, "--method ar: it drafts nothing, so there is nothing to sweep"),
+        ({"method": "ar"}, "--method ar: drafts nothing, so there is nothing to sweep"),
         ({"method": "sd,fsd"}, "takes one method"),
         ({"method": "fsd", "checks": 2}, "--checks 2: an estimate is shown with its error: give at least 3"),
         ({"method": "fsd", "path": "verification.threshold", "values": "0.1,-1"}, "value -1: .*threshold"),

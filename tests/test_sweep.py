@@ -303,7 +303,7 @@ def test_every_value_of_a_fuzzy_method_can_be_run(call: Callable[..., tuple[str,
     [
         ({"method": "ar"}, "--method ar: drafts nothing, so there is nothing to sweep"),
         ({"method": "sd,fsd"}, "takes one method"),
-        ({"method": "fsd", "checks": 2}, "--checks 2: an estimate is shown with its error: give at least 3"),
+        ({"method": "fsd", "checks": 2}, "--checks 2: estimates are shown with their errors: give at least 3"),
         ({"method": "fsd", "path": "verification.threshold", "values": "0.1,-1"}, "value -1: .*threshold"),
         ({"method": "fsd", "plot": "sweep.doc"}, "no kind of picture"),
         ({"method": "sd", "path": "num_draft_tokens", "values": "0"}, "nothing is drafted"),

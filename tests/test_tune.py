@@ -80,7 +80,7 @@ def made_up(
     def estimate(threshold: float, length: int) -> Any:
         return SimpleNamespace(metrics={"draft_efficiency": Metric(value=share(threshold) + bias)})
 
-    monkeypatch.setattr(tuner, "recorded_run", lambda *_: (None, SimpleNamespace(estimate=estimate)))
+    monkeypatch.setattr(tuner, "record_run", lambda *_: (None, SimpleNamespace(estimate=estimate)))
     return trials, Tuner(trials)  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def test_a_longer_draft_where_nearly_all_is_accepted(monkeypatch: pytest.MonkeyP
         return 100 + length if length <= best else 90
 
     trials, made = made_up(monkeypatch, lambda t: 0.9, share=lambda t: 0.4 + t if t < 0.55 else 0.95, speed=speed)
-    monkeypatch.setattr(Tuner, "length", lambda self: (10, trials.run("", LENGTHS)))
+    monkeypatch.setattr(Tuner, "choose_length", lambda self: (10, trials.run("", LENGTHS)))
     presets = settings(tune_with(made))
     assert [length for _, _, length in presets] == [10, 10, expected]
 
@@ -136,7 +136,7 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
     trials.numbers = lambda method: {  # type: ignore[method-assign]
         **numbers(method), "accuracy": Metric(value=0.9, low=0.9, high=0.9)
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="without a gap no fall of quality can be seen"):
+    with pytest.raises(ConfigError, match="without a gap between them, no fall of quality can be seen"):
         tune_with(made)
 
 
@@ -270,7 +270,7 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
         ({"method": "sd", "output": "my method.yaml"}, "is not a method name"),
         ({"method": "fsd", "step": 0.0}, "--step 0: must be above 0"),
         ({"method": "fsd", "calibration": "0.1"}, "gives 2 examples in all"),
-        ({"method": "fsd"}, "without a gap no fall of quality can be seen on this slice"),
+        ({"method": "fsd"}, "without a gap between them, no fall of quality can be seen on this slice"),
     ],
 )
 def test_bad_input_is_one_line(call: Callable[..., tuple[str, str]], options: dict[str, Any], problem: str) -> None:

@@ -114,7 +114,7 @@ def test_below_an_equivalent_that_is_too_lenient_the_search_goes_down(monkeypatc
     """0.74 is allowed; SD accepts what 0.4 does."""
     _, made = made_up(monkeypatch, lambda t: 0.9 - max(0.0, t - 0.2), share=lambda t: 0.2 + t)
     assert settings(tune_with(made)) == [("low", 0.25, 10), ("med", 0.3, 10), ("high", 0.35, 10)]
-    assert "below T_SD: 0.35 is the largest that keeps the quality" in " ".join(made.notes)
+    assert "below T_SD: 0.35 is the largest threshold that keeps the quality" in " ".join(made.notes)
 
 
 @pytest.mark.parametrize(("best", "expected"), [(15, 15), (20, 20), (10, 10)])

@@ -22,8 +22,10 @@ class Scrolls:
         self._seen: set[str] = set()
 
     def __call__(self, row: Row) -> Row | list[Row]:
-        if "meeting_transcripts" in row:
-            return _queries(row)
+        if "meeting_transcripts" in row:  # a meeting in QMSum's own layout, with several queries
+            text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
+            queries: list[Row] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
+            return [{"question": each["query"], "text": text, "references": [each["answer"]]} for each in queries]
         if row.keys() >= FINAL:
             return row
         for column in ("id", "input"):
@@ -82,12 +84,6 @@ def _answer_options(text: str) -> list[str]:
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
     return [" ".join(option.split()) for option in found]
-
-
-def _queries(row: Row) -> list[Row]:
-    text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
-    asked: list[dict[str, Any]] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
-    return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]
 
 
 @READERS.register("scrolls_summary", join=join_answers)

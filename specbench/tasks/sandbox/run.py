@@ -157,7 +157,8 @@ class _ProgramWatch:
                 if self.num_output_bytes > self.limits.output_kib * 1024:
                     return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
                 if not self.program_pids and b"\n" in self.report:
-                    self._started()
+                    first = json.loads(self.report.split(b"\n")[0])
+                    self.program_pids = [first["pid"]] if "pid" in first else []
                     deadline = time.monotonic() + self.limits.timeout_seconds
         if not self.program_pids:
             return None
@@ -173,10 +174,6 @@ class _ProgramWatch:
     def _keep(self, content: bytes) -> None:
         self.num_output_bytes += len(content)
         self.output = (self.output + content)[-TAIL_BYTES:]
-
-    def _started(self) -> None:
-        first = json.loads(self.report.split(b"\n")[0])
-        self.program_pids = [first["pid"]] if "pid" in first else []
 
     def end(self) -> None:
         """Kills all processes of the run. A program has one process, which leads its own session."""

@@ -54,11 +54,8 @@ def last_function(source: str) -> tuple[str | None, bool]:
     last = statements[-1] if statements else None
     if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):
         return None, False
-    return last.name, all(isinstance(part, ast.Pass) or _is_constant(part) for part in last.body)
-
-
-def _is_constant(part: ast.stmt) -> bool:
-    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+    others = [part for part in last.body if not isinstance(part, ast.Pass)]
+    return last.name, all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in others)
 
 
 ANSWERER = (

@@ -140,9 +140,9 @@ def run(
     tasks = [name for each in ([task] if isinstance(task, str) else task) for name in _split(each)]
     judging = None
     if judge is not None or judge_base_url is not None:
-        from specbench.tasks.judge.judgements import judging_of
+        from specbench.tasks.judge.judgements import make_judging
 
-        judging = judging_of(judge, judge_base_url, None, False)
+        judging = make_judging(judge, judge_base_url, None, False)
     command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
     request = Request(
         tasks, names, chosen, command, output=_path(output), leaderboard=_path(leaderboard),

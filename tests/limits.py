@@ -1,6 +1,6 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
-from specbench.analysis.limit import conclude
+from specbench.analysis.limit import make_report
 from specbench.analysis.limit_report import LimitReport, ModelConditions
 from specbench.analysis.limit_rounds import ModelTimings, PairTimings, Points, StepTimings
 from specbench.analysis.limit_work import Rates, Work
@@ -44,4 +44,6 @@ def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> Limit
         for role, work in WORK.items()
     ]
     points = Points(256, (64,), (1, 6))
-    return conclude(subjects[0], subjects[1], [measured], points, environment=ENVIRONMENT, seed=7, repeats=num_rounds)
+    return make_report(
+        subjects[0], subjects[1], [measured], points, environment=ENVIRONMENT, seed=7, repeats=num_rounds
+    )

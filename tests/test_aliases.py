@@ -9,7 +9,7 @@ import pytest
 
 from specbench.cli.aliases import with_own_names
 from specbench.core.errors import ConfigError
-from specbench.tasks.examples import first
+from specbench.tasks.examples import take_first
 from tests import tiny
 
 KNOWN = {
@@ -120,7 +120,7 @@ def test_shots_are_given_to_the_tasks_that_have_some(specbench: Specbench) -> No
 
 @pytest.mark.parametrize(("limit", "num"), [(None, 7), (2, 2), (9, 7), (0.1, 1), (0.5, 4), (0.99, 7)])
 def test_limit(limit: int | float | None, num: int) -> None:
-    assert len(first(range(7), limit)) == num
+    assert len(take_first(range(7), limit)) == num
 
 
 def test_a_share_of_the_examples(specbench: Specbench) -> None:

@@ -20,10 +20,10 @@ from specbench.analysis.audit_distribution import (
     WithoutResidual,
     choose_prompts,
     draw_many,
-    exact_rows,
+    exact_distributions,
     judge_draws,
 )
-from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide
+from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
@@ -274,7 +274,7 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
         greedy = found.greedy.model_copy(update={"num_accepted": MIN_ACCEPTED})
         draws = found.distribution.model_copy(update={"num_accepted": number})
         assert findings.control is not None
-        decided = decide(rare, greedy, {"rare": draws}, {NUM_TOKENS: findings.control})
+        decided = decide_verdict(rare, greedy, {"rare": draws}, {NUM_TOKENS: findings.control})
         assert decided.verdict == name and (
             decided.reason is None or "in the draws: give more --draws" in decided.reason
         )
@@ -366,7 +366,7 @@ def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: Table
 def test_exact_rows_are_the_tables(target: TableModel) -> None:
     prompts = [[0, 1], [2]]
     drawn = [[(1, 2, 3), (1, 2, 4), (0,)], [(4, 4)]]
-    rows = exact_rows(target, prompts, [drawn], PLAIN, num_draws=100)
+    rows = exact_distributions(target, prompts, [drawn], PLAIN, num_draws=100)
     assert set(rows) == {(0, ()), (0, (1,)), (0, (1, 2)), (1, ()), (1, (4,))}
     probs = target.probs([0, 1, 1, 2]).double().numpy()
     row = rows[0, (1, 2)]
@@ -388,7 +388,7 @@ def test_false_alarms_are_as_rare_as_stated(vocab: int, spread: float) -> None:
     p_values = []
     for _ in range(250):
         sequences = [[sample(table, [number, 1], generator) for _ in range(60)] for number in range(2)]
-        rows = exact_rows(model, [[0, 1], [1, 1]], [sequences], PLAIN, 120)
+        rows = exact_distributions(model, [[0, 1], [1, 1]], [sequences], PLAIN, 120)
         p_values.append(judge_draws(sequences, rows, noise=0.0)[0].p_value)
     assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 250)
     assert np.mean(np.array(p_values) < 0.5) > 0.2
@@ -408,7 +408,7 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
     rough.table = rough.table + 0.3 * torch.randn(rough.table.shape, generator=torch.Generator().manual_seed(5))
     prompts = [[0, 1], [1, 2]]
     drawn = draw_many(Toy(rough, NoDrafter(), rejection, PLAIN), prompts, STOP, 600, lambda *place: hash(place))
-    rows = exact_rows(target, prompts, [drawn.sequences], PLAIN, 600)
+    rows = exact_distributions(target, prompts, [drawn.sequences], PLAIN, 600)
     assert judge_draws(drawn.sequences, rows, noise=0.0)[0].p_value < 1e-3
     assert judge_draws(drawn.sequences, rows, noise=4 * 0.3**2)[0].p_value > 1e-3
 

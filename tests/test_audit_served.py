@@ -151,7 +151,7 @@ def test_a_server_without_log_probabilities_leaves_differences_undecided(tmp_pat
     target, other = tied(1e-7)
     servers = scripts(other, target, tells_log_probs=False)
     assert row_of(tmp_path, servers).verdict == "not audited"
-    with pytest.raises(ConfigError, match=r"the server 'ar' tells no log-probabilities, .*: give --target") as caught:
+    with pytest.raises(ConfigError, match=r"the server 'ar' reports no log-probabilities, .*: give --target") as caught:
         audited(tmp_path, servers)
     assert "\n" not in str(caught.value)
 

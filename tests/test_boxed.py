@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.tasks.scoring.boxed import boxed, boxed_answer, normalized_latex
+from specbench.tasks.scoring.boxed import boxed, boxed_answer, normalize_latex
 
 
 def right(answer: str, reference: str) -> bool:
@@ -37,7 +37,7 @@ def test_what_counts_as_the_answer(text: str, expected: str | None) -> None:
     ],
 )  # fmt: skip
 def test_spellings_of_one_answer_are_equal(one: str, other: str) -> None:
-    assert normalized_latex(one) == normalized_latex(other)
+    assert normalize_latex(one) == normalize_latex(other)
     assert right(rf"so \boxed{{{one}}}", other)
 
 

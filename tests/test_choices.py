@@ -5,7 +5,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.choices import chosen_letter, chosen_text
-from specbench.tasks.scoring.texts import normalized, token_f1
+from specbench.tasks.scoring.texts import normalize_answer, token_f1
 
 choice, f1, exact = (SCORERS.get(name)() for name in ("choice", "f1", "exact_match"))
 LETTERS = "ABCDE"
@@ -178,7 +178,7 @@ def test_exact_match_after_normalisation():
     assert exact("  the Entailment. ", ["entailment"]).values == {"exact_match": 1.0}
     assert exact("not entailment", "entailment").values == {"exact_match": 0.0}
     assert exact("", "entailment").values == {"exact_match": 0.0}
-    assert normalized("The  A-team, an end") == "ateam end"
+    assert normalize_answer("The  A-team, an end") == "ateam end"
 
 
 def test_references_without_a_word_are_left_out():

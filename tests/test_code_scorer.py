@@ -14,7 +14,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.scoring.code import EXECUTION_IS_OFF, code, pass_at_k, program_of
+from specbench.tasks.scoring.code import EXECUTION_IS_OFF, build_program, code, pass_at_k
 
 HUMANEVAL = Path(__file__).resolve().parents[2] / "shared/data/humaneval/HumanEval.jsonl.gz"
 PREFIX = 'def add(a, b):\n    """The sum."""\n'
@@ -61,8 +61,8 @@ def test_a_right_and_a_wrong_answer():
 @pytest.mark.parametrize("prefix", [PREFIX, "def add(a, b):\n", "import os\n" + PREFIX])
 def test_what_the_program_of_an_answer_is(answer, prefix):
     wrong = answer.replace("a + b", "a - b").replace("sum(numbers)", "0")
-    assert defined(program_of(answer, prefix, "add", "auto"))(5, 3) == 8
-    assert defined(program_of(wrong, prefix, "add", "auto"))(5, 3) != 8
+    assert defined(build_program(answer, prefix, "add", "auto"))(5, 3) == 8
+    assert defined(build_program(wrong, prefix, "add", "auto"))(5, 3) != 8
 
 
 def test_the_extraction_is_that_of_the_options():
@@ -97,7 +97,7 @@ FUNCTION = PREFIX + RIGHT
 )
 def test_the_block_with_the_function_is_the_program(answer):
     for extract in ("auto", "fenced")[: 1 + ("``" in answer or "~~" in answer)]:
-        program = program_of(answer, PREFIX, "add", extract).replace("\r\n", "\n")
+        program = build_program(answer, PREFIX, "add", extract).replace("\r\n", "\n")
         assert [line.strip() for line in program.strip().splitlines()[-3:]] == [
             line.strip() for line in FUNCTION.splitlines()
         ]
@@ -106,7 +106,7 @@ def test_the_block_with_the_function_is_the_program(answer):
 
 def test_a_block_that_continues_the_prompt_is_the_longest_of_python():
     answer = f"```text\n{'3 ' * 99}\n```\nFor add(1, 2):\n```python\n{RIGHT}```\n```\n3\n```\n"
-    assert program_of(answer, PREFIX, "add", "auto") == PREFIX + RIGHT
+    assert build_program(answer, PREFIX, "add", "auto") == PREFIX + RIGHT
 
 
 def test_what_ended_a_program_is_told():
@@ -120,9 +120,9 @@ def test_what_ended_a_program_is_told():
 
 def test_raw_answers_continue_the_prompt_whatever_they_hold():
     fenced = f"```python\n{RIGHT}```"
-    assert program_of(fenced, PREFIX, "add", "raw") == PREFIX + fenced
-    assert program_of(PREFIX + RIGHT, PREFIX, "add", "raw") == PREFIX + PREFIX + RIGHT
-    assert program_of(fenced, PREFIX, "add", "fenced") == PREFIX + RIGHT
+    assert build_program(fenced, PREFIX, "add", "raw") == PREFIX + fenced
+    assert build_program(PREFIX + RIGHT, PREFIX, "add", "raw") == PREFIX + PREFIX + RIGHT
+    assert build_program(fenced, PREFIX, "add", "fenced") == PREFIX + RIGHT
 
 
 def test_an_entry_point_may_be_left_out():
@@ -239,7 +239,9 @@ def test_humaneval_s_functions_are_the_same_written_out_or_continued():
     for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines():
         problem = json.loads(line)
         name, prompt = problem["entry_point"], problem["prompt"]
-        programs = [program_of(each, prompt, name, "auto") for each in (problem["canonical_solution"], fenced(problem))]
+        programs = [
+            build_program(each, prompt, name, "auto") for each in (problem["canonical_solution"], fenced(problem))
+        ]
         functions = [
             [ast.dump(node) for node in ast.parse(program).body if isinstance(node, ast.FunctionDef)]
             for program in programs

@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.fairness import FairnessRequest, fairness_report
-from specbench.analysis.fairness_drafters import DrafterEntry, labels
+from specbench.analysis.fairness_drafters import DrafterEntry, make_labels
 from specbench.analysis.fairness_groups import BoundViolation, check_fitness
-from specbench.analysis.fairness_runs import read_run, within
+from specbench.analysis.fairness_runs import read_run, truncate
 from specbench.analysis.fairness_tables import (
-    LEAST,
+    MIN_MASS,
     bounds_table,
     comparison_table,
     exclusion_notes,
@@ -216,13 +216,13 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
     sd, ngram = found.drafters
     for drafter in (sd, ngram):
         assert drafter.family.excluded == {name: group.forced.excluded for name, group in drafter.groups.items()}
-    assert max(sd.family.excluded.values()) < LEAST < min(ngram.family.excluded.values())
+    assert max(sd.family.excluded.values()) < MIN_MASS < min(ngram.family.excluded.values())
     for drafter, is_marked in ((sd, False), (ngram, True)):
         d, kl, alpha, *_ = forced_cells(drafter.groups["en"].forced)
         overview = overview_cell(drafter.groups["en"]).split(" · ")
         marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
         assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha
-        assert any("* counts tokens" in line for line in forced_caption(drafter, found)) is is_marked
+        assert any("* by convention" in line for line in forced_caption(drafter, found)) is is_marked
     assert exclusion_notes({"sd": sd.family.excluded}) == []
     assert exclusion_notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
     assert exclusion_notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == [
@@ -385,15 +385,15 @@ def test_reading_a_run_changes_nothing(folder):
 
 def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
     first, second = read_run(str(folder))[0], read_run(str(worse))[0]
-    made = labels([(first, ["sd", "ngram"]), (second, ["sd"])])
+    made = make_labels([(first, ["sd", "ngram"]), (second, ["sd"])])
     assert list(made.values()) == ["first:sd", "ngram", "second:sd"]
     elsewhere = replace(second, path=Path("elsewhere/first"))
-    assert [*labels([(first, ["sd"]), (elsewhere, ["sd"])]).values()] == [f"{folder}:sd", "elsewhere/first:sd"]
+    assert [*make_labels([(first, ["sd"]), (elsewhere, ["sd"])]).values()] == [f"{folder}:sd", "elsewhere/first:sd"]
 
 
 def test_positions_beyond_the_shortest_context_are_left_out():
     def cut(context_limit):
-        return within(Sample("en", (1, 2, 3, 4, 5, 6), 3), context_limit).ids
+        return truncate(Sample("en", (1, 2, 3, 4, 5, 6), 3), context_limit).ids
 
     assert cut(4) == (1, 2, 3, 4, 5)
     assert cut(2) == (1, 2, 3)

@@ -25,22 +25,22 @@ from specbench.analysis.fairness_groups import (
     WIDTH,
     BoundViolation,
     GroupSums,
+    add_rank,
     bound_chain,
     check_bounds,
     check_fitness,
-    family_of,
     forced_numbers_of,
     forced_sums,
     group_sums,
     measured_numbers,
     pinsker,
+    summarize_family,
     tokens_per_pass,
-    with_rank,
 )
 from specbench.analysis.fairness_report import compare_drafters
 from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
-from specbench.analysis.representation import ranked_languages as shares_of
+from specbench.analysis.representation import rank_languages as shares_of
 from specbench.results.bootstrap import SHARE, Metric, Prompts
 from specbench.results.log_ratios import NUM_RESAMPLES
 from specbench.results.row import BoundChain, GroupNumbers
@@ -233,7 +233,7 @@ def plain(name):
 def test_a_family_by_hand():
     shares = {"en": 0.6, "de": 0.3, "sw": 0.0}
     ranks = {name: plain(name).model_copy(update={"representation_share": n}) for name, n in shares.items()}
-    found = family_of(toy_family([1.0, 2.0, 4.0], cost_ratio=0.25), ranks, seed=0)
+    found = summarize_family(toy_family([1.0, 2.0, 4.0], cost_ratio=0.25), ranks, seed=0)
     assert [*found.unfairness.model_dump().values()] == pytest.approx([10 / 3] * 3)
     assert (found.lowest, found.groups) == ("en", ("en", "de", "sw"))
     rate = found.spreads["forced_acceptance_rate"]
@@ -253,7 +253,7 @@ def test_equal_shares_are_no_order():
             name: plain(name).model_copy(update={"representation_share": share, "representation_rank": rank})
             for name, share, rank in zip(groups, (0.6, 0.0, 0.0), (1, 2, 2), strict=True)
         }
-        found = family_of(groups, numbers, seed=0).correlations.representation_and_acceptance
+        found = summarize_family(groups, numbers, seed=0).correlations.representation_and_acceptance
         assert found.value == pytest.approx(stats.spearmanr([0.6, 0, 0], [0.9, 0.8, 0.6]).statistic)
         assert found.value < 0.9
 
@@ -262,7 +262,7 @@ def test_what_is_not_known_of_every_group_is_left_out():
     groups = toy_family([1.0, 2.0, 4.0])
     groups["sw"].sums[:, c.RATED] = 0
     groups["sw"].sums[:, c.POSITIONS] = 0
-    found = family_of(groups, {name: plain(name) for name in groups}, seed=0)
+    found = summarize_family(groups, {name: plain(name) for name in groups}, seed=0)
     assert found.unfairness is None and set(found.spreads) == {"speedup"}
     assert found.correlations.representation_and_measured is None
 
@@ -300,14 +300,14 @@ def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
 def test_ranks_of_languages_and_those_never_written_last():
     found = Representation(model="m", revision=None, prompt="", num_texts=4, num_unknown=0, max_new_tokens=8,
                            temperature=1.0, seed=0, languages=shares_of(["en", "en", "de", "en"]))  # fmt: skip
-    ranks = {name: with_rank(plain(name), found) for name in ("en", "de", "sw")}
+    ranks = {name: add_rank(plain(name), found) for name in ("en", "de", "sw")}
     assert [each.representation_rank for each in ranks.values()] == [1, 2, 3]
     assert [each.representation_share for each in ranks.values()] == [0.75, 0.25, 0.0]
     assert [(s.language, s.rank) for s in shares_of(["de", "en", "en", "de", "fr", "es", "ja", "ja", "ja"])] == [
         ("ja", 1), ("de", 2), ("en", 2), ("es", 4), ("fr", 4)
     ]  # fmt: skip
     no_language = plain("x").model_copy(update={"language": None})
-    assert with_rank(no_language, found) == no_language
+    assert add_rank(no_language, found) == no_language
 
 
 def test_acceptance_times_bleu():

@@ -16,7 +16,7 @@ from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import digest
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import load_examples, prompts_of
+from specbench.tasks.examples import load_examples, sample_prompts
 from specbench.tasks.prompts import FewshotInfo
 
 SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
@@ -76,7 +76,7 @@ def test_the_bundled_sample_and_its_subsets(folder: Path) -> None:
     spec = task(sample=str(sample), fewshot={"sample": str(dev)}, subsets={"en": {}, "de": {"vars": {"end": "!"}}})
     assert first(spec, "sample", "de") == "Q: de1\nA: 1 !\n\nQ: de2\nA: 2 !\n\nQ: de1?\nA:"
     row = json.loads(sample.read_text().splitlines()[0])
-    assert prompts_of(spec.subset("en"), row) == (first(spec, "sample", "en"),)
+    assert sample_prompts(spec.subset("en"), row) == (first(spec, "sample", "en"),)
 
 
 def test_a_sample_beside_the_task_file_is_found(folder: Path) -> None:

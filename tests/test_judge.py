@@ -13,15 +13,15 @@ from specbench.core.completions import Reply
 from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import Example, load_examples
-from specbench.tasks.judge.judgements import judge_records, show_requests, with_scores, write_judgements
+from specbench.tasks.judge.judgements import add_scores, judge_records, show_requests, write_judgements
 from specbench.tasks.judge.requests import (
     JudgeSettings,
     ReplyCache,
     Turn,
-    messages,
-    questions_of,
-    rating,
-    requests_of,
+    index_examples,
+    make_messages,
+    make_requests,
+    parse_rating,
 )
 from specbench.tasks.local_files import read_rows
 from tests.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
@@ -74,13 +74,13 @@ def test_the_prompts_are_those_of_mt_bench():
         ("single-math-v1-multi-turn", ("r1", "r2"), 2),
     ]:
         turns = [Turn("q1", "a1", references[0]), Turn("q2", "a2", references[1])][:num_turns]
-        system, user = messages(turns)
+        system, user = make_messages(turns)
         assert system == {"role": "system", "content": theirs[name]["system_prompt"]}
         assert user == {"role": "user", "content": theirs[name]["prompt_template"].format(**values)}
 
 
 def test_a_third_turn_is_asked_about_as_the_last():
-    system, user = messages([Turn("q1", "a1", None), Turn("q2", "a2", "r"), Turn("q3", "a3", None)])
+    system, user = make_messages([Turn("q1", "a1", None), Turn("q2", "a2", "r"), Turn("q3", "a3", None)])
     assert "the assistant's answer to the last user question" in system["content"]
     assert user["content"].index("a2") < user["content"].index("q3") and "r\n" not in user["content"]
 
@@ -94,7 +94,7 @@ def test_a_third_turn_is_asked_about_as_the_last():
     ],
 )  # fmt: skip
 def test_a_rating_is_read_or_missing(reply, value):
-    assert rating(reply) == value
+    assert parse_rating(reply) == value
 
 
 def test_answers_are_judged(server, settings):
@@ -149,7 +149,7 @@ def test_references_are_shown_for_mt_bench_s_math_reasoning_and_coding(task, sub
     spec = load_task(task)
     data = load_examples(spec, subset, data="sample", use_sample=True, limit=None)
     cell = SimpleNamespace(task=spec.subset(subset), subset=subset, data=data)
-    sees = {key[2]: question.judge_sees_reference for key, question in questions_of([cell]).items()}
+    sees = {key[2]: question.judge_sees_reference for key, question in index_examples([cell]).items()}
     rows = [row for row in read_rows(Path(spec.sample_of(subset))) if row.get("subset", subset) == subset]
     assert {row.get("category") for row, number in zip(rows, sees, strict=True) if sees[number]} == shown
 
@@ -289,7 +289,7 @@ def test_a_server_that_is_down_is_not_asked_for_ever(server, tmp_path):
     found, _ = judged([record({"ar": "x"}, number) for number in range(30)], settings)
     assert {each.score for each in found.values()} == {None}
     assert len(server.requests) == 5 * 3
-    assert "too many requests before failed" in found[29, 0, "ar"].problem
+    assert "too many earlier requests failed" in found[29, 0, "ar"].problem
 
 
 def test_a_refused_request_is_not_repeated(server, settings):
@@ -400,7 +400,7 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     assert (first["method"], first["score"], first["reply"], first["problem"]) == ("ar", 7.0, "Rating: [[7]]", None)
     assert (first["prompt_tokens"], first["reply_tokens"], first["cost_usd"]) == (100, 20, 0.00045)
     assert (second["method"], second["score"], second["reply"]) == ("fsd", None, "I like it.")
-    (merged,) = with_scores(records, {key: each.score for key, each in found.items()})
+    (merged,) = add_scores(records, {key: each.score for key, each in found.items()})
     assert merged["methods"]["ar"]["scores"] == {"accuracy": 1.0, "judge_score": 7.0}
     assert merged["methods"]["fsd"]["scores"] == {"judge_score": None}
     assert not any("problem" in merged["methods"][name] for name in ("ar", "fsd")), "a problem is the scorer's"
@@ -455,7 +455,7 @@ def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypa
     text = told.getvalue()
     assert server.requests == []
     assert all(part in text for part in ("request 1 of 3: judge-model at " + server.url, "one [bold]", "two", "How?"))
-    requests = {json.dumps(each): each for each in requests_of(records, questions, settings).values()}.values()
+    requests = {json.dumps(each): each for each in make_requests(records, questions, settings).values()}.values()
     num_tokens = sum(len(message["content"].encode()) // 4 for each in requests for message in each["messages"])
     assert f"4 answers, 3 of them different, 0 judged before: 3 requests with about {num_tokens} prompt tokens" in text
     assert "nothing was sent" in text

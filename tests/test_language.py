@@ -7,7 +7,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from specbench.analysis.representation import prompt_tokens, ranked_languages, sample
+from specbench.analysis.representation import prompt_tokens, rank_languages, sample
 from specbench.cli.analyses import languages
 from specbench.core.errors import ConfigError
 from specbench.core.resources import builtin_dir
@@ -68,13 +68,13 @@ def test_a_language_that_is_asked_for_is_told_from_the_common_ones():
 
 
 def test_languages_are_ranked_by_their_share_of_all_texts():
-    shares = ranked_languages(["en"] * 6 + ["de", "fr"] * 2 + [None] * 10)
+    shares = rank_languages(["en"] * 6 + ["de", "fr"] * 2 + [None] * 10)
     assert [(s.rank, s.language, s.num_texts, s.share) for s in shares] == [
         (1, "en", 6, 0.3), (2, "de", 2, 0.1), (2, "fr", 2, 0.1),
     ]  # fmt: skip
     # Wilson by hand for 6 of 20, z = 1.96: (0.3 + z²/40 ± z·sqrt(0.0105 + z²/1600)) / (1 + z²/20)
     assert (shares[0].low, shares[0].high) == pytest.approx((0.1455, 0.5190), abs=2e-4)
-    assert ranked_languages([None, None]) == []
+    assert rank_languages([None, None]) == []
 
 
 def test_texts_are_drawn_from_the_models_own_distribution():

@@ -149,8 +149,8 @@ def test_find_files_takes_the_first_stem_and_format(tmp_path):
 @pytest.mark.parametrize(
     ("stem", "expected"),
     [
-        ("a**", "local.files: 'a**' cannot be looked for: Invalid pattern"),
-        pytest.param("r" * 5000, f"local.files: '{'r' * 60}' cannot be looked for: File name too long", id="long"),
+        ("a**", "local.files: cannot search for 'a**': Invalid pattern"),
+        pytest.param("r" * 5000, f"local.files: cannot search for '{'r' * 60}': File name too long", id="long"),
     ],
 )
 def test_a_stem_that_no_file_has(tmp_path, stem, expected):

@@ -10,7 +10,7 @@ from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.specs.run import digest
 from specbench.specs.task import DatasetSpec, TaskSpec
-from specbench.tasks.fetch import places
+from specbench.tasks.fetch import hub_locations
 
 TASKS = {name: load_task(name) for name in builtin_task_names()}
 ON_THE_HUB = [
@@ -21,7 +21,7 @@ SPLITS = re.compile(r"(?<![a-z])(train|dev|test|validation|val)\b")
 
 def place(name: str, subset: str, *pairs: str) -> DatasetSpec:
     [task], _ = with_overrides([TASKS[name]], [], pairs)
-    return places(task, subset)[0]
+    return hub_locations(task, subset)[0]
 
 
 def test_most_tasks_are_there() -> None:

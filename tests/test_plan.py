@@ -48,7 +48,7 @@ def test_a_tokenizer_that_is_wider_than_its_model_is_refused() -> None:
 def test_a_scorer_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     SCORERS.names()
     monkeypatch.setitem(SCORERS._builtin, "number", lambda: len)
-    with pytest.raises(ConfigError, match="scorer 'number' made a builtin_function_or_method, which is no "):
+    with pytest.raises(ConfigError, match="scorer 'number' returned a builtin_function_or_method, not a "):
         cell("x", None)
 
 

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict, why_only_own
-from specbench.analysis.repartition import RecordedVerdicts, chance_after_whole, query_lengths
+from specbench.analysis.repartition import RecordedVerdicts, last_token_acceptance, query_lengths
 from specbench.models import timing
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Prompts
@@ -120,7 +120,7 @@ def test_shorter_drafts_of_sampled_tokens_have_their_law(rate: float) -> None:
     rng = np.random.default_rng(7)
     records = [drawn_generation(rng, rate, 5, 400) for _ in range(150)]
     verdicts = [RecordedVerdicts.of(record, 5, 400) for record in records]
-    chance = chance_after_whole(records, 5)
+    chance = last_token_acceptance(records, 5)
     assert chance == pytest.approx(rate, abs=0.04)
     for length in range(1, 5):
         number = {unknown: fmean(len(v.steps(length, unknown)[0]) for v in verdicts) for unknown in (False, True)}
@@ -319,7 +319,7 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
             [],
             "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS",
         ),
-        ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 where"),
+        ("sd", ["--target-pass", "9"], "method 'sd': it makes draft passes: give --draft-pass MS (0 if"),
         ("sd", ["--target-pass", "0"], "--target-pass 0: give a finite number above 0"),
         ("sd", ["--target-pass", "inf"], "--target-pass inf: give a finite number above 0"),
         ("sd", ["--target-pass", "9", "--draft-pass", "-1"], "--draft-pass -1: give a finite number from 0"),

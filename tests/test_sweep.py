@@ -11,9 +11,17 @@ import pytest
 import torch
 import yaml
 
-from specbench.analysis.estimates import StepCosts, agreeing
-from specbench.analysis.replay import KEY, KeepingRule, RecordedGeneration, ReplaySetting, keeping, replay, windows
-from specbench.analysis.sweep import spread, values_by_path
+from specbench.analysis.estimates import StepCosts, count_confirmed
+from specbench.analysis.replay import (
+    KEY,
+    RecordedGeneration,
+    RecordingRule,
+    ReplaySetting,
+    record_evidence,
+    recorded_steps,
+    replay,
+)
+from specbench.analysis.sweep import pick_evenly, values_by_path
 from specbench.analysis.trials import fuzzy_at
 from specbench.cli.tune import sweep
 from specbench.core.errors import ConfigError
@@ -55,13 +63,13 @@ def decode_toys(
 ) -> tuple[dict[str, Any], RecordedGeneration]:
     """One generation at a setting, and what a recording of it would know."""
     target, drafter = toy_pair(seed)
-    rule = KeepingRule(fuzzy_rule(divergence="js", threshold=threshold))
+    rule = RecordingRule(fuzzy_rule(divergence="js", threshold=threshold))
     generation = decode(
         target, ModelDrafter(drafter, draft_sampling), rule, [0, 1], num_draft_tokens=length, sampling=target_sampling,
         stop=StopRules(MOST, eos_token_ids=EOS), generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     made = as_record(generation)
-    kept = windows({**made, KEY: rule.take(len(made["steps"]))})
+    kept = recorded_steps({**made, KEY: rule.take(len(made["steps"]))})
     greedy = target_sampling.greedy, draft_sampling.greedy
     return made, RecordedGeneration(kept, len(made["token_ids"]), MOST, EOS, length, *greedy)
 
@@ -79,7 +87,7 @@ def test_the_exact_steps_are_those_of_real_runs(samplings: tuple[Sampling, Sampl
                     steps = replay(recorded, ReplaySetting(threshold, length))
                     exact = [step for step in steps if step.exact]
                     assert steps[: len(exact)] == exact, "exact steps come first"
-                    assert agreeing(steps, real) == len(exact)
+                    assert count_confirmed(steps, real) == len(exact)
                     num_exact, num_steps = num_exact + len(exact), num_steps + len(steps)
                     num_changed += len(exact) < len(steps)
     assert num_exact > 0.05 * num_steps and num_changed > 50, "neither all nor nothing is exact"
@@ -104,7 +112,7 @@ def test_wrong_evidence_is_found_out() -> None:
         real, recorded = decode_toys(seed, 0.1, LONGEST, GREEDY, GREEDY)
         wrong = [replace(w, divergence=tuple(0.2 - d for d in w.divergence)) for w in recorded.windows]
         steps = replay(replace(recorded, windows=wrong), ReplaySetting(0.1, LONGEST))
-        num_wrong += agreeing(steps, real) < sum(step.exact for step in steps)
+        num_wrong += count_confirmed(steps, real) < sum(step.exact for step in steps)
     assert num_wrong > 6
 
 
@@ -160,14 +168,14 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
         threshold: float, length: int, keep: bool = False
     ) -> tuple[list[dict[str, Any]], list[RecordedGeneration]]:
         decoder = compose(fuzzy_at(base, threshold, length), embedded_pair, GREEDY)
-        decoder = keeping(decoder) if keep else decoder
+        decoder = record_evidence(decoder) if keep else decoder
         records, kept = [], []
         for prompt in prompts:
             stop = StopRules(80, embedded_pair.target.eos_token_ids)
             record = as_record(decoder.generate(prompt, stop, seed=0))
             records.append(record)
-            if isinstance(decoder.rule, KeepingRule):
-                made = windows({**record, KEY: decoder.rule.take(len(record["steps"]))})
+            if isinstance(decoder.rule, RecordingRule):
+                made = recorded_steps({**record, KEY: decoder.rule.take(len(record["steps"]))})
                 kept.append(
                     RecordedGeneration(made, len(record["token_ids"]), 80, stop.eos_token_ids, length, True, True)
                 )
@@ -179,7 +187,7 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
         walks = [replay(each, ReplaySetting(threshold, 5)) for each in recorded]
         real, _ = measure(threshold, 5)
         for steps, record in zip(walks, real, strict=True):
-            assert agreeing(steps, record) == sum(step.exact for step in steps)
+            assert count_confirmed(steps, record) == sum(step.exact for step in steps)
         estimated = sum(s.num_emitted for steps in walks for s in steps) / sum(map(len, walks))
         measured = sum(s[3] for r in real for s in r["steps"]) / sum(len(r["steps"]) for r in real)
         assert estimated == pytest.approx(measured, rel=0.15)
@@ -216,8 +224,8 @@ def test_values_of_a_sweep() -> None:
 
 
 def test_checks_are_spread_over_the_thresholds() -> None:
-    assert spread([1, 2, 3, 4, 5, 6], 3) == [1, 3, 6] and spread([1, 2], 3) == [1, 2]
-    assert all(len(set(spread(list(range(n)), k))) == min(n, k) for n in range(1, 12) for k in range(1, 12))
+    assert pick_evenly([1, 2, 3, 4, 5, 6], 3) == [1, 3, 6] and pick_evenly([1, 2], 3) == [1, 2]
+    assert all(len(set(pick_evenly(list(range(n)), k))) == min(n, k) for n in range(1, 12) for k in range(1, 12))
 
 
 @pytest.fixture
@@ -293,9 +301,9 @@ def test_every_value_of_a_fuzzy_method_can_be_run(call: Callable[..., tuple[str,
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"method": "ar"}, "--method ar: it drafts nothing, so there is nothing to sweep"),
+        ({"method": "ar"}, "--method ar: drafts nothing, so there is nothing to sweep"),
         ({"method": "sd,fsd"}, "takes one method"),
-        ({"method": "fsd", "checks": 2}, "--checks 2: an estimate is shown with its error: give at least 3"),
+        ({"method": "fsd", "checks": 2}, "--checks 2: estimates are shown with their errors: give at least 3"),
         ({"method": "fsd", "path": "verification.threshold", "values": "0.1,-1"}, "value -1: .*threshold"),
         ({"method": "fsd", "plot": "sweep.doc"}, "unknown picture format"),
         ({"method": "sd", "path": "num_draft_tokens", "values": "0"}, "nothing is drafted"),

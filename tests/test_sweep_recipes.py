@@ -13,9 +13,9 @@ from specbench.analysis.recipes import (
     LanguageOrder,
     adjusted_acceptance,
     check_languages,
-    checked_temperatures,
     joint_temperature,
-    ordered,
+    order_rows,
+    parse_temperatures,
 )
 from specbench.analysis.representation import LanguageShare
 from specbench.core.errors import ConfigError
@@ -106,10 +106,10 @@ def test_bleu_is_that_of_all_answers_together() -> None:
 
 
 def test_the_temperatures() -> None:
-    assert checked_temperatures(None) == list(TEMPERATURES) and checked_temperatures("1, 0.5,0") == [0.0, 0.5, 1.0]
+    assert parse_temperatures(None) == list(TEMPERATURES) and parse_temperatures("1, 0.5,0") == [0.0, 0.5, 1.0]
     for values in ("warm", "-1", "0,1000", "true", ""):
         with pytest.raises(ConfigError, match=r"^--values"):
-            checked_temperatures(values)
+            parse_temperatures(values)
     spec: Any = SimpleNamespace(methods=(load_method("ar"), load_method("fsd")))
     spec.model_copy = lambda update: update
     [_, method] = joint_temperature(spec)["methods"]  # type: ignore[index]
@@ -129,7 +129,7 @@ def test_languages_stand_as_the_drafter_knows_them() -> None:
     """Never written: behind the others, with share 0; not to be identified: at the end, and in no correlation."""
     rows = [row("x-demo", "xdemo", 0.1, 9.0), row("sw", "sw", 0.2, 3.0), row("de", "de", 0.5, 1.0),
             row("en", "en", 0.9, 2.0)]  # fmt: skip
-    found = ordered(rows, [share(1, "en", 0.7), share(2, "de", 0.2), share(3, "fr", 0.1)])
+    found = order_rows(rows, [share(1, "en", 0.7), share(2, "de", 0.2), share(3, "fr", 0.1)])
     assert [(each.subset, None if part is None else (part.rank, part.share)) for each, part in found] == [
         ("en", (1, 0.7)), ("de", (2, 0.2)), ("sw", (4, 0.0)), ("x-demo", None)
     ]  # fmt: skip

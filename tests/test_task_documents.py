@@ -81,7 +81,7 @@ def test_all_answers_to_the_same_question_are_right(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([(1, "One."), (1, "Two.")], "row 2: column 'id' = 'q1': the row before has the same id, another input"),
+        ([(1, "One."), (1, "Two.")], "row 2: column 'id' = 'q1': the row before has the same id but another input"),
         ([(1, "One."), (2, "Two."), (1, "One.")], "row 3: column 'id' = 'q1' appeared before"),
     ],
 )

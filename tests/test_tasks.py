@@ -122,7 +122,7 @@ def test_languages_without_a_file(mgsm):
 
 def test_a_file_of_another_language_is_refused(mgsm):
     text = message(load_task("mgsm"), "de", data=mgsm / "mgsm_en.tsv")
-    assert "mgsm_en.tsv: by its name it holds 'en', not 'de': give --subset en, or a file" in text
+    assert "mgsm_en.tsv: is named after the subset 'en', not 'de': give --subset en, or a file" in text
 
 
 def test_the_subsets_that_a_users_files_hold(mgsm):
@@ -214,7 +214,9 @@ def test_a_file_in_a_folder_is_not_measured_under_several_names(shared_folder):
     assert len(load(spec, "de", data=folder).examples) == 1
     for subset in ("de", "en"):
         text = message(spec, subset, data=folder, num_subsets=2)
-        assert ".jsonl: has no column 'subset' to tell several subsets apart: choose one of them, or add it" in text
+        assert (
+            ".jsonl: has no column 'subset' to tell several subsets apart: choose one subset, or add the column" in text
+        )
 
 
 def test_files_of_their_own_and_shared_files_with_the_column(tmp_path):
@@ -253,7 +255,7 @@ def test_one_file_is_not_measured_under_several_names(tmp_path):
         (
             {"question": None, "answer": 1},
             {"prompt": "{{ row.question | lower }}"},
-            "column 'question' is empty, which the prompt needs: fill it in, or write a template that asks {% if row.",
+            "column 'question' is empty, which the prompt needs: fill it in, or write a template that tests {% if row.",
         ),
         (
             {"question": "", "answer": 1},

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from specbench.analysis import tune as tuner
-from specbench.analysis.tune import Tuner, lossless
+from specbench.analysis.tune import Tuner, lossless_method
 from specbench.analysis.tune import tune as tune_with
 from specbench.analysis.tuned_methods import calibration_of, choose_slice
 from specbench.cli.run import run
@@ -26,7 +26,7 @@ from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.tasks.examples import Example, TaskData
 
 Accuracy = Callable[[float], float]
-LENGTHS = [lossless(load_method("fsd")).model_copy(update={"name": "length-10"}), load_method("draft-only")]
+LENGTHS = [lossless_method(load_method("fsd")).model_copy(update={"name": "length-10"}), load_method("draft-only")]
 
 
 def loaded(*sizes: int) -> list[Any]:
@@ -80,7 +80,7 @@ def made_up(
     def estimate(threshold: float, length: int) -> Any:
         return SimpleNamespace(metrics={"draft_efficiency": Metric(value=share(threshold) + bias)})
 
-    monkeypatch.setattr(tuner, "recorded_run", lambda *_: (None, SimpleNamespace(estimate=estimate)))
+    monkeypatch.setattr(tuner, "record_run", lambda *_: (None, SimpleNamespace(estimate=estimate)))
     return trials, Tuner(trials)  # type: ignore[arg-type]
 
 
@@ -106,15 +106,15 @@ def test_a_quality_that_falls_at_once_leaves_one_setting_and_says_so(monkeypatch
     _, made = made_up(monkeypatch, lambda t: 0.5)
     assert settings(tune_with(made)) == [("", 0.2, 10)], "one file, not three of the same"
     notes = " ".join(made.notes)
-    assert "T_SD = 0.2 loses more quality than is allowed" in notes and "low, med and high coincide" in notes
-    assert "no smaller one keeps it; by threshold: 0.05: 50.0" in notes
+    assert "T_SD = 0.2 loses more quality than allowed" in notes and "low, med and high are equal" in notes
+    assert "no smaller threshold keeps the quality; by threshold: 0.05: 50.0" in notes
 
 
 def test_below_an_equivalent_that_is_too_lenient_the_search_goes_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.74 is allowed; SD accepts what 0.4 does."""
     _, made = made_up(monkeypatch, lambda t: 0.9 - max(0.0, t - 0.2), share=lambda t: 0.2 + t)
     assert settings(tune_with(made)) == [("low", 0.25, 10), ("med", 0.3, 10), ("high", 0.35, 10)]
-    assert "below T_SD: 0.35 is the largest that keeps the quality" in " ".join(made.notes)
+    assert "below T_SD: 0.35 is the largest threshold that keeps the quality" in " ".join(made.notes)
 
 
 @pytest.mark.parametrize(("best", "expected"), [(15, 15), (20, 20), (10, 10)])
@@ -125,7 +125,7 @@ def test_a_longer_draft_where_nearly_all_is_accepted(monkeypatch: pytest.MonkeyP
         return 100 + length if length <= best else 90
 
     trials, made = made_up(monkeypatch, lambda t: 0.9, share=lambda t: 0.4 + t if t < 0.55 else 0.95, speed=speed)
-    monkeypatch.setattr(Tuner, "length", lambda self: (10, trials.run("", LENGTHS)))
+    monkeypatch.setattr(Tuner, "choose_length", lambda self: (10, trials.run("", LENGTHS)))
     presets = settings(tune_with(made))
     assert [length for _, _, length in presets] == [10, 10, expected]
 
@@ -136,16 +136,16 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
     trials.numbers = lambda method: {  # type: ignore[method-assign]
         **numbers(method), "accuracy": Metric(value=0.9, low=0.9, high=0.9)
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="without a gap no fall of quality can be seen"):
+    with pytest.raises(ConfigError, match="without a gap between them, no fall of quality can be seen"):
         tune_with(made)
 
 
 def test_the_smaller_decisions() -> None:
     assert tuner.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
     assert tuner.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
-    assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
-    assert tuner.candidates({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
-    assert tuner.within([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
+    assert tuner.candidate_thresholds({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
+    assert tuner.candidate_thresholds({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
+    assert tuner.keep_allowed([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
     assert tuner.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
     assert tuner.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(tuner.thresholds_up_to("kl", 0.1)) == 10
 
@@ -164,8 +164,8 @@ def test_a_slice_is_blind_when_its_interval_is_wider_than_the_fall() -> None:
 
 def test_the_rejection_twin_of_a_fuzzy_method_keeps_drafter_and_bridge() -> None:
     fsd = load_method("fsd")
-    assert lossless(fsd).verification.rule == "rejection" and lossless(fsd).drafter == fsd.drafter
-    assert lossless(load_method("sd")) == load_method("sd")
+    assert lossless_method(fsd).verification.rule == "rejection" and lossless_method(fsd).drafter == fsd.drafter
+    assert lossless_method(load_method("sd")) == load_method("sd")
 
 
 def test_the_slice_follows_the_seed_and_nothing_else() -> None:
@@ -248,7 +248,7 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     assert len(CalibrationSpec(**told["calibration"]).prompts["en"]) == 5
 
     Path("my-sd.yaml").write_text(text + "# mine\n")
-    with pytest.raises(ConfigError, match=r"^--output my-sd\.yaml: is there, and not as tune wrote it: name another"):
+    with pytest.raises(ConfigError, match=r"^--output my-sd\.yaml: exists, and not as tune wrote it: name another"):
         call("sd", output="my-sd.yaml", lengths="2,4")
     Path("my-sd.yaml").write_text(text)
 
@@ -263,14 +263,14 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"method": "ar"}, "it drafts nothing, so there is nothing to tune"),
+        ({"method": "ar"}, "drafts nothing, so there is nothing to tune"),
         ({"method": "sd", "lengths": "5,x"}, "--lengths x: not a number of tokens"),
         ({"method": "sd", "lengths": "0"}, "--lengths 0: .*nothing is drafted"),
         ({"method": "sd", "output": "my.json"}, r"--output my\.json: must end in \.yaml"),
         ({"method": "sd", "output": "my method.yaml"}, "is not a method name"),
         ({"method": "fsd", "step": 0.0}, "--step 0: must be above 0"),
         ({"method": "fsd", "calibration": "0.1"}, "gives 2 examples in all"),
-        ({"method": "fsd"}, "without a gap no fall of quality can be seen on this slice"),
+        ({"method": "fsd"}, "without a gap between them, no fall of quality can be seen on this slice"),
     ],
 )
 def test_bad_input_is_one_line(call: Callable[..., tuple[str, str]], options: dict[str, Any], problem: str) -> None:

@@ -12,14 +12,14 @@ import pytest
 from specbench.analysis.tune_trees import (
     Shape,
     TreeCosts,
-    candidates,
+    candidate_shapes,
     chances_by_level,
     chances_by_rank,
-    chances_of_nodes,
-    costs_of,
     has_shape,
-    measured,
-    shapes,
+    measure_costs,
+    node_chances,
+    rank_shapes,
+    read_chances,
     with_shape,
 )
 from specbench.cli.run import run
@@ -56,19 +56,21 @@ def test_the_best_shape_is_that_of_the_dynamic_programme(chances: list[float]) -
     for num_nodes in range(1, 13):
         for depth in range(1, 6):
             shape = best_shape(chances, num_nodes, depth)
-            found = sum(chances_of_nodes(shape.parents, [chances[rank] for rank in shape.ranks]))
+            found = sum(node_chances(shape.parents, [chances[rank] for rank in shape.ranks]))
             assert found == pytest.approx(most_tokens(num_nodes, depth, chances))
 
 
 def test_the_size_and_the_depth_follow_from_the_costs() -> None:
     """Free drafts and verification: as many nodes as there may be. Costly levels: wide trees; costly nodes: few."""
     free = TreeCosts({0.0: 1.0, 64.0: 1.0}, (0.0, 0.0))
-    assert shapes([CHANCES] * 16, free, 24)[0].num_nodes == 24
-    deep, flat = (shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 24.0: 1.0}, (0.0, cost)), 24)[0] for cost in (0.01, 0.5))
+    assert rank_shapes([CHANCES] * 16, free, 24)[0].num_nodes == 24
+    deep, flat = (
+        rank_shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 24.0: 1.0}, (0.0, cost)), 24)[0] for cost in (0.01, 0.5)
+    )
     assert deep.depth > flat.depth
-    steep = shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 64.0: 65.0}, (0.0, 0.0)), 24)[0]
+    steep = rank_shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 64.0: 65.0}, (0.0, 0.0)), 24)[0]
     assert steep.num_nodes == 1
-    best = shapes([CHANCES] * 16, free, 8)[0]
+    best = rank_shapes([CHANCES] * 16, free, 8)[0]
     assert best.tokens == best.speed == pytest.approx(1 + most_tokens(8, 8, CHANCES))
 
 
@@ -91,10 +93,10 @@ def test_costs_are_those_of_the_records() -> None:
     """In target passes of 2 s: a level of drafts takes 0.2, and AR's step 1.1."""
     plain = [autoregressive(5, decode=8.8, target=[(1, 2.0)] * 4)]
     made = {"small": [trees(4, 2, 0.4, 2.4, 0.2)], "large": [trees(16, 5, 0.4, 4.0, 0.6)]}
-    costs = costs_of(made, plain)
+    costs = measure_costs(made, plain)
     assert costs.verifying == pytest.approx({0.0: 1.1, 4.0: 1.3, 16.0: 2.3})
     assert costs.drafting == pytest.approx((0.0, 0.2), abs=1e-9)
-    same = costs_of({"one": [trees(4, 2, 0.4, 2.4, 0.2)], "two": [trees(8, 2, 0.4, 2.4, 0.2)]}, plain)
+    same = measure_costs({"one": [trees(4, 2, 0.4, 2.4, 0.2)], "two": [trees(8, 2, 0.4, 2.4, 0.2)]}, plain)
     assert same.drafting == pytest.approx((0.4, 0.0)), "trees of one depth show no cost of a level"
 
 
@@ -112,14 +114,14 @@ def test_chances_of_each_level() -> None:
     assert chances_by_level([{}]) == []
     made = with_shape(load_method("medusa"), 4, [[0.5, 0.4], [0.9], [0.1]])
     assert made.drafter.options["head_chances"] == [[0.5, 0.4], [0.9]] and made.num_draft_tokens == 2
-    best = shapes([[0.5, 0.4], [0.9], [0.1]], TreeCosts({0.0: 1.0, 9.0: 1.0}, (0.0, 0.0)), 4)[0]
+    best = rank_shapes([[0.5, 0.4], [0.9], [0.1]], TreeCosts({0.0: 1.0, 9.0: 1.0}, (0.0, 0.0)), 4)[0]
     assert (best.num_nodes, best.depth) == (4, 2) and best.tokens == pytest.approx(1 + 0.5 + 0.4 + 0.45 + 0.36)
 
 
 def test_a_second_run_tries_the_best_and_its_neighbours() -> None:
     ranked = [Shape(n, 3, 2.0, speed) for n, speed in ((16, 3.0), (15, 2.9), (32, 2.8), (8, 2.7), (33, 2.6))]
-    assert [shape.num_nodes for shape in candidates(ranked)] == [16, 8, 32]
-    assert [shape.num_nodes for shape in candidates(ranked[:2])] == [16]
+    assert [shape.num_nodes for shape in candidate_shapes(ranked)] == [16, 8, 32]
+    assert [shape.num_nodes for shape in candidate_shapes(ranked[:2])] == [16]
 
 
 def test_which_methods_have_a_shape() -> None:
@@ -155,10 +157,10 @@ def test_the_levels_are_those_that_were_measured() -> None:
     own = trees(4, 2, 0.4, 2.4, 0.2) | {"tree_ranks": [[80, 70], [80, 5]], "tree_levels": [[[40, 36]], [[40, 34]]]}
     plain = autoregressive(5, decode=8.8, target=[(1, 2.0)] * 4)
     run_ = SimpleNamespace(records=[{"methods": {"ar": plain, "small": own, "large": own}}])
-    chances, _ = measured(run_, ["small", "large"], by_level=False)  # type: ignore[arg-type]
+    chances, _ = read_chances(run_, ["small", "large"], by_level=False)  # type: ignore[arg-type]
     assert chances == [[0.875, 0.0625]] * 2
     free = TreeCosts({0.0: 1.0, 64.0: 1.0}, (0.0, 0.0))
-    assert max(shape.depth for shape in shapes(chances, free, 24)) == 2
+    assert max(shape.depth for shape in rank_shapes(chances, free, 24)) == 2
 
 
 def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(

@@ -19,7 +19,7 @@ from specbench.analysis import vocab_figures as accepted
 from specbench.analysis.vocab import NamedTokenizer, VocabReport, make_report, task_prompts
 from specbench.analysis.vocab_figures import (
     MethodFit,
-    count,
+    count_decompositions,
     decompositions,
     injectivity,
     summary,
@@ -88,17 +88,19 @@ def pieces(*names: str) -> set[bytes]:
 
 
 def test_the_example_of_the_paper_has_its_14_decompositions_and_16_passes() -> None:
-    assert count(b"Hello", pieces(*HELLO), 5) == (14, 16)
+    assert count_decompositions(b"Hello", pieces(*HELLO), 5) == (14, 16)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 300])
 def test_a_complete_vocabulary_has_two_to_the_length_minus_one(length: int) -> None:
-    assert count(b"a" * length, {b"a" * i for i in range(1, length + 1)}, length)[0] == 2 ** (length - 1)  # Lemma 3.1
+    assert count_decompositions(b"a" * length, {b"a" * i for i in range(1, length + 1)}, length)[0] == 2 ** (
+        length - 1
+    )  # Lemma 3.1
 
 
 def test_a_token_that_cannot_be_written_has_none() -> None:
-    assert count(b"abx", pieces("a", "b", "ab"), 2) == (0, 4)
-    assert count(b"abc", pieces("ab", "bc"), 2) == (0, 2)
+    assert count_decompositions(b"abx", pieces("a", "b", "ab"), 2) == (0, 4)
+    assert count_decompositions(b"abc", pieces("ab", "bc"), 2) == (0, 2)
 
 
 def listed(token: bytes, known: set[bytes]) -> Iterator[list[bytes]]:
@@ -115,7 +117,7 @@ def listed(token: bytes, known: set[bytes]) -> Iterator[list[bytes]]:
     st.sets(st.lists(st.integers(0, 1), min_size=1, max_size=4).map(bytes), max_size=12),
 )
 def test_counting_agrees_with_listing(token: bytes, known: set[bytes]) -> None:
-    number, passes = count(token, known, max(map(len, known), default=0))
+    number, passes = count_decompositions(token, known, max(map(len, known), default=0))
     assert number == len(list(listed(token, known)))
     assert passes == sum(len(list(listed(token[:end], known))) for end in range(len(token)))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from specbench.analysis.audit_report import AuditReport, lossy_words, p_value
+from specbench.analysis.audit_report import AuditReport, lossy_summary, p_value
 from specbench.core.console import counted
 from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
@@ -173,7 +173,7 @@ def verdicts_part(report: AuditReport) -> str:
         prompts=counted(report.noise.num_prompts, "prompt"), draws=report.num_draws, tokens=NUM_DRAWN,
         temperature=report.temperature, control=report.control.name,
         caught="caught" if report.control.caught else "NOT caught", command=command_of(AUDIT),
-        lossy=lossy_words(report),
+        lossy=lossy_summary(report),
     )  # fmt: skip
     lines = []
     for each in report.verdicts:

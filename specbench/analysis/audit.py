@@ -10,10 +10,10 @@ from specbench.analysis.audit_methods import (
     Audit,
     AuditedMethod,
     AuditPrompt,
-    audited_methods,
     eager_baseline,
-    has_tokens_of,
+    has_same_tokens,
     make_control,
+    make_subjects,
     same_vocabulary_drafter,
     without_evidence,
 )
@@ -50,12 +50,12 @@ def run_audit(
     request: Request, num_draws: int, temperature: float, progress: Say, console: Console,
     load: Callable[[RunSpec], Models] | None = None,
 ) -> AuditReport:  # fmt: skip
-    """Audits the methods of a request, or all known ones where its only method is "all". `progress` gets lines of text;
-    `console` gets lines about subsets that have no files. `load`: returns the servers of a request that has some; its
-    target, if any, is loaded into this process and scores their answers.
+    """Audits the methods of a request, or all known methods if the request names only "all". `progress` gets lines of
+    text; `console` gets lines about subsets that have no files. `load`: returns the servers of the request, if it has
+    any; then the request's target, if named, is loaded into this process and scores their answers.
 
-    Raises ConfigError for a method that was asked for by name and does not fit the models; of "all", such a method is
-    "not run", with the reason.
+    Raises ConfigError for a named method that does not fit the models. With "all", such a method is "not run", with the
+    reason.
     """
     check_numbers(num_draws, temperature)
     own_target = None if load is None else request.options.target
@@ -75,12 +75,11 @@ def run_audit(
     scoring = scoring_target(models, own_target)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
-    subjects, unfit = audited_methods(spec.methods, models, sampling, strict=not audits_all)
-    identities = identities_of(subjects, spec.methods, models)
+    subjects, unfit = make_subjects(spec.methods, models, sampling, strict=not audits_all)
+    identities = audited_identities(subjects, spec.methods, models)
     kind = Audit if load is None else PairedAudit if own_target is None else ServedAudit
-    findings = prepared_audit(
-        spec, models, loaded, subjects, sampling, num_draws, progress, scoring, kind
-    ).findings()  # fmt: skip
+    audit = prepare_audit(spec, models, loaded, subjects, sampling, num_draws, progress, scoring, kind)
+    findings = audit.findings()
     target, conditions = models.target, models.environment()
     return AuditReport(
         **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
@@ -91,10 +90,10 @@ def run_audit(
     )  # fmt: skip
 
 
-def identities_of(
+def audited_identities(
     subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: Models
 ) -> dict[str, AuditedIdentity]:
-    """Returns the audited methods that specbench decodes as their leaderboard rows identify them, by name."""
+    """Returns the identities of the audited methods in leaderboard rows, by name. External decoders have none."""
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     found = {}
     for method in methods:
@@ -107,11 +106,11 @@ def identities_of(
     return found
 
 
-def prepared_audit(
+def prepare_audit(
     spec: RunSpec, models: Models, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
     num_draws: int, progress: Say, scoring: ScoringModel, kind: type[Audit],
 ) -> Audit:  # fmt: skip
-    """Returns the audit of the methods on the prompts of all subsets; compiles or records the passes that it needs.
+    """Returns the audit of the methods on the prompts of all subsets. Compiles or records the passes that it needs.
     `scoring`: the target that scores answers."""
     names, target = {subject.name for subject in subjects}, models.target
     fitting = [method for method in spec.methods if method.name in names]
@@ -131,24 +130,24 @@ def prepared_audit(
 
 
 def scoring_target(models: Models, name: str | None) -> ScoringModel:
-    """Returns the target that scores answers: that of this process with `name`, else that of the models. Raises
+    """Returns the target that scores answers: the model `name`, loaded into this process, else that of `models`. Raises
     ConfigError if it has other tokens, and if there is none."""
     if name is not None:
         loaded = load_model(name)
-        if not has_tokens_of(loaded, models.target):
+        if not has_same_tokens(loaded, models.target):
             raise ConfigError(f"--target {name}: has other tokens than the tokenizer of the servers: give their target")
         return loaded
     if models.scoring is None:
         raise ConfigError(
-            "--servers: the server 'ar' tells no log-probabilities, or none that are real: give --target with the "
-            "target that it serves, which scores the answers in this process"
+            "--servers: the server 'ar' reports no log-probabilities, or none that are real: give --target with "
+            "its target, to score the answers in this process"
         )
     return models.scoring
 
 
 def check_numbers(num_draws: int, temperature: float) -> None:
     if num_draws < 0:
-        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 to leave the draws out")
+        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no draws")
     if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         raise ConfigError(
             f"--temperature {temperature:g}: the draws need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
@@ -157,7 +156,7 @@ def check_numbers(num_draws: int, temperature: float) -> None:
 
 
 def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPrompt]:
-    """Returns the prompts of all subsets, encoded as a run does and checked, with where their generations end."""
+    """Returns the prompts of all subsets with their stop rules, encoded and checked as in a run."""
     prompts = []
     baseline = compose(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)
@@ -175,8 +174,8 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPro
 
 
 def token_text(model: CausalLM) -> Callable[[Sequence[int]], str]:
-    """Returns a function for the text of token ids. A single token that is not a text by itself is given as the
-    tokenizer spells it."""
+    """Returns a function from token ids to text. For a single token that is no text by itself, the function returns the
+    tokenizer's spelling."""
 
     def text_of(token_ids: Sequence[int]) -> str:
         text = model.decode_text(token_ids)

@@ -1,17 +1,17 @@
 """The distribution test: are many draws of a few tokens from fixed prompts draws from the target's own distribution?
 
-Nothing is compared with draws of AR, whose noise would add to the method's: the target's exact probabilities after
-every prefix that was drawn are known. Two statistics:
+Draws are not compared with draws of AR, whose noise would be added to that of the method: the target's exact
+probabilities after every drawn prefix are known. There are two statistics:
 
-- counts: for every prefix that several draws share, Pearson's χ² of the token that comes next, cells of fewer than five
-  expected draws merged. Given the prefixes these are independent multinomials, so they add up over prefixes and
-  prompts; the sum of each token position is judged by a gamma distribution with its exact mean and variance (Haldane
-  1937), and the positions are combined by Fisher's method, which holds because each is uniform given the ones before.
-- log p: the sum of ln p of all drawn tokens, against its exact mean, variance and skewness (Pearson III), two-sided,
-  after one rarest token's worth is forgiven. This one also uses the prefixes that were drawn only once.
+- counts: Pearson's χ² of the next token, for every prefix that several draws share; cells with fewer than five expected
+  draws are merged. Given the prefixes these are independent multinomials, so they add up over prefixes and prompts. The
+  sum at each token position is tested by a gamma distribution with its exact mean and variance (Haldane 1937). The
+  positions are combined by Fisher's method, because the p-value of each is uniform given the positions before.
+- log p: the sum of ln p of all drawn tokens, against its exact mean, variance and skewness (Pearson III), two-sided. A
+  deviation as large as one token of the lowest log p is forgiven. This statistic also uses prefixes drawn only once.
 
-The p-value is the smaller of the two times two (Bonferroni). Both forgive the rounding noise that
-`results.greedy` measured.
+The p-value is twice the smaller of the two (Bonferroni). Both forgive the rounding noise that `results.greedy`
+measured.
 """
 
 import math
@@ -38,13 +38,14 @@ from specbench.served.decoder import ServedCounts
 
 Tokens = tuple[int, ...]
 PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it
-LOWEST_LOG_P = -9.2  # rarer tokens (p < 1e-4) count as if they were so rare: no single token decides a test
+LOWEST_LOG_P = -9.2  # the log p of all rarer tokens (p < 1e-4), so that no single token decides a test
 MIN_EXPECTED = 5.0
 
 
 @dataclass(frozen=True)
 class TokenDistribution:
-    """One next-token distribution: its frequent tokens, the log p of the tokens met, the moments of log p under p."""
+    """A next-token distribution. `tokens`, `probs`: the frequent tokens; `log_p`: of the drawn tokens; `mean`,
+    `variance`, `third`: the moments of log p under p."""
 
     tokens: NDArray[np.int64]
     probs: NDArray[np.float64]
@@ -55,54 +56,54 @@ class TokenDistribution:
 
 
 @torch.inference_mode()
-def exact_rows(
+def exact_distributions(
     target: ScoringModel,
     prompts: Sequence[list[int]],
     sequences: Iterable[Sequence[Sequence[Tokens]]],
     sampling: Sampling,
     num_draws: int,
 ) -> dict[PromptPrefix, TokenDistribution]:
-    """The rows after every prefix in `sequences` (of several methods, per prompt), each prefix scored once.
+    """Returns the distribution after every prefix in `sequences` (by method, then by prompt); scores each prefix once.
 
-    Tokens that `num_draws` draws would show fewer than five times are not kept as frequent.
+    A token is frequent if at least five of `num_draws` draws are expected to show it.
     """
-    met: dict[PromptPrefix, set[int]] = defaultdict(set)
+    drawn_tokens: dict[PromptPrefix, set[int]] = defaultdict(set)
     for per_prompt in sequences:
         for prompt, drawn in enumerate(per_prompt):
             for tokens in drawn:
                 for length, token in enumerate(tokens):
-                    met[prompt, tokens[:length]].add(token)
+                    drawn_tokens[prompt, tokens[:length]].add(token)
     rows: dict[PromptPrefix, TokenDistribution] = {}
-    keys = sorted(met)
+    keys = sorted(drawn_tokens)
     for (prompt, prefix), following in zip(keys, [*keys[1:], None], strict=True):
         if following is not None and following[0] == prompt and following[1][: len(prefix)] == prefix:
-            continue  # the longer one gives this row too
+            continue  # scoring the longer prefix gives this row too
         logits = target.score([*prompts[prompt], *prefix], len(prefix) + 1).logits
         for length in range(len(prefix) + 1):
             key = (prompt, prefix[:length])
             if key not in rows:
                 probs = process(logits[length : length + 1], sampling)[0].double().cpu().numpy()
-                rows[key] = make_row(probs, met[key], num_draws)
+                rows[key] = make_distribution(probs, drawn_tokens[key], num_draws)
     return rows
 
 
-def make_row(probs: NDArray[np.float64], met: Iterable[int], num_draws: int) -> TokenDistribution:
+def make_distribution(probs: NDArray[np.float64], drawn: Iterable[int], num_draws: int) -> TokenDistribution:
     probs = probs / probs.sum()
     logs = np.maximum(np.log(np.maximum(probs, 1e-300)), LOWEST_LOG_P)
     mean = float(probs @ logs)
     centred = logs - mean
     frequent = np.flatnonzero(probs * num_draws >= MIN_EXPECTED)
     return TokenDistribution(
-        tokens=frequent, probs=probs[frequent], log_p={token: float(logs[token]) for token in met}, mean=mean,
+        tokens=frequent, probs=probs[frequent], log_p={token: float(logs[token]) for token in drawn}, mean=mean,
         variance=float(probs @ centred**2), third=float(probs @ centred**3),
     )  # fmt: skip
 
 
-SMALLEST = 1e-300  # a p-value that is still a number
+SMALLEST = 1e-300  # the least p-value that Fisher's method gets: it takes logarithms
 
 
 class Outlier(NamedTuple):
-    """The cell that is farthest from its expectation, in standard deviations."""
+    """The cell that is farthest from its expectation. `score`: the distance in standard deviations."""
 
     score: float
     key: PromptPrefix
@@ -113,8 +114,8 @@ class Outlier(NamedTuple):
 
 @dataclass
 class CountTest:
-    """χ² by token position, summed over prefixes, with its exact mean and variance; and the cell that is farthest from
-    its expectation."""
+    """The test of counts. `by_token`: [χ², its exact mean, its variance] by token position, summed over prefixes;
+    `outlier`: the cell that is farthest from its expectation."""
 
     by_token: dict[int, NDArray[np.float64]] = field(default_factory=lambda: defaultdict(lambda: np.zeros(3)))
     outlier: Outlier | None = None
@@ -122,10 +123,10 @@ class CountTest:
     def add(
         self, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float, num_others: int = 0
     ) -> None:
-        """Adds the χ² of the tokens after one prefix, when its draws fill at least two cells. `num_others`: with how
-        many other draws `row` is the pooled distribution; 0 where it is the exact one."""
+        """Adds the χ² of the tokens after one prefix, if its draws fill at least two cells. `num_others`: 0 if `row` is
+        the exact distribution; if `row` is pooled with other draws, their number."""
         total = counter.total()
-        least = MIN_EXPECTED * max(1.0, total / num_others if num_others else 1.0)  # so that both sides expect enough
+        least = MIN_EXPECTED * max(1.0, total / num_others if num_others else 1.0)  # enough expected on both sides
         frequent = row.probs * total >= least
         probs = row.probs[frequent]
         observed = np.array([counter[int(token)] for token in row.tokens[frequent]], dtype=np.float64)
@@ -150,13 +151,13 @@ class CountTest:
         worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
         if worst >= 0 and (self.outlier is None or scores[worst] > self.outlier.score):
             token, probability = int(row.tokens[frequent][worst]), float(row.probs[frequent][worst])
-            if num_others:  # what the others alone say of it
+            if num_others:  # its probability by the other draws alone
                 probability += (probability * total - counter[token]) / num_others
             self.outlier = Outlier(float(scores[worst]), key, token, counter[token], total * probability)
 
     def p_values(self, num_positions: int) -> tuple[list[float | None], float]:
-        """Returns for each position the probability of a sum at least as large, by the gamma distribution of its mean
-        and variance; None where no prefix has enough draws. Returns their combination too."""
+        """Returns the p-value of each position, by the gamma distribution with the mean and variance of its sum, and
+        their combination. A position is None if no prefix has enough draws."""
         found: list[float | None] = [None] * num_positions
         for position, (value, mean, variance) in self.by_token.items():
             found[position] = float(stats.gamma.sf(value, mean**2 / variance, scale=variance / mean))
@@ -172,18 +173,18 @@ def moments(probs: NDArray[np.float64], total: int) -> tuple[float, float]:
 
 
 def moments_of_pooled(probs: NDArray[np.float64], num_own: int, num_others: int) -> tuple[float, float]:
-    """Returns the exact mean and variance of the χ² of a table with two rows of draws whose sums are given, as are
-    those of its columns, in shares `probs` (Haldane 1940)."""
+    """Returns the exact mean and variance of χ² for a table with two rows of draws, given the sums of its rows
+    (`num_own`, `num_others`) and the shares of its columns `probs` (Haldane 1940)."""
     total, num_cells = num_own + num_others, len(probs)
     rows, columns = (total / num_own + total / num_others - 4), float((1 / probs).sum()) - num_cells**2
     rows, columns = rows / (total - 2), columns / (total - 2)
-    of_rows, of_columns = (total - 2) / (total - 1), (num_cells - 1) * (total - num_cells) / (total - 1)
-    variance = 2 * total / (total - 3) * (of_rows - rows) * (of_columns - columns)
+    row_term, column_term = (total - 2) / (total - 1), (num_cells - 1) * (total - num_cells) / (total - 1)
+    variance = 2 * total / (total - 3) * (row_term - rows) * (column_term - columns)
     variance += total**2 / (total - 1) * rows * columns
     return (num_cells - 1) * total / (total - 1), variance
 
 
-def next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefix, Counter[int]]:
+def count_next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefix, Counter[int]]:
     """Returns how often each token was drawn after each prefix. `sequences`: one list per prompt."""
     found: dict[PromptPrefix, Counter[int]] = defaultdict(Counter)
     for prompt, drawn in enumerate(sequences):
@@ -193,25 +194,25 @@ def next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefix, Cou
     return found
 
 
-def longest(sequences: Sequence[Sequence[Tokens]]) -> int:
-    """Returns the most tokens of a drawn sequence."""
+def max_length(sequences: Sequence[Sequence[Tokens]]) -> int:
+    """Returns the length of the longest drawn sequence."""
     return max(len(tokens) for drawn in sequences for tokens in drawn)
 
 
 def judge_draws(
     sequences: Sequence[Sequence[Tokens]], rows: Mapping[PromptPrefix, TokenDistribution], noise: float
 ) -> tuple[DrawStatistics, Outlier | None]:
-    """Returns the test of the drawn sequences, one list per prompt, and the token farthest from its expectation.
-    `noise`: E_p[(Δ ln p)²] of a correct method's probabilities."""
+    """Returns the test of the drawn sequences (one list per prompt) and the token farthest from its expectation.
+    `noise`: E_p[(Δ ln p)²] of the probabilities of a correct method."""
     counts = CountTest()
     sums, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
-    for key, counter in next_tokens(sequences).items():
+    for key, counter in count_next_tokens(sequences).items():
         row, total = rows[key], counter.total()
         num_tokens += total
         value = sum(count * row.log_p[token] for token, count in counter.items())
         sums += (value, total * row.mean, total * row.variance, total * row.third)
         counts.add(key, counter, row, noise)
-    by_token, p_counts = counts.p_values(longest(sequences))
+    by_token, p_counts = counts.p_values(max_length(sequences))
     log_p, expected, variance, third = sums.tolist()
     p_log = log_p_value(log_p, expected, variance, third, math.sqrt(noise * num_tokens))
     found = DrawStatistics(
@@ -236,13 +237,14 @@ def log_p_value(value: float, mean: float, variance: float, third: float, noise_
     return min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
 
 
-MAX_POSITIONS = 192  # at the end of each prompt with its answer
-LITTLE = 0.01  # what entropy alone counts where drafts are never, or always, accepted
+MAX_POSITIONS = 192  # the last ones of each prompt with its answer
+ENTROPY_WEIGHT = 0.01  # of positions where drafts are never, or always, accepted
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The beginning of a task prompt and its answer, and how much is undecided after it."""
+    """The beginning of a prompt with its answer. `weight`: how undecided the next tokens are; `repeats`: whether the
+    next pair of tokens occurred before."""
 
     name: str
     ids: list[int]
@@ -259,8 +261,9 @@ def choose_prompts(
     num_prompts: int,
     num_tokens: int,
 ) -> list[Cut]:
-    """The best cut of each of the best `num_prompts` answers, for draws of `num_tokens` tokens."""
-    per_answer = [cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
+    """Returns the best cuts of `num_prompts` answers, for draws of `num_tokens` tokens. At least one of them repeats a
+    pair of tokens, if there is such a cut: drafters that copy from the text then draft."""
+    per_answer = [list_cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
     weight = attrgetter("weight")
     best = sorted((max(group, key=weight) for group in per_answer if group), key=weight, reverse=True)
     best = best[:num_prompts]
@@ -268,21 +271,21 @@ def choose_prompts(
         return best
     kept = best[: num_prompts - 1]
     repeating = [cut for group in per_answer for cut in group if cut.repeats]
-    others = [cut for cut in repeating if cut.name not in {one.name for one in kept}]
+    others = [cut for cut in repeating if cut.name not in {other.name for other in kept}]
     return [*kept, max(others or repeating, key=weight)] if repeating else best
 
 
-def cuts(
+def list_cuts(
     target: ScoringModel, drafter: ScoringModel | None, answer: BaselineAnswer, sampling: Sampling, num_tokens: int
 ) -> list[Cut]:
-    """Every cut of one prompt with its answer (without the token that ended it), after the first token."""
+    """Returns the cuts of one prompt with its answer (without its last token), at most MAX_POSITIONS from the end."""
     ids = [*answer.prompt_ids, *answer.token_ids[:-1]]
     num_rows = min(len(ids), MAX_POSITIONS)
-    target_probs = probs_along(target, ids, num_rows, sampling)
+    target_probs = score_probs(target, ids, num_rows, sampling)
     entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
-    value = entropy * LITTLE
+    value = entropy * ENTROPY_WEIGHT
     if drafter is not None:
-        alpha = torch.minimum(target_probs, probs_along(drafter, ids, num_rows, sampling)).sum(-1)
+        alpha = torch.minimum(target_probs, score_probs(drafter, ids, num_rows, sampling)).sum(-1)
         value += entropy * alpha * (1 - alpha)
     start = len(ids) - num_rows
     pairs: dict[tuple[int, int], int] = {}
@@ -296,7 +299,7 @@ def cuts(
     return found
 
 
-def probs_along(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sampling) -> torch.Tensor:
+def score_probs(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sampling) -> torch.Tensor:
     model.reset()
     return process(model.score(ids, num_rows).logits, sampling)
 
@@ -310,19 +313,19 @@ class AnyDecoder(Protocol):
 
 @dataclass(frozen=True)
 class MethodDraws:
-    """The drawn tokens per prompt, up to `most_tokens` in each draw, and the steps of all draws; there are none for a
-    decoder without steps, whose server may have `told` sums."""
+    """The draws of a method. `sequences`: the drawn tokens per prompt, up to `most_tokens` in each draw; `steps`: of
+    all draws, empty for a decoder without steps; `reported`: the sums that its server reports, if any."""
 
     sequences: list[list[Tokens]]
     most_tokens: int
     steps: list[Step] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
+    reported: Counter[str] = field(default_factory=Counter)
 
     def counts(self) -> dict[str, Any]:
-        """Returns the kinds of tokens in all draws; empty for a decoder that does not count. A step that the end of the
-        text cut has neither a recovered nor a bonus token."""
+        """Returns the kinds of tokens in all draws; empty for a decoder that does not count. A step that was cut by the
+        end of the text has neither a recovered nor a bonus token."""
         if not self.steps:
-            return dict(self.told)
+            return dict(self.reported)
         whole = [step for step in self.steps if step.num_drafted and step.num_emitted == step.num_accepted + 1]
         num_bonus = sum(step.num_accepted == step.num_drafted for step in whole)
         return {
@@ -341,21 +344,21 @@ def draw_many(
     seed_of: Callable[[int, int], int],
     num_tokens: int = NUM_TOKENS,
 ) -> MethodDraws:
-    """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts; `seed_of` (prompt, draw)
-    gives each its random stream."""
+    """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
+    seed of a draw from the numbers of its prompt and of the draw."""
     stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())
     draws = MethodDraws([[] for _ in prompts], num_tokens)
-    for number, prompt in enumerate(prompts):  # one after the other, so that models can keep what they read of it
+    for number, prompt in enumerate(prompts):  # all draws of a prompt together, so that models read it once
         for draw in range(number, num_draws, len(prompts)):
             generation = decoder.generate(prompt, stop, seed_of(number, draw))
             draws.sequences[number].append(tuple(generation.token_ids))
             draws.steps.extend(generation.steps)
-            draws.told.update(told_counts(generation))
+            draws.reported.update(reported_counts(generation))
     return draws
 
 
-def told_counts(generation: Generation) -> dict[str, int]:
-    """Returns the drafted and the accepted tokens of an answer whose server tells sums only; empty for any other."""
+def reported_counts(generation: Generation) -> dict[str, int]:
+    """Returns the numbers of drafted and accepted tokens of an answer whose server reports only sums; else empty."""
     external = generation.external
     if generation.steps or not isinstance(external, ServedCounts) or external.totals is None:
         return {}
@@ -367,8 +370,8 @@ class WithoutResidual(VerificationRule):
     """A wrong rule, as a control: the rejection rule, except that the token after a rejection is drawn from the target
     instead of the residual.
 
-    At each position its distribution is at most min(α, 1 − α) away from the target's, where α = Σ min(p, q); that of
-    a rule that accepts every draft token is 1 − α away.
+    At each position its distribution differs from the target's by at most min(α, 1 − α), where α = Σ min(p, q). A rule
+    that accepts every draft token differs by 1 − α.
     """
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:

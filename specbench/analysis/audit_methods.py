@@ -1,4 +1,4 @@
-"""The audit of several methods on one target: the same prompts, the same noise floor, the same control for all."""
+"""The audit of several methods on one target, with the same prompts, noise floor and control for all."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,9 +15,9 @@ from specbench.analysis.audit_distribution import (
     WithoutResidual,
     choose_prompts,
     draw_many,
-    exact_rows,
+    exact_distributions,
     judge_draws,
-    told_counts,
+    reported_counts,
 )
 from specbench.analysis.audit_report import (
     AuditFindings,
@@ -47,16 +47,17 @@ from specbench.specs.method import MethodSpec
 
 NUM_DRAW_PROMPTS = 3
 NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
-MIN_ACCEPTED = 20  # draft tokens: what follows fewer of them says little of a method
+MIN_ACCEPTED = 20  # draft tokens: with fewer of them a test says little about a method
 AR = "ar"
 CONTROL = ""  # no method has this name
-CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # by the most tokens of a draw
+CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # names of the controls, by the length of a draw
 JudgeDraws = Callable[[MethodDraws], tuple[DrawStatistics, Outlier | None]]
 
 
 @dataclass
 class AuditedMethod:
-    """A method under audit, composed for greedy decoding and for draws; either is null where it cannot, with a note."""
+    """A method under audit. `greedy`, `drawing`: its decoders for greedy decoding and for draws; None if it cannot
+    decode in this way, for the reason in `note`."""
 
     name: str
     declared_lossless: bool | None
@@ -66,13 +67,13 @@ class AuditedMethod:
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
-        """Adds the reason why a part could not be run to the note."""
+        """Notes why a part of the audit could not be run."""
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
 
 
 @dataclass(frozen=True)
 class AuditPrompt:
-    """A prompt of the greedy comparison, encoded for the target, and where its generation ends."""
+    """A prompt of the greedy comparison, encoded for the target, with its stop rules."""
 
     name: str
     ids: list[int]
@@ -81,9 +82,10 @@ class AuditPrompt:
 
 @dataclass(frozen=True)
 class Audit:
-    """Methods, the first of which is AR, on one target. `control`: a wrong method with its name. `drafter`, if any,
-    shares the target's vocabulary and is used to choose prompts only. `num_draws` 0 leaves the distribution test out.
-    `progress` gets lines of text. `models`: those of the methods, which read the prompt of many draws once."""
+    """An audit of methods on one target. `subjects`: AR, then the others. `control`: the name and decoder of a wrong
+    method. `drafter`: None, or a draft model with the target's vocabulary, used only to choose prompts. `num_draws`: 0
+    for no distribution test. `progress` gets lines of text. `models`: the methods' models, which read the prompt of
+    many draws only once."""
 
     reference: ClassVar[Reference] = "target"
     subjects: Sequence[AuditedMethod]
@@ -99,7 +101,7 @@ class Audit:
     models: Sequence[CausalLM] = ()
 
     def findings(self) -> AuditFindings:
-        """Returns the verdicts. A method that raises ConfigError on the way is "not run", with the reason."""
+        """Returns the verdicts. A method that raises ConfigError is "not run", with the reason."""
         ar = self.subjects[0]
         assert ar.greedy is not None
         self.progress("ar: noise floor")
@@ -119,15 +121,17 @@ class Audit:
             most_tokens: ControlTest(name=self.control[0], distribution=judged[name])
             for most_tokens, name in CONTROLS.items() if name in judged
         }  # fmt: skip
-        whole = self._test_answers(noise) if self.num_draws else {}
-        verdicts = [decide(subject, greedy[subject.name], judged, controls, whole) for subject in self.subjects]
+        answer_tests = self._test_answers(noise) if self.num_draws else {}
+        verdicts = [
+            decide_verdict(subject, greedy[subject.name], judged, controls, answer_tests) for subject in self.subjects
+        ]
         return AuditFindings(
             reference=self.reference, noise=noise, prompts=[*map(self._name_of, cuts)], verdicts=verdicts,
             control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
         )  # fmt: skip
 
     def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
-        """Returns the greedy evidence of one method; None where it could not be run."""
+        """Returns the greedy evidence of one method; None if it could not be run."""
         self.progress(f"{subject.name}: greedy")
         if subject.greedy is None:
             return None
@@ -139,9 +143,9 @@ class Audit:
         steps = [step for generation in made for step in generation.steps]
         is_external = any(generation.external is not None for generation in made)
         num_judged = None if is_external else sum(step.num_judged for step in steps)
-        told = [counts["num_accepted"] for generation in made if (counts := told_counts(generation))]
-        is_counted = steps or told or not is_external
-        num_accepted = sum(told, sum(step.num_accepted for step in steps)) if is_counted else None
+        reported = [counts["num_accepted"] for generation in made if (counts := reported_counts(generation))]
+        is_counted = steps or reported or not is_external
+        num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None
         outputs = [generation.token_ids for generation in made]
         return compare_greedy(
             self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
@@ -153,11 +157,11 @@ class Audit:
         with ExitStack() as stack:
             for model in self.models:
                 stack.enter_context(model.reading_prompts_once())
-            draws = self._all_draws(prompt_ids)
-        judge, tests = self._judge(draws, prompt_ids, self._allowance(noise)), {}
+            draws = self._draw_all(prompt_ids)
+        judge, tests = self._make_judge(draws, prompt_ids, self._allowance(noise)), {}
         for name, each in draws.items():
             statistics, outlier = judge(each)
-            example = None if outlier is None else self._deviation(outlier, cuts)
+            example = None if outlier is None else self._describe(outlier, cuts)
             tests[name] = DrawTest(
                 num_draws=self.num_draws, most_tokens=each.most_tokens, example=example, **dict(statistics),
                 **each.counts(),
@@ -165,51 +169,53 @@ class Audit:
         return tests
 
     def _allowance(self, noise: Noise) -> float:
-        """Returns E_p[(Δ ln p)²] that is forgiven: twice the amplitude that was measured."""
+        """Returns the E_p[(Δ ln p)²] that a test forgives: twice the measured amplitude."""
         return 4 * noise.mean_square_change / self.sampling.temperature**2
 
-    def _judge(self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float) -> JudgeDraws:
-        """Returns the test of the draws of one method: against one table of exact probabilities for all methods."""
+    def _make_judge(
+        self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float
+    ) -> JudgeDraws:
+        """Returns the test of one method's draws. All methods are tested against one table of exact probabilities."""
         self.progress("exact probabilities")
         sequences = [each.sequences for each in draws.values()]
-        rows = exact_rows(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        rows = exact_distributions(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
         return lambda each: judge_draws(each.sequences, rows, noise)
 
     def _test_answers(self, noise: Noise) -> Mapping[str, DrawStatistics]:
-        """Returns the test of whole drawn answers by subject; none for methods of this process, whose greedy answers
-        show what begins late in a text."""
+        """Returns the test of whole drawn answers by subject. It is empty for methods of this process: their greedy
+        answers show errors that begin late in a text."""
         return {}
 
-    def _all_draws(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
-        """Returns the draws of every method that draws, and of the control. A method that drafts nothing in the short
-        ones draws anew, longer ones, and so does the control."""
-        draws: dict[str, MethodDraws] = {CONTROLS[NUM_TOKENS]: self._draws(CONTROL, self.control[1], prompt_ids)}
+    def _draw_all(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
+        """Returns the draws of every method that draws, and of the control. If a method drafts nothing in its short
+        draws, it and the control draw again, with longer draws."""
+        draws: dict[str, MethodDraws] = {CONTROLS[NUM_TOKENS]: self._draw(CONTROL, self.control[1], prompt_ids)}
         for subject in self.subjects:
             if subject.drawing is None:
                 continue
             try:
-                found = self._draws(subject.name, subject.drawing, prompt_ids)
+                found = self._draw(subject.name, subject.drawing, prompt_ids)
                 if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
-                    found = self._draws(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
+                    found = self._draw(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
             except ConfigError as error:
                 subject.refuse("draws", error)
                 continue
             draws[subject.name] = found
         if any(each.most_tokens == NUM_LONG_TOKENS for each in draws.values()):
-            draws[CONTROLS[NUM_LONG_TOKENS]] = self._draws(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
+            draws[CONTROLS[NUM_LONG_TOKENS]] = self._draw(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
         return draws
 
-    def _draws(
+    def _draw(
         self, name: str, decoder: AnyDecoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
     ) -> MethodDraws:
-        """Returns the draws of one method. Those of each length have random streams of their own, as whether long ones
-        are needed depends on the short ones."""
+        """Returns the draws of one method. Long draws have other random streams than short draws, because the short
+        draws decide whether there are long ones."""
         is_long = num_tokens != NUM_TOKENS
         self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}draws")
         seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
         return draw_many(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
 
-    def _deviation(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
+    def _describe(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
         prompt, drawn = outlier.key
         return TokenDeviation(
             prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn), token=self.decode_text([outlier.token]),
@@ -221,12 +227,12 @@ class Audit:
         return f"{cut.name}: …{self.decode_text(cut.ids)[-40:]}"
 
 
-def decide(
+def decide_verdict(
     subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest],
     controls: Mapping[int, ControlTest], answers: Mapping[str, DrawStatistics] = MappingProxyType({}),
 ) -> MethodVerdict:  # fmt: skip
-    """Returns the verdict on a method from its evidence. `controls`: by the most tokens of a draw. `answers`: of whole
-    drawn ones; where those of AR fail too, they say nothing of others."""
+    """Returns the verdict on a method from its evidence. `controls`: by the length of a draw. `answers`: the tests of
+    whole drawn answers; if that of AR fails too, it says nothing about other methods."""
     draws, reasons, whole = judged.get(subject.name), [], answers.get(subject.name)
     name: VerdictName = "lossless"
     if subject.declared_lossless is False:
@@ -241,7 +247,7 @@ def decide(
         reasons.append("its draws do not follow the target's probabilities")
     if whole is not None and whole.failed and not (AR in answers and answers[AR].failed):
         name = "diverged"
-        reasons.append("its whole drawn answers are less, or more, probable than those of the target")
+        reasons.append("its whole drawn answers are less or more probable than those of the target")
     control = None if draws is None else controls.get(draws.most_tokens)
     caveats = reasons_for_doubt(subject, greedy, control, judged)
     if name in ("lossless", "near-tie only") and caveats:
@@ -264,7 +270,7 @@ def decide(
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
 ) -> list[str]:
-    """Returns why parts of the evidence that pass prove nothing."""
+    """Returns the reasons why passed tests prove nothing."""
     found = []
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
@@ -272,7 +278,8 @@ def reasons_for_doubt(
         elif greedy.num_accepted is None:
             found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
-            found.append(f"{too_few(greedy.num_accepted)} in greedy decoding: give more prompts (--limit, --subset)")
+            problem = too_few_accepted(greedy.num_accepted)
+            found.append(f"{problem} in greedy decoding: give more prompts (--limit, --subset)")
     if (draws := judged.get(subject.name)) is not None:
         if control is not None and not control.caught:
             found.append(f"not enough draws: the control ({control.name}) was not caught: give more --draws")
@@ -283,11 +290,11 @@ def reasons_for_doubt(
         elif subject.num_draft_tokens and draws.num_accepted is None:
             found.append(NOT_COUNTED)
         elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
-            found.append(f"{too_few(draws.num_accepted)} in the draws: give more --draws")
+            found.append(f"{too_few_accepted(draws.num_accepted)} in the draws: give more --draws")
     return unique(found)
 
 
-def too_few(num_accepted: int) -> str:
+def too_few_accepted(num_accepted: int) -> str:
     return f"a verdict needs {MIN_ACCEPTED} accepted draft tokens, and there were {num_accepted}"
 
 
@@ -296,19 +303,19 @@ HOTTER = 1.5
 EAGER = "ar (eager)"
 
 
-def audited_methods(
+def make_subjects(
     methods: Sequence[MethodSpec], models: Models, sampling: Sampling, strict: bool
 ) -> tuple[list[AuditedMethod], list[MethodVerdict]]:
-    """Returns the methods that fit the models, and verdicts on the others. Raises ConfigError for one of these if
-    `strict`."""
+    """Returns the methods that fit the models, and verdicts on the others. If `strict`, raises ConfigError for a method
+    that does not fit."""
     subjects, others = [], []
     for method in methods:
-        if method.decodes_with == "drafter" and not has_tokens_of(models.drafters[method.name], models.target):
+        if method.decodes_with == "drafter" and not has_same_tokens(models.drafters[method.name], models.target):
             reason = "its tokens are the drafter's, which are not the target's: nothing to compare"
             others.append(without_evidence("lossy by design", method, reason))
             continue
         try:
-            subjects.append(audited_method(method, models.pair(method), sampling))
+            subjects.append(make_subject(method, models.pair(method), sampling))
         except ConfigError as error:
             if strict:
                 raise
@@ -316,8 +323,8 @@ def audited_methods(
     return subjects, others
 
 
-def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
-    """Returns a method composed for greedy decoding and for draws. Raises ConfigError where it can do neither."""
+def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
+    """Returns a method composed for greedy decoding and for draws. Raises ConfigError if it can do neither."""
     is_served = method.decoder is not None and method.decoder.type == SERVED
     declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
     subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
@@ -338,9 +345,9 @@ def audited_method(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> A
 
 
 def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
-    """Returns AR of a compiled target, run by the eager engine: it shows whether both engines write the same.
+    """Returns AR of a compiled target on the eager engine: it shows whether both engines write the same text.
 
-    The difference between the engines does not belong to the noise; else the audit would tolerate it.
+    It is no part of the noise floor: the audit must not tolerate a difference between the engines.
     """
     eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
     made = compose(baseline, ModelPair(eager), GREEDY)
@@ -350,24 +357,24 @@ def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
 
 
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
-    """Returns the verdict on a method that was not tried."""
+    """Returns the verdict on a method that was not run."""
     return MethodVerdict(
         method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
     )
 
 
 def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:
-    """Returns a draft model with the target's own tokens, with its method; None where there is none. The run's draft
-    model goes before those that methods name: these may be trained for other prompts, and be hardly accepted."""
+    """Returns a draft model with the target's tokens, and its method; None if there is none. The run's draft model goes
+    before those that methods name, which may be trained for other prompts, so that few of their tokens are accepted."""
     for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
         drafter = models.drafters.get(method.name)
         drafts = method.num_draft_tokens > 0 and method.same_vocabulary
-        if drafter is not None and drafts and has_tokens_of(drafter, models.target):
+        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
             return method, drafter
     return None
 
 
-def has_tokens_of(drafter: CausalLM, target: CausalLM) -> bool:
+def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
     """Returns whether two models give the same ids to the same tokens."""
     return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
 
@@ -375,15 +382,13 @@ def has_tokens_of(drafter: CausalLM, target: CausalLM) -> bool:
 def make_control(
     baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: Models, sampling: Sampling
 ) -> tuple[str, AnyDecoder]:
-    """Returns a wrong method: speculative decoding without the residual, or, without drafts in the target's tokens
-    (`drafting`, from `same_vocabulary_drafter`), AR at a higher temperature."""
+    """Returns the name and decoder of a wrong method: speculative decoding without the residual, or AR at a higher
+    temperature if no drafter has the target's tokens. `drafting`: the result of `same_vocabulary_drafter`."""
     autoregressive = compose(baseline, models.pair(baseline), sampling)
     assert isinstance(autoregressive, DraftingDecoder | ServedDecoder)
     if drafting is None or isinstance(autoregressive, ServedDecoder):
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
     method, drafter = drafting
-    wrong = replace(
-        autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual()
-    )  # fmt: skip
+    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
     return "rejected drafts replaced by draws from p instead of the residual", wrong

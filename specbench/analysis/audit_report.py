@@ -24,7 +24,7 @@ Reference = Literal["target", "ar"]
 
 
 class TokenDeviation(FilePart):
-    """The drawn token whose count is farthest from what the target gives it, after a prompt and the tokens drawn."""
+    """The drawn token whose count is farthest from its expectation. `drawn`: the tokens between the prompt and it."""
 
     prompt: str
     drawn: str
@@ -34,9 +34,9 @@ class TokenDeviation(FilePart):
 
 
 class DrawStatistics(FilePart):
-    """The test of drawn tokens against the target's exact probabilities, or against draws of AR; log p in nats per
-    token, with its expectation and standard error, null where the probabilities are not known. `p_by_token` holds the
-    p-value of the counts of the first, second, … token; null where too few draws share a prefix."""
+    """The test of drawn tokens against the target's exact probabilities, or against draws of AR. `p_by_token`: the
+    p-values of the counts of the first, second, … token; null if too few draws share a prefix. The mean log p (nats per
+    token), its expectation and its standard error are null if the probabilities are not known."""
 
     num_tokens: int
     p_value: float
@@ -51,8 +51,8 @@ class DrawStatistics(FilePart):
 
 
 class DrawTest(DrawStatistics):
-    """The test of a method's draws, of up to `most_tokens` tokens each. Drafted, accepted, recovered and
-    bonus tokens are counted over all draws; null for decoders that do not count."""
+    """The test of a method's draws of up to `most_tokens` tokens each. Drafted, accepted, recovered and bonus tokens
+    are counted over all draws; null for decoders that do not count them."""
 
     num_draws: int
     most_tokens: int = NUM_TOKENS
@@ -68,7 +68,7 @@ class DrawTest(DrawStatistics):
 
 
 class ControlTest(FilePart):
-    """A deliberately wrong method in the same test with as many draws: caught, or the draws are too few."""
+    """The same test of a deliberately wrong method, with as many draws. If it is not caught, the draws are too few."""
 
     name: str
     distribution: DrawTest
@@ -79,8 +79,8 @@ class ControlTest(FilePart):
 
 
 class MethodVerdict(FilePart):
-    """The verdict on one method. `reason` explains every verdict but "lossless". `answers`: the test of whole drawn
-    answers of a server, by their log-probabilities."""
+    """The verdict on one method. `reason`: explains every verdict except "lossless". `answers`: the test of a server's
+    whole drawn answers, by their log-probabilities."""
 
     method: str
     verdict: VerdictName
@@ -92,10 +92,10 @@ class MethodVerdict(FilePart):
 
 
 class AuditFindings(FilePart):
-    """The verdicts, and the evidence that all of them share. `reference`: draws are tested against the exact
-    probabilities of the target, or against other draws of AR, where a server holds the target. `prompts` names the
-    prompts used for draws, up to the cut.
-    `long_control`: the control in draws as long as those of methods that draft nothing in the short ones."""
+    """The verdicts, and the evidence that they share. `reference`: draws are tested against the exact probabilities of
+    the target, or, if a server holds the target, against other draws of AR. `prompts`: the names of the prompts of the
+    draws, and the ends of their texts. `long_control`: the control with long draws, if a method drafted nothing in
+    short draws."""
 
     reference: Reference = "target"
     noise: Noise
@@ -115,7 +115,7 @@ class AuditedIdentity(BaseModel):
 
 
 class AuditReport(AuditFindings):
-    """The report of an audit: what was audited, and the findings. `drafters` and `identities` are by method."""
+    """The report of an audit: what was audited, and the findings. `drafters`, `identities`: by method."""
 
     task: str
     subsets: list[str]
@@ -134,13 +134,16 @@ class AuditReport(AuditFindings):
 
     @property
     def as_declared(self) -> bool:
-        """Returns whether no method that is declared lossless was found to be lossy."""
+        """Returns whether no method that is declared lossless diverged."""
         return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
 
     def verdict_of(self, row: Row, place: str | None = None) -> tuple[str, RowEvidence] | None:
-        """Returns the verdict on the method and models of a leaderboard row, with its evidence, if they were audited in
-        the row's dtype, engine and way of sampling and something was decided. A finding of the row's own outputs stays.
-        `place`: the file of the report, which the evidence names."""
+        """Returns the verdict on a leaderboard row with its evidence; None if the audit decides nothing about it.
+
+        The row's method and models must have been audited in its dtype and engine and with its kind of sampling. A
+        difference in the row's own outputs outweighs a clean verdict. `place`: the file of the report, for the
+        evidence.
+        """
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
             if found is None or (
@@ -164,15 +167,15 @@ class AuditReport(AuditFindings):
         return None
 
     def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
-        """Returns whether an audit says something of a row: its greedy outputs of greedy rows; its draws of all that
-        are drawn with the same truncation, at any temperature. The subset does not matter for either."""
+        """Returns whether the audit's evidence applies to a row: greedy outputs to greedy rows; draws to sampled rows
+        with the same truncation, at any temperature. The subset does not matter."""
         if row.sampling.temperature == 0:
             return verdict.greedy is not None
         return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
 
 
 def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
-    """Returns the verdict of an audit's report on a row, with its evidence; None where it has none. Raises ConfigError
+    """Returns the verdict in an audit's report on a row, with its evidence; None if there is none. Raises ConfigError
     for a file that is not an audit's report."""
     try:
         report = AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
@@ -185,7 +188,7 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
     return report.verdict_of(row)
 
 
-WORDS = (
+VERDICT_MEANINGS = (
     "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; the "
     "method cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly tied. diverged: "
     "outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. undecided: no "
@@ -196,13 +199,13 @@ COLUMNS: tuple[Column, ...] = (
     *numbers("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
              "accepted/recovered\n/bonus tokens"),
 )  # fmt: skip
-TESTED = {
+DRAW_TESTS = {
     "target": "drafts are both accepted and rejected often, and are tested against the target's exact probabilities; "
     "log p in nats per token",
-    "ar": "much is undecided, and are tested against as many other draws of the server 'ar', which is in the table "
-    "itself as a control that passes",
+    "ar": "many next tokens are possible, and are tested against as many other draws of the server 'ar', whose own "
+    "line in the table is a control that must pass",
 }  # fmt: skip
-OF_ANSWERS = {"target": "the target in this process", "ar": "the server 'ar'"}
+ANSWER_SCORERS = {"target": "the target in this process", "ar": "the server 'ar'"}
 
 
 def audit_table(audit: AuditReport) -> Table:
@@ -228,14 +231,14 @@ def cells(verdict: MethodVerdict) -> list[str]:
 
 
 def log_p_of(draws: DrawStatistics) -> str:
-    """Returns log p − its expectation, with the standard error."""
+    """Returns the mean log p minus its expectation, with the standard error."""
     if draws.mean_log_p is None or draws.expected_log_p is None:
         return NULL
     return f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}"
 
 
 def caption(audit: AuditReport) -> list[str]:
-    """Returns the lines below the table: the noise of the target, the draws and the control, and the words."""
+    """Returns the lines below the table: the noise floor, the draws and the control, and the meanings of verdicts."""
     noise, control = audit.noise, audit.control
     lines = [
         f"greedy: {counted(noise.num_prompts, 'prompt')} of {audit.task} {', '.join(audit.subsets)} (--limit of each "
@@ -248,38 +251,38 @@ def caption(audit: AuditReport) -> list[str]:
         lines.append(
             f"draws: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
             f"{audit.temperature:g}. They continue {counted(len(audit.prompts), 'beginning')} of these prompts with "
-            f"AR's answers, cut where {TESTED[audit.reference]}. "
+            f"AR's answers, cut where {DRAW_TESTS[audit.reference]}. "
             f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
             "comparison shows an error that begins later. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
-            f"{found_words(control)}.{lossy_words(audit)}"
+            f"{control_result(control)}.{lossy_summary(audit)}"
         )
     if audit.long_control is not None:
         names = [each.method for each in audit.verdicts if each.distribution and each.distribution.is_long]
         lines.append(
-            f"{', '.join(names)} drafted nothing in these draws and drew anew, up to {NUM_LONG_TOKENS} tokens; the "
-            f"control was {found_words(audit.long_control)} in draws of this length."
+            f"{', '.join(names)} drafted nothing in these draws and drew again, up to {NUM_LONG_TOKENS} tokens; the "
+            f"control was {control_result(audit.long_control)} in draws of this length."
         )
     if whole := [f"{each.method} {log_p_of(each.answers)}" for each in audit.verdicts if each.answers is not None]:
         lines.append(
             "whole answers: a sample of each server to each of the first prompts; log p − expected, in nats per token, "
-            f"by the log-probabilities of {OF_ANSWERS[audit.reference]}: {', '.join(whole)}"
+            f"by the log-probabilities of {ANSWER_SCORERS[audit.reference]}: {', '.join(whole)}"
         )
-    return [*lines, WORDS]
+    return [*lines, VERDICT_MEANINGS]
 
 
-def found_words(control: ControlTest) -> str:
+def control_result(control: ControlTest) -> str:
     """Returns whether the control was caught, with its p-value."""
     return f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}"
 
 
-def lossy_words(audit: AuditReport) -> str:
-    """Returns how many of the methods that are lossy by design fail the test of draws; empty without such methods."""
+def lossy_summary(audit: AuditReport) -> str:
+    """Returns how many methods that are lossy by design failed the test of draws; empty if none of them drew."""
     tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
-    num_found = sum(test.failed for test in tests)
-    return (
-        f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_found} failed the test." if tests else ""
-    )
+    if not tests:
+        return ""
+    num_failed = sum(test.failed for test in tests)
+    return f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_failed} failed the test."
 
 
 def paragraphs(audit: AuditReport) -> Iterator[str]:
@@ -293,25 +296,25 @@ def paragraphs(audit: AuditReport) -> Iterator[str]:
 
 
 def evidence(verdict: MethodVerdict) -> Iterator[str]:
-    """Yields the first difference of greedy outputs, and the draws where their test failed."""
-    found = verdict.greedy.example if verdict.greedy else None
-    if found is not None:
-        tokens = (found.ar_token, found.method_token)
+    """Yields the first difference between greedy outputs, and the test of the draws if it failed."""
+    difference = verdict.greedy.example if verdict.greedy else None
+    if difference is not None:
+        tokens = (difference.ar_token, difference.method_token)
         own, other = ("nothing (it had ended)" if token is None else repr(token) for token in tokens)
-        gap = "" if found.gap is None else f", logit gap {found.gap:.3g}"
-        yield f"Prompt {found.prompt}, new token {found.position}: AR wrote {own}, it wrote {other}{gap}"
+        gap = "" if difference.gap is None else f", logit gap {difference.gap:.3g}"
+        yield f"Prompt {difference.prompt}, new token {difference.position}: AR wrote {own}, it wrote {other}{gap}"
     draws = verdict.distribution
     if draws is not None and draws.failed:
         by_token = ", ".join(NULL if p is None else p_value(p) for p in draws.p_by_token)
         yield f"Draws: p = {p_value(draws.p_value)}; counts of the 1st, 2nd, … token: p = {by_token}"
         if draws.example is not None:
-            one = draws.example
+            found = draws.example
             yield (
-                f"After {one.prompt!r} + {one.drawn!r}: {one.num_observed} times {one.token!r} where "
-                f"{one.num_expected:.1f} are expected"
+                f"After {found.prompt!r} + {found.drawn!r}: {found.num_observed} times {found.token!r} where "
+                f"{found.num_expected:.1f} are expected"
             )
 
 
 def p_value(value: float) -> str:
-    """Returns a p-value as it is shown."""
+    """Returns a p-value as text."""
     return "< 1e-9" if value < 1e-9 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""Estimates of every threshold and every shorter draft length from one recorded run, and their errors."""
+"""Estimates for every threshold and every shorter draft length from one recorded run, and their errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, replay, windows
+from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, recorded_steps, replay
 from specbench.analysis.trials import TrialRun, dumped, shown_metrics
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
@@ -18,15 +18,15 @@ from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
 
-FEW_PASSES = 5  # a length seen less often (a draft that the end cut short) says little about its seconds
+FEW_PASSES = 5  # the seconds of a length with fewer passes (drafts at the end of a text) are not reliable
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds by number of drafted tokens, each between the autoregressive step (0) and the recorded draft length.
+    """The seconds of a step by its number of drafted tokens, from 0 (an autoregressive step) to the recorded length.
 
-    Medians of single passes and of the overhead per step, times one factor that makes the recorded generations cost
-    what they took.
+    They are medians of passes and of the overhead per step, times one factor with which the recorded generations cost
+    as much as they took.
     """
 
     draft_pass: float
@@ -36,7 +36,7 @@ class StepCosts:
 
     @classmethod
     def of(cls, records: Sequence[Record], method: str) -> Self:
-        """Returns the costs of the steps in the records of one method and AR."""
+        """Returns the costs of steps from the records of one method and AR."""
         own = [record["methods"][method] for record in records]
         baseline = [record["methods"]["ar"] for record in records]
         lengths: dict[int, list[float]] = {}
@@ -56,7 +56,7 @@ class StepCosts:
         return cls(plain.draft_pass, plain.verify, plain.overhead, measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
-        """Returns the seconds of a step with so many drafted tokens."""
+        """Returns the seconds of a step with `num_drafted` draft tokens."""
         verify, overhead = _between(self.verify, num_drafted + 1), _between(self.overhead, num_drafted)
         return self.factor * (num_drafted * self.draft_pass + verify + overhead)
 
@@ -66,7 +66,7 @@ def _passes(generations: Sequence[Generation], model: str) -> list[Any]:
 
 
 def _overhead(generations: Sequence[Generation]) -> float:
-    """Returns the median seconds per step outside of all passes."""
+    """Returns the median seconds per step outside passes."""
     shares = [
         (g["decode_seconds"] - sum(s for _, s in [*g["passes"]["target"], *g["passes"]["draft"]])) / len(g["steps"])
         for g in generations if g["steps"]
@@ -78,7 +78,7 @@ def _between(points: Mapping[int, float], at: int) -> float:
     return float(np.interp(at, list(points), list(points.values())))
 
 
-INCLUSIVE = "js_reference"  # accepts at the threshold too, as its code does
+INCLUSIVE = "js_reference"  # this divergence accepts at the threshold too, as its published code does
 ESTIMATED_METRICS = (
     "acceptance_rate", "draft_efficiency", "mean_acceptance_length", "accepted_length", "drafter_share",
     "tokens_per_second", "speedup",
@@ -87,8 +87,8 @@ ESTIMATED_METRICS = (
 
 @dataclass(frozen=True)
 class SettingEstimate:
-    """A setting that was not run. `num_exact` of `num_steps` are exact: a real run makes the same; the seconds are
-    modelled throughout. The intervals are of the choice of prompts, not of the estimate's error."""
+    """The estimate for a setting that was not run. `num_exact` of its `num_steps` steps are exact: a real run makes the
+    same steps. All seconds are modelled. Intervals are over prompts; they say nothing about the estimate's error."""
 
     threshold: float
     num_draft_tokens: int
@@ -96,7 +96,7 @@ class SettingEstimate:
     num_exact: int
     metrics: Mapping[str, Metric]
     replays: Sequence[Sequence[ReplayedStep]]  # by record
-    generations: Sequence[Generation]  # of these steps, as records have them
+    generations: Sequence[Generation]  # the same steps in the layout of records
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -108,7 +108,7 @@ class SettingEstimate:
 
 @dataclass(frozen=True)
 class Recording:
-    """A measured run with the divergences of all drafted positions, which can be replayed at other settings."""
+    """A measured run with the divergences of all drafted positions. It can be replayed at other settings."""
 
     records: Sequence[Record]
     method: str
@@ -119,14 +119,14 @@ class Recording:
 
     @classmethod
     def of(cls, measured: TrialRun, method: str) -> "Recording":
-        """Raises ConfigError for a run that was recorded without the evidence."""
+        """Raises ConfigError for a run that was recorded without evidence."""
         spec = measured.method(method)
         cells = {(cell.task.name, cell.subset): cell for cell in measured.cells}
         generations = []
         for record in measured.records:
             if KEY not in record["methods"][method]:
                 raise ConfigError(f"{measured.folder}: its records hold no divergences: choose another --output")
-            generations.append(recorded(record, spec, cells[record["task"], record["subset"]]))
+            generations.append(read_generation(record, spec, cells[record["task"], record["subset"]]))
         costs = StepCosts.of(measured.records, method)
         inclusive = spec.verification.options["divergence"] == INCLUSIVE
         return cls(measured.records, method, generations, costs, inclusive, measured.seed)
@@ -147,8 +147,8 @@ class Recording:
         return sum(self.costs.step_seconds(step.num_drafted) for step in steps)
 
 
-def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGeneration:
-    """Returns one generation of a record, with its limits."""
+def read_generation(record: Record, method: MethodSpec, cell: Cell) -> RecordedGeneration:
+    """Returns a method's generation in a record, with its limits."""
     generation = record["methods"][method.name]
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     room = [cell.task.generation.max_new_tokens]
@@ -157,13 +157,13 @@ def recorded(record: Record, method: MethodSpec, cell: Cell) -> RecordedGenerati
     assert isinstance(decoder, DraftingDecoder)
     drafts = decoder.drafter.sampling or decoder.sampling
     return RecordedGeneration(
-        windows(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
+        recorded_steps(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
         method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
     )  # fmt: skip
 
 
 def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
-    """Returns replayed steps as a record has a generation: its counts and its modelled seconds."""
+    """Returns replayed steps in the layout of a record's generation: their counts and modelled seconds."""
     counts = [[step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted] for step in steps]
     num_tokens = 1 + sum(step.num_emitted for step in steps)  # one is from the prefill
     return {"steps": counts, "token_ids": range(num_tokens), "positions": {}, "ttft_seconds": None,
@@ -172,7 +172,7 @@ def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
 
 @dataclass(frozen=True)
 class EstimateCheck:
-    """An estimate and the real run at its setting; `num_confirmed` of its exact steps are in that run."""
+    """An estimate and the real run at its setting. `num_confirmed`: how many of the exact steps are in that run."""
 
     estimate: SettingEstimate
     run: TrialRun
@@ -194,16 +194,16 @@ class EstimateCheck:
         }  # fmt: skip
 
 
-def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, method: str) -> EstimateCheck:
-    """Returns the check of an estimate by a run of the same prompts: estimated ÷ measured − 1 of τ and of the speed-up,
-    with intervals over the prompts.
+def check_estimate(recording: Recording, estimate: SettingEstimate, run: TrialRun, method: str) -> EstimateCheck:
+    """Compares an estimate with a run on the same prompts. Its errors are estimated ÷ measured − 1 for τ and for the
+    speed-up, with intervals over prompts.
 
-    Each speed-up is over the AR of its own run, so that a busier machine in one of them does not count as an error of
-    the estimate.
+    Each speed-up is over the AR of its own run, so that a slower machine during one run is not an error of the
+    estimate.
     """
     by_key = {record_key(record): record["methods"][method] for record in run.records}
     replayed, real = estimate.generations, [by_key[record_key(record)] for record in recording.records]
-    # Seconds per AR token while recording ÷ those of the real run; it has no interval of its own.
+    # AR's seconds per token while recording ÷ those in the real run, without an interval.
     busier = _ar_seconds(recording.records) / _ar_seconds(run.records)
     prompts = Prompts.of(list(recording.records), recording.seed)
     emitted, real_emitted = ([step_sum(g, EMITTED) for g in each] for each in (replayed, real))
@@ -213,15 +213,14 @@ def check_of(recording: Recording, estimate: SettingEstimate, run: TrialRun, met
         "mean_acceptance_length": _minus_one(prompts.ratio(emitted, num_steps, real_emitted, real_num_steps)),
         "speedup": _minus_one(prompts.ratio(emitted, seconds, real_emitted, real_seconds)),
     }
-    num_confirmed = sum(agreeing(steps, g) for steps, g in zip(estimate.replays, real, strict=True))
+    num_confirmed = sum(count_confirmed(steps, g) for steps, g in zip(estimate.replays, real, strict=True))
     return EstimateCheck(estimate, run, method, errors, num_confirmed)
 
 
-def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
-    """Returns how many predicted steps occurred in the real generation, of those whose counts are exact.
+def count_confirmed(steps: Sequence[ReplayedStep], generation: Generation) -> int:
+    """Returns how many of the exact steps occurred in the real generation.
 
-    All of them occurred, unless the output of a model depends on the length of its passes, or a draft on where its step
-    began.
+    All of them occur, unless a model's output depends on the length of its passes, or a draft on where its step began.
     """
     pairs = zip(steps, generation["steps"], strict=False)
     return sum(
@@ -232,7 +231,7 @@ def agreeing(steps: Sequence[ReplayedStep], generation: Generation) -> int:
 
 
 def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
-    """Returns the seconds of a token of AR."""
+    """Returns AR's seconds per token."""
     generations = [record["methods"]["ar"] for record in records]
     num_tokens = sum(step_sum(g, EMITTED) for g in generations)
     return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0
@@ -244,7 +243,7 @@ def _minus_one(metric: Metric) -> Metric:
 
 @dataclass(frozen=True)
 class OnePassSweep:
-    """One recorded run, the estimates made from it, and the real runs that they were checked against."""
+    """One recorded run, the estimates made from it, and their checks by real runs."""
 
     recorded_at: MethodSpec
     run: TrialRun

@@ -42,8 +42,8 @@ RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 
 @dataclass(frozen=True)
 class FairnessRequest:
-    """The options of `specbench fairness`, as a user gives them. `runs`, `before`, `after`: RUN or RUN:METHOD;
-    `samples`: texts for the representation of languages, 0 for none; `prompt`: their beginning."""
+    """The options of `specbench fairness`. `runs`, `before`, `after`: RUN or RUN:METHOD; `samples`: the number of texts
+    to sample for the representation of languages, 0 for none; `prompt`: the beginning of these texts."""
 
     runs: Sequence[str]
     before: str | None = None
@@ -71,13 +71,13 @@ class FairnessRequest:
         if self.reference not in REFERENCES:
             raise ConfigError(f"--reference {self.reference}: {nearest(self.reference, REFERENCES)}")
         if self.samples < 0:
-            raise ConfigError(f"--samples {self.samples}: give 0 (leaves the representation out) or more")
+            raise ConfigError(f"--samples {self.samples}: give 0 (no representation) or more")
         if self.seed < 0:
             raise ConfigError(f"--seed {self.seed}: give 0 or more")
 
 
 def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
-    """Returns every run with its methods, each once, and the two that --before and --after name, or none."""
+    """Returns every run once, with its methods; and the two methods that --before and --after name, if given."""
     pair: list[RunMethod] = []
     found: dict[Path, tuple[RecordedRun, list[str]]] = {}
     compared = [text for text in (request.before, request.after) if text is not None]
@@ -96,8 +96,8 @@ def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
 
 
 def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> FairnessReport:
-    """Returns the report: reads the runs, loads the models, computes. Raises ConfigError for bad input, BoundViolation
-    where numbers contradict the theorems."""
+    """Reads the runs, loads the models, and returns the report. Raises ConfigError for bad input, and BoundViolation if
+    numbers contradict the theorems."""
     methods, pair = read_runs(request)
     common = common_records([run for run, _ in methods], request.tasks, request.subsets)
     row = common.runs[0].rows[0]
@@ -110,7 +110,7 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
     sums = sums_of_entries(request, common, entries, target, progress)
-    texts = represented(request, languages, entries, progress)
+    texts = sample_representations(request, languages, entries, progress)
     tasks = tasks_of(list(common.groups.values()))
     comparison = None
     if pair:
@@ -152,11 +152,11 @@ def sums_of_entries(
     ]
 
 
-def represented(
+def sample_representations(
     request: FairnessRequest, languages: Sequence[str], entries: Sequence[DrafterEntry], progress: Say
 ) -> dict[int, Representation]:
-    """Returns by draft model the languages of the texts that it writes on an empty prompt; empty where no group has
-    one of the `languages`."""
+    """Samples texts from every draft model. Returns their languages by the model's id; empty if no texts were requested
+    or `languages` is empty."""
     models: dict[int, CausalLM] = {id(entry.model): entry.model for entry in entries if entry.model is not None}
     if not request.samples or not languages:
         return {}
@@ -170,8 +170,8 @@ def represented(
 
 
 def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | FairnessSummary]:
-    """Returns the numbers of each row, by the row's key. `all` gets the numbers of the family only where the groups are
-    exactly its subsets."""
+    """Returns the numbers of each row, by the row's key. A row `all` gets the numbers over all groups, but only if the
+    groups are exactly its subsets."""
     found: dict[str, GroupNumbers | FairnessSummary] = {}
     for drafter in report.drafters:
         if drafter.run is None or drafter.method is None:
@@ -189,15 +189,15 @@ def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | Fairnes
 
 
 def check_rows(path: Path) -> None:
-    """Raises ConfigError where a leaderboard is absent or damaged."""
+    """Raises ConfigError if a leaderboard is missing or damaged."""
     if not path.is_file():
-        raise ConfigError(f"--leaderboard {path}: no such file: `specbench run --leaderboard {path}` makes it")
+        raise ConfigError(f"--leaderboard {path}: no such file: `specbench run --leaderboard {path}` creates it")
     load(path)
 
 
 def add_fairness(path: Path, report: FairnessReport) -> str:
-    """Gives the matching rows of a leaderboard their `fairness`. Returns how many rows got it, and how many rows the
-    leaderboard lacks, with the command that adds them. Raises ConfigError where no row matches."""
+    """Writes the field `fairness` into the matching rows of a leaderboard. Returns a line with their number, the number
+    of rows that the leaderboard lacks, and the command that adds those. Raises ConfigError if no row matches."""
     found = fairness_of_rows(report)
     num_rows = set_fields(path, ("fairness",), lambda row: (found[row.key],) if row.key in found else None)
     missing, absent = found.keys() - {row.key for row in load(path)}, ""

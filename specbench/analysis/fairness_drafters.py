@@ -1,4 +1,4 @@
-"""The drafters that are compared, and their distributions at the same positions of the same texts."""
+"""The compared drafters, and their distributions at the same positions of the same texts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,21 +25,21 @@ from specbench.results.runs import RecordedRun
 from specbench.running.records import Key, Record
 from specbench.training.passes import Batch, Sample, learnt_logits
 
-NUM_COLUMNS = 7  # of the result of `position_numbers`
+NUM_COLUMNS = 7  # in the result of `position_numbers`
 CROSS_ENTROPY, KL, TV, ACCEPTANCE, TARGET_MISFIT, DRAFT_MISFIT, EXCLUDED = range(NUM_COLUMNS)
 
 TINY = torch.finfo(torch.float32).tiny
-CHUNK = 1 << 22  # probabilities that are in float64 at once
+CHUNK = 1 << 22  # the most probabilities that are converted to float64 at once
 
 
 def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Returns the numbers of each position, float64 [num_positions, NUM_COLUMNS], on the CPU.
 
-    `target_logits`, `draft_logits`: [num_positions, vocab], whose softmax at temperature 1, untruncated, is p and q;
-    `tokens`: [num_positions], the text's own. Columns: H(p, q) and KL(p‖q) in nats, TV = ½ Σ |p − q|, α = Σ min(p, q),
-    1 − p(token), 1 − q(token), and the mass of p on tokens that q excludes. These count as the smallest probability
-    that float32 holds, so that D and KL stay finite; to theorem 1 that changes nothing. Sums are made in float64, so
-    that the theorems can be tested to 1e-9. arXiv:2510.02128, equations 5, 7 and 10.
+    `target_logits`, `draft_logits`: [num_positions, vocab]; their softmax at temperature 1, without truncation, is p
+    and q. `tokens`: [num_positions], the tokens of the text. Columns: H(p, q) and KL(p‖q) in nats, TV = ½ Σ |p − q|,
+    α = Σ min(p, q), 1 − p(token), 1 − q(token), and the mass of p on tokens that q excludes. The probability of an
+    excluded token is taken as the smallest one in float32, so that D and KL are finite; theorem 1 holds nevertheless.
+    Sums are computed in float64, so that the theorems can be tested to 1e-9. arXiv:2510.02128, equations 5, 7 and 10.
     """
     size = max(1, CHUNK // target_logits.shape[-1])
     parts = zip(target_logits.split(size), draft_logits.split(size), tokens.split(size), strict=True)
@@ -49,7 +49,7 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
 def _numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     p, log_p = _distribution(target_logits)
     q, log_q = _distribution(draft_logits)
-    # Summed term by term as p ln(p/q) − p + q, none of which is below 0: rounding cannot make the divergence negative.
+    # No term p ln(p/q) − p + q is below 0, so that rounding cannot make the divergence negative.
     kl = (p * (log_p - log_q) - p + q.clamp_min(TINY)).clamp_min(0.0).sum(-1)
     entropy = -(p * log_p).sum(-1)
     columns = [
@@ -65,7 +65,7 @@ def _numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: to
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns probabilities [n, vocab] and their logarithms, with zero as TINY."""
+    """Returns probabilities [n, vocab] and their logarithms, in which a probability of 0 is TINY."""
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # mps has no float64
     log_probs = torch.log_softmax(logits.double(), dim=-1)
     return log_probs.exp(), log_probs.clamp_min(torch.tensor(TINY, dtype=torch.float64).log().item())
@@ -83,13 +83,12 @@ class ModelForecaster:
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Returns the logits at every learnt position, [num_learnt, vocab], one text after the other."""
+        """Returns the logits at every scored position, [num_learnt, vocab], text by text."""
         return learnt_logits(self._model.model, batch, self._model.vocab_size)
 
 
 class NgramForecaster:
-    """The next-token distributions of an n-gram model: the logarithms of its counts; tokens that never followed have
-    −∞."""
+    """The next-token distributions of an n-gram model. Logits are the logarithms of its counts; −∞ for a count of 0."""
 
     def __init__(self, model: NgramModel, vocab_size: int, name: str, device: torch.device) -> None:
         self.name = name
@@ -97,7 +96,7 @@ class NgramForecaster:
         self._model, self._vocab_size, self._device = model, vocab_size, device
 
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Returns the logits at every learnt position, [num_learnt, vocab], one text after the other."""
+        """Returns the logits at every scored position, [num_learnt, vocab], text by text."""
         rows = torch.full((batch.num_learnt, self._vocab_size), -torch.inf)
         ends = ((text.ids, end) for text in batch.samples for end in range(text.num_given, len(text.ids)))
         for row, (ids, end) in zip(rows, ends, strict=True):
@@ -110,8 +109,8 @@ Forecaster = ModelForecaster | NgramForecaster
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
-    """Returns the numbers of the texts in batches of similar length, each with at most MAX_LOGITS logits (or a single
-    text)."""
+    """Returns the indices of the texts in batches of similar length, with at most MAX_LOGITS logits or a single text
+    each."""
     made: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
         if made and (len(made[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
@@ -121,7 +120,7 @@ def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
     return made
 
 
-Numbers = dict[Key, Array]  # of each text its positions' numbers [num_positions, NUM_COLUMNS]
+Numbers = dict[Key, Array]  # by text, the numbers of its positions [num_positions, NUM_COLUMNS]
 
 
 @torch.inference_mode()
@@ -132,10 +131,10 @@ def forced_numbers(
     vocab_size: int,
     progress: Say = say_nothing,
 ) -> list[Numbers]:
-    """Returns the numbers of each drafter at every learnt position of the texts; `progress` gets the number of texts
-    done, in a line.
+    """Returns the numbers of each drafter at every scored position of the texts. `progress` gets lines with the number
+    of finished texts.
 
-    The target reads each text once, whatever the number of drafters.
+    The target reads each text once for all drafters.
     """
     keys, found = list(texts), [Numbers() for _ in drafters]
     num_done = 0
@@ -155,9 +154,9 @@ def forced_numbers(
 
 @dataclass(frozen=True)
 class DrafterEntry:
-    """A drafter of the comparison. `run`, `method`: where it was measured; None for one that is only teacher-forced.
-    `forecasters`: its distributions, by route; empty where one of them has none over the target's tokens, for the
-    reason in `problem`. `models`: those that were loaded for it."""
+    """A drafter of the comparison. `run`, `method`: where it was measured; None if it is only teacher-forced.
+    `forecasters`: its distributions by route; empty if a route has none over the target's tokens, for the reason in
+    `problem`. `models`: the models that were loaded for it."""
 
     label: str
     run: RecordedRun | None
@@ -181,7 +180,7 @@ class DrafterEntry:
         return str(record["methods"][self.method].get("route") or WHOLE) if self.method is not None else WHOLE
 
     def num_draft_tokens(self, route: str) -> int:
-        """Returns γ of a route, as the rows have it. Raises ConfigError where they lack it."""
+        """Returns γ of a route from the rows. Raises ConfigError if they lack it."""
         row = self.rows[0]
         if route == WHOLE:
             return row.num_draft_tokens
@@ -196,15 +195,16 @@ class DrafterEntry:
 
 
 def make_entries(methods: RunMethods, others: Sequence[str], loader: ModelLoader) -> list[DrafterEntry]:
-    """Returns the drafters of the runs' methods, then `others` by name, each with its label (`labels`).
+    """Returns the drafters of the runs' methods, then the models that `others` names.
 
-    Raises ConfigError for a model that cannot be loaded, and for one of `others` with another vocabulary."""
+    Raises ConfigError for a model that cannot be loaded, and for a model of `others` with another vocabulary.
+    """
     target_row = methods[0][0].rows[0]
     target = loader.load(target_row.target, target_row.target_revision)
-    names = labels(methods)
+    labels = make_labels(methods)
     entries = [
-        _measured_entry(names[run.path, method], run, method, target, loader)
-        for run, of_run in methods for method in of_run
+        _measured_entry(labels[run.path, method], run, method, target, loader)
+        for run, run_methods in methods for method in run_methods
     ]  # fmt: skip
     for name in others:
         model = loader.load(name)
@@ -215,9 +215,9 @@ def make_entries(methods: RunMethods, others: Sequence[str], loader: ModelLoader
     return entries
 
 
-def labels(methods: RunMethods) -> dict[tuple[Path, str], str]:
-    """Returns the label of each method of each run: its name; where several runs have it, RUN:METHOD with the name of
-    the run's folder, or with the whole path where several folders have that name."""
+def make_labels(methods: RunMethods) -> dict[tuple[Path, str], str]:
+    """Returns the label of each method of each run: its name; if several runs have it, RUN:METHOD with the name of the
+    run's folder, or with the whole path if several folders have that name."""
     counts = Counter(method for _, of_run in methods for method in of_run)
     names = {run.path: run.path.resolve().name for run, _ in methods}
     folders = Counter(names.values())
@@ -254,7 +254,7 @@ def _ngram(drafter: RecordedDrafter, target: CausalLM) -> Forecaster:
 
 
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:
-    """Returns why the drafter's distributions are not over the target's tokens; None where they are."""
+    """Returns the reason why the drafter's distributions are not over the target's tokens; None if they are."""
     try:
         shared(ModelPair(target, drafter), Sampling(1.0), lambda model: NoDrafter())
     except VocabularyMismatch as error:

@@ -1,8 +1,8 @@
-"""Sums over the prompts of groups → the numbers of each group and of all groups together; theorems 1 and 2.
+"""The numbers of each group and over all groups, from sums over prompts; theorems 1 and 2.
 
-Rates are shares, divergences are nats. Intervals are 95 %, over prompts drawn anew (`group_statistics.estimate`). Only
-those of acceptance rate, acceptance length and speed-up as measured in one group are computed as in a row of a
-leaderboard (`results.bootstrap`).
+Rates are shares, divergences are nats. Intervals are 95 % bootstrap intervals over prompts
+(`group_statistics.estimate`). Only the measured acceptance rate, acceptance length and speed-up of a group have the
+intervals of a leaderboard row (`results.bootstrap`).
 """
 
 import math
@@ -55,7 +55,7 @@ TOLERANCE = 1e-9  # sums of float64 numbers
 
 
 class BoundViolation(ConfigError):
-    """Numbers that contradict a theorem: they are not of one family, or a model's output is not what it should be."""
+    """Numbers that contradict a theorem: they come from different texts, or a model's output is wrong."""
 
 
 def tokens_per_pass(rate: Array, num_draft_tokens: int) -> Array:
@@ -73,12 +73,12 @@ def bound_chain(
 
 
 def pinsker(divergence: float) -> float:
-    """Returns max(0, 1 − √(d/2)): no acceptance rate with a divergence of d nats is below it."""
+    """Returns max(0, 1 − √(d/2)), the least acceptance rate at a divergence of d nats."""
     return max(0.0, 1.0 - math.sqrt(divergence / 2))
 
 
 def check_bounds(where: str, links: BoundChain) -> None:
-    """Raises BoundViolation, with the numbers, where theorem 1 does not hold."""
+    """Raises BoundViolation, with the numbers, if theorem 1 does not hold."""
     values = list(links.model_dump().items())
     for (upper, high), (lower, low) in pairwise(values):
         if high < low - TOLERANCE * max(1.0, abs(low)):
@@ -90,9 +90,9 @@ def check_bounds(where: str, links: BoundChain) -> None:
 
 
 def check_fitness(where: str, acceptance: float, target_misfit: float, draft_misfit: float) -> None:
-    """Raises BoundViolation, with the numbers, where |α_T − (1 − r_q)| ≤ r_p (theorem 2) does not hold.
+    """Raises BoundViolation, with the numbers, if |α_T − (1 − r_q)| ≤ r_p (theorem 2) does not hold.
 
-    Its assumption r_p ≤ r_q is not needed: the triangle inequality holds without it.
+    The theorem's assumption r_p ≤ r_q is not needed: the triangle inequality holds without it.
     """
     gap = abs(acceptance - (1.0 - draft_misfit))
     if gap > target_misfit + TOLERANCE:
@@ -103,8 +103,9 @@ def check_fitness(where: str, acceptance: float, target_misfit: float, draft_mis
         )
 
 
-# The columns of a prompt's sums after those of `position_numbers`: Σ F(α(s)) and the number of positions; Σ
-# accepted/judged and the generations that have it; emitted tokens and steps; tokens and seconds of the method, of AR.
+# Columns of a prompt's sums after the columns of `position_numbers`: Σ F(α(s)) and the number of positions; Σ
+# accepted/judged and the number of generations with judged tokens; emitted tokens and steps; tokens and seconds of the
+# method; tokens and seconds of AR.
 WIDTH = NUM_COLUMNS + 10
 (PER_PASS, POSITIONS, RATES, RATED, EMITTED_TOKENS, STEPS, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS) = range(
     NUM_COLUMNS, WIDTH
@@ -115,8 +116,8 @@ WIDTH = NUM_COLUMNS + 10
 class GroupSums:
     """The sums of each prompt of a group, [num_prompts, WIDTH].
 
-    `num_draft_tokens`: γ, that of the longest of several routes. `cost_ratio`: c; None where it is not known, and for
-    several routes. `bleu`: the statistics of BLEU where answers are scored by it, [num_prompts, num_statistics].
+    `num_draft_tokens`: γ; the largest one of several routes. `cost_ratio`: c; None if it is unknown, and for several
+    routes. `bleu`: the statistics of BLEU if it scores the answers, [num_prompts, num_statistics].
     """
 
     sums: Array
@@ -131,7 +132,7 @@ class GroupSums:
 
 
 def step_costs(groups: Iterable[GroupSums]) -> Array | None:
-    """Returns 1 + γc of every group, [num_groups]; None where one is not known."""
+    """Returns 1 + γc of every group, [num_groups]; None if one of them is unknown."""
     costs = [group.step_cost for group in groups]
     return None if None in costs else np.array(costs, dtype=np.float64)
 
@@ -140,8 +141,8 @@ def group_sums(
     keys: Sequence[Key], records: Mapping[Key, Record], method: str | None, numbers: Numbers, num_draft_tokens: int,
     cost_ratio: float | None = None,
 ) -> GroupSums:  # fmt: skip
-    """Returns the sums of a group's records (repeats and turns of a prompt together); a missing number is 0. `method`:
-    None where nothing was measured. `numbers`: of the positions of those texts that are teacher-forced."""
+    """Returns the sums of a group's records, by prompt (with all its repeats and turns); a missing number counts as 0.
+    `method`: None if nothing was measured. `numbers`: by position of the teacher-forced texts."""
     rows: dict[tuple[Any, ...], Array] = {}
     bleu: dict[tuple[Any, ...], Array] = {}
     for key in keys:
@@ -159,14 +160,13 @@ def group_sums(
 
 
 def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
-    """Returns the sums over the positions of one text, with Σ F(α(s)) and their number."""
+    """Returns the sums over the positions of one text, then Σ F(α(s)) and the number of positions."""
     per_pass = tokens_per_pass(numbers[:, ACCEPTANCE], num_draft_tokens)
     return np.concatenate([numbers.sum(axis=0), [per_pass.sum(), len(numbers)]])
 
 
 def measured_sums(own: Generation, baseline: Generation) -> Array:
-    """Returns the columns of one generation and AR's: acceptance as results.metrics counts it, speed as
-    results.speed."""
+    """Returns the measured columns of one generation and of AR's: acceptance and speed as in results.metrics."""
     judged = step_sum(own, JUDGED)
     is_timed = min(timed_tokens(own), timed_tokens(baseline)) > 0
     speeds = [value * is_timed for each in (own, baseline) for value in (timed_tokens(each), each["decode_seconds"])]
@@ -177,7 +177,7 @@ def measured_sums(own: Generation, baseline: Generation) -> Array:
 
 
 def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
-    """Returns the measured numbers of a group; `scorer`: that of its answers."""
+    """Returns the measured numbers of a group. `scorer`: the scorer of its answers."""
     prompts, columns = Prompts(np.arange(len(group.sums)), seed), group.sums.T
     found = MeasuredNumbers(
         acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
@@ -196,9 +196,9 @@ def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> Meas
 
 
 def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers | None:
-    """Returns the teacher-forced numbers of a group; None where it has no position.
+    """Returns the teacher-forced numbers of a group; None if it has no position.
 
-    Raises BoundViolation where the numbers contradict theorem 1 or 2.
+    Raises BoundViolation if the numbers contradict theorem 1 or 2.
     """
     totals, cost = group.sums.sum(axis=0), group.step_cost
     if not totals[POSITIONS]:
@@ -226,12 +226,12 @@ def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers 
     )
 
 
-def with_rank(group: GroupNumbers, texts: Representation | None) -> GroupNumbers:
-    """Returns the group with the rank of its language among the languages that the drafter writes on an empty
+def add_rank(group: GroupNumbers, texts: Representation | None) -> GroupNumbers:
+    """Returns the group with the rank and share of its language in the texts that the drafter writes without a
     prompt."""
     found = share_of(texts.languages, group.language) if texts else None
-    ranked = {"representation_rank": found.rank, "representation_share": found.share} if found else {}
-    return group.model_copy(update=ranked)
+    fields = {"representation_rank": found.rank, "representation_share": found.share} if found else {}
+    return group.model_copy(update=fields)
 
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
@@ -255,7 +255,7 @@ def fitness(sums: Sequence[Array]) -> Array:
 
 
 def values_by_name(cost: Array | None) -> dict[str, Values]:
-    """Returns the numbers whose spread is reported; `cost`: 1 + γc of every group, [num_groups]."""
+    """Returns the functions of the numbers whose spread is reported. `cost`: 1 + γc of every group, [num_groups]."""
     found: dict[str, Values] = {
         "acceptance_rate": measured_rate, "speedup": speedups, "forced_acceptance_rate": forced_rate,
     }  # fmt: skip
@@ -263,24 +263,26 @@ def values_by_name(cost: Array | None) -> dict[str, Values]:
 
 
 def bounds_of(name: str) -> Bounds:
-    """Returns the least and the greatest value that a number of one group can have."""
+    """Returns the least and the greatest possible value of a number of one group."""
     return SHARE if name in ("acceptance_rate", "forced_acceptance_rate") else (0.0, np.inf)
 
 
 def variance_bounds(bounds: Bounds) -> Bounds:
-    """Returns the least and the greatest variance of numbers within bounds; the maximum puts half of the values at
+    """Returns the least and the greatest variance of numbers within bounds. It is greatest with half of the numbers at
     each bound."""
     return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
 
 
 def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
-    """Returns the mean mass of p on tokens that q excludes, for every group that is teacher-forced."""
+    """Returns the mean mass of p on tokens that q excludes, for every teacher-forced group."""
     totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
     return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
 
 
-def family_of(groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int) -> FairnessSummary:
-    """Returns 𝒰, spreads and correlations; a number that a group lacks is left out."""
+def summarize_family(
+    groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int
+) -> FairnessSummary:
+    """Returns 𝒰, spreads and correlations over all groups. A number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     is_forced = all(group[:, POSITIONS].sum() > 0 for group in sums)
     values = values_by_name(step_costs(groups.values()))
@@ -298,7 +300,7 @@ def family_of(groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumber
 def spread(
     names: Sequence[str], sums: Sequence[Array], values: Values, bounds: Bounds, seed: int
 ) -> GroupSpread | None:
-    """Returns the spread of a number over the groups; None where a group lacks it."""
+    """Returns the spread of a number over the groups; None if a group lacks it."""
     found = values([group.sum(axis=0) for group in sums])
     if not np.isfinite(found).all():
         return None
@@ -311,8 +313,9 @@ def spread(
 
 
 def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: int) -> Correlations:
-    """Returns Spearman's ρ with the share of a group's language in the drafter's texts (groups whose language is
-    known), and with the drafter's fitness (all groups). None where it is not defined."""
+    """Returns Spearman's ρ between acceptance and the share of a group's language in the drafter's texts (over groups
+    with a known language), and between acceptance and the drafter's fitness (over all groups). An undefined ρ is
+    None."""
     represented = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
     groups, known_shares = [group for group, _ in represented], np.array([share for _, share in represented])
 
@@ -325,12 +328,12 @@ def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: in
         representation_and_measured=correlation(groups, lambda s: spearman(known_shares, measured_rate(s))),
         fitness_and_acceptance=correlation(sums, lambda s: spearman(fitness(s), forced_rate(s))),
         fitness_and_measured=correlation(sums, lambda s: spearman(fitness(s), measured_rate(s))),
-        fitness_and_acceptance_over_prompts=over_prompts(sums),
+        fitness_and_acceptance_over_prompts=correlation_over_prompts(sums),
     )
 
 
-def over_prompts(sums: Sequence[Array]) -> float | None:
-    """Returns Spearman's ρ of 1 − r_q and α_T over the prompts of all groups (figure 2a)."""
+def correlation_over_prompts(sums: Sequence[Array]) -> float | None:
+    """Returns Spearman's ρ of 1 − r_q and α_T over the prompts of all groups (figure 2a); None if it is undefined."""
     prompts = np.concatenate(list(sums))
     prompts = prompts[prompts[:, POSITIONS] > 0]
     means = prompts / prompts[:, [POSITIONS]]

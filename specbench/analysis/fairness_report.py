@@ -1,4 +1,4 @@
-"""Drafters, texts and records → the report of `specbench fairness`. Rates are shares, divergences are nats."""
+"""The report of `specbench fairness`, made from drafters, texts and records. Rates are shares, divergences are nats."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +10,18 @@ from specbench.analysis.fairness_groups import (
     WIDTH,
     GroupSums,
     Values,
+    add_rank,
     bounds_of,
     divergence,
     excluded_masses,
-    family_of,
     forced_numbers_of,
     group_sums,
     kl_divergence,
     measured_numbers,
     step_costs,
+    summarize_family,
     values_by_name,
     variance_bounds,
-    with_rank,
 )
 from specbench.analysis.fairness_runs import WHOLE, CommonRecords
 from specbench.analysis.group_statistics import Array, estimate, max_over_min, variance
@@ -37,8 +37,8 @@ from specbench.training.passes import unfairness
 
 
 class DrafterReport(FilePart):
-    """One drafter. `draft_length`: in the words of a run's caption, None where no run measured it; `cost_ratio`: c over
-    all groups of its run; `problem`: why nothing is teacher-forced."""
+    """One drafter. `draft_length`: as a run's caption states it, None if no run measured it; `cost_ratio`: c over all
+    groups of its run; `problem`: the reason why it has no teacher-forced numbers."""
 
     label: str
     drafter: str | None
@@ -50,14 +50,14 @@ class DrafterReport(FilePart):
     cost_ratio: float | None
     problem: str | None
     num_texts_represented: int | None = None
-    prompt_represented: str | None = None  # the beginning of these texts, as representation.Representation
+    prompt_represented: str | None = None  # the beginning of these texts, as `Representation.prompt`
     groups: dict[str, GroupNumbers]
     family: FairnessSummary
 
 
 class NumberChange(FilePart):
-    """A number before and after; `difference`: paired, after − before; `percent`: of the number before. All four are of
-    the same resamples."""
+    """A number before and after. `difference`: after − before, paired; `percent`: the difference in percent of the
+    number before. All four come from the same resamples."""
 
     before: Metric
     after: Metric
@@ -66,8 +66,8 @@ class NumberChange(FilePart):
 
 
 class DrafterComparison(FilePart):
-    """Two drafters on the same prompts. `groups`: by group, `family`: over all; the changes by the number's name.
-    `excluded_before`, `excluded_after`: by group, as in `ForcedNumbers`."""
+    """Two drafters on the same prompts. `groups`, `family`: the changes of each group and over all groups, by the name
+    of the number. `excluded_before`, `excluded_after`: by group, as in `ForcedNumbers`."""
 
     before: str
     after: str
@@ -78,7 +78,7 @@ class DrafterComparison(FilePart):
 
 
 class FairnessReport(FilePart):
-    """The report of `specbench fairness`. `num_left_out`: records that not all runs hold."""
+    """The report of `specbench fairness`. `num_left_out`: the number of records that some runs lack."""
 
     target: str
     target_revision: str | None
@@ -92,11 +92,11 @@ class FairnessReport(FilePart):
     comparison: DrafterComparison | None = None
 
 
-DEFAULT_NUM_DRAFT_TOKENS = 5  # of a drafter that no run has measured: that of arXiv:2510.02128, appendix D
+DEFAULT_NUM_DRAFT_TOKENS = 5  # γ of a drafter that no run measured, from arXiv:2510.02128, appendix D
 
 
 def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[str, Numbers]) -> dict[str, GroupSums]:
-    """Returns the sums of all groups of a drafter, by label; `numbers`: teacher-forced, by route."""
+    """Returns the sums of a drafter's groups, by label. `numbers`: the teacher-forced numbers by route."""
     records = entry.run.records if entry.run is not None else common.runs[0].records
     speeds = route_speeds(entry, common, records)
     groups = {}
@@ -112,8 +112,8 @@ def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[s
 def route_speeds(
     entry: DrafterEntry, common: CommonRecords, records: Mapping[Key, Record]
 ) -> dict[str, tuple[int, float | None]]:
-    """Returns γ and c of every route. A drafter that no run has measured is given the draft tokens of the first method.
-    c is that of all records of a route, so that expected speed-ups of groups differ by acceptance alone."""
+    """Returns γ and c of every route. A drafter that no run measured gets the γ of the first method. c is computed from
+    all records of a route, so that the expected speed-ups of groups differ only by acceptance."""
     if entry.method is None:
         lengths = [row.num_draft_tokens for row in common.runs[0].rows if row.num_draft_tokens]
         return {WHOLE: ((*lengths, DEFAULT_NUM_DRAFT_TOKENS)[0], None)}
@@ -132,8 +132,7 @@ def drafter_report(
     entry: DrafterEntry, sums: Mapping[str, GroupSums], common: CommonRecords, tasks: Mapping[str, TaskSpec],
     texts: Representation | None, seed: int,
 ) -> DrafterReport:  # fmt: skip
-    """Returns the numbers of every group and of all together. Raises BoundViolation where they contradict the
-    theorems."""
+    """Returns the numbers of every group and over all groups. Raises BoundViolation if they contradict the theorems."""
     row = entry.rows[0] if entry.rows else None
     groups = {}
     for (task, subset), label in common.labels.items():
@@ -144,7 +143,7 @@ def drafter_report(
             measured=None if entry.method is None else measured_numbers(own, scorer, seed),
             forced=forced_numbers_of(f"{entry.label}, {label}", own, seed),
         )  # fmt: skip
-        groups[label] = with_rank(found, texts)
+        groups[label] = add_rank(found, texts)
     costs = {group.cost_ratio for group in sums.values()}
     return DrafterReport(
         label=entry.label,
@@ -159,54 +158,54 @@ def drafter_report(
         num_texts_represented=texts.num_texts if texts else None,
         prompt_represented=texts.prompt if texts else None,
         groups=groups,
-        family=family_of(sums, groups, seed),
+        family=summarize_family(sums, groups, seed),
     )
 
 
-Pairs = Sequence[tuple[GroupSums, GroupSums]]  # a group of two drafters, of the same prompts in the same order
-OfNumbers = Callable[[Array], Array]  # a number of m groups [..., m] → one value [...]
+Pairs = Sequence[tuple[GroupSums, GroupSums]]  # each group before and after, with the same prompts in the same order
+GroupStatistic = Callable[[Array], Array]  # a number of m groups [..., m] → one value [...]
 
 
 def compare_drafters(
     labels: tuple[str, str], before: Mapping[str, GroupSums], after: Mapping[str, GroupSums], seed: int
 ) -> DrafterComparison:
-    """Returns the changes from the first drafter to the second, of the same groups. A prompt is drawn for both drafters
-    at once."""
+    """Returns the changes from the first drafter to the second in the same groups. Resamples draw a prompt for both
+    drafters together."""
     pairs = {label: [(group, after[label])] for label, group in before.items()}
     return DrafterComparison(
         before=labels[0], after=labels[1], excluded_before=excluded_masses(before),
         excluded_after=excluded_masses(after),
         groups={
-            label: _without_unknown(
-                {name: change(pair, mean, values, bounds_of(name), seed)
+            label: _drop_unknown(
+                {name: measure_change(pair, mean, values, bounds_of(name), seed)
                  for name, values in _compared_values(pair).items()}
             )
             for label, pair in pairs.items()
         },
-        family=_changes_of_family([pair for [pair] in pairs.values()], seed),
+        family=_family_changes([pair for [pair] in pairs.values()], seed),
     )  # fmt: skip
 
 
-def _changes_of_family(pairs: Pairs, seed: int) -> dict[str, NumberChange]:
+def _family_changes(pairs: Pairs, seed: int) -> dict[str, NumberChange]:
     """Returns the change of 𝒰, and of the mean, variance and max/min of every rate and speed-up."""
-    found = {"unfairness": change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
+    found = {"unfairness": measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
     for name, values in _compared_values(pairs).items():
         bounds = bounds_of(name)
-        found[f"{name}.mean"] = change(pairs, mean, values, bounds, seed)
+        found[f"{name}.mean"] = measure_change(pairs, mean, values, bounds, seed)
         if name not in ("cross_entropy", "kl"):
-            found[f"{name}.variance"] = change(pairs, variance, values, variance_bounds(bounds), seed)
-            found[f"{name}.max_over_min"] = change(pairs, max_over_min, values, (1.0, np.inf), seed)
-    return _without_unknown(found)
+            found[f"{name}.variance"] = measure_change(pairs, variance, values, variance_bounds(bounds), seed)
+            found[f"{name}.max_over_min"] = measure_change(pairs, max_over_min, values, (1.0, np.inf), seed)
+    return _drop_unknown(found)
 
 
 def _compared_values(pairs: Pairs) -> dict[str, tuple[Values, Values]]:
-    """Returns the numbers of the groups of both drafters, by name, that both have."""
+    """Returns the numbers that both drafters have, by name, each as a function of the sums of either."""
     before, after = (values_by_name(step_costs(groups)) for groups in zip(*pairs, strict=True))
     known = {name: (values, after[name]) for name, values in before.items() if name in after}
     return {"cross_entropy": (divergence, divergence), "kl": (kl_divergence, kl_divergence), **known}
 
 
-def _without_unknown(changes: Mapping[str, NumberChange]) -> dict[str, NumberChange]:
+def _drop_unknown(changes: Mapping[str, NumberChange]) -> dict[str, NumberChange]:
     return {name: each for name, each in changes.items() if each.difference.value is not None}
 
 
@@ -214,12 +213,11 @@ def mean(values: Array) -> Array:
     return np.asarray(values.mean(axis=-1))
 
 
-def change(
-    pairs: Pairs, function: OfNumbers, values: tuple[Values, Values], bounds: Bounds,
-    seed: int,
-) -> NumberChange:  # fmt: skip
-    """Returns the change of a function of the numbers of the groups of both drafters; `bounds`: the least, not below 0,
-    and the most that it can be."""
+def measure_change(
+    pairs: Pairs, function: GroupStatistic, values: tuple[Values, Values], bounds: Bounds, seed: int
+) -> NumberChange:
+    """Returns the change of a statistic over groups from one drafter to the other. `values`: the number of each group,
+    for either drafter; `bounds`: the least (not below 0) and the greatest value of the statistic."""
     both = [np.hstack([before.sums, after.sums]) for before, after in pairs]  # [num_prompts, 2 · WIDTH]
     least, most = bounds
 

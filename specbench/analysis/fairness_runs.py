@@ -21,7 +21,7 @@ RunMethods = Sequence[tuple[RecordedRun, Sequence[str]]]  # runs, each once, wit
 
 @dataclass(frozen=True)
 class RecordedDrafter:
-    """The drafter of a method, or of one of its routes. `kind`: its type. `name`, `revision`: those of its model."""
+    """The drafter of a method, or of one of its routes. `kind`: its type; `name`, `revision`: of its model."""
 
     kind: str
     options: Mapping[str, Any]
@@ -44,10 +44,10 @@ def drafters_of(run: RecordedRun, method: str) -> dict[str, RecordedDrafter]:
 
 
 def read_run(text: str) -> tuple[RecordedRun, list[str]]:
-    """Returns the run and the methods of RUN or RUN:METHOD.
+    """Returns the run and the drafting methods that RUN or RUN:METHOD names.
 
-    Raises ConfigError for a path without a finished run, for one that another process measures into, for damaged
-    records, and where no such method drafts.
+    Raises ConfigError for a path without a finished run, for a run that another process is measuring, for damaged
+    records, and if no such method drafts.
     """
     path, method = split_detail(text)
     if not path.is_dir():
@@ -64,7 +64,7 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     routes = run.identity.get("routes", {})
     if not isinstance(routes, dict):
         raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {RUN_HINT}")
-    assert run.records  # read now: damaged ones are reported before any model is loaded
+    assert run.records  # reads them now, so that damaged records are reported before any model is loaded
     # AR drafts nothing, and external code has no draft distribution.
     names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)
     drafting = list(dict.fromkeys(names))
@@ -77,23 +77,23 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
 
 @dataclass(frozen=True)
 class CommonRecords:
-    """The runs of one target, with the groups and records that all of them have."""
+    """Runs of one target, with the groups and records that all of them have."""
 
     runs: tuple[RecordedRun, ...]
-    groups: dict[Group, Row]  # AR's rows in the first run
-    keys: dict[Group, list[Key]]  # of each group, those of the same prompt in all runs
-    num_left_out: int  # records of the first run's groups that another run lacks
+    groups: dict[Group, Row]  # AR's row in the first run
+    keys: dict[Group, list[Key]]  # the records that have the same prompt in all runs
+    num_left_out: int  # records of the first run that another run lacks
 
     @property
     def labels(self) -> dict[Group, str]:
-        """Returns the label of each group: its subset, with its task where there are several."""
+        """Returns the label of each group: its subset; with its task if there are several tasks."""
         several = len({task for task, _ in self.groups}) > 1
         return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in self.groups}
 
 
 def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> CommonRecords:
-    """Returns the chosen tasks and subsets (all where none is named). Raises ConfigError where runs have another
-    target, or no group of the same prompts."""
+    """Returns the records that runs have in common, of the named tasks and subsets (of all if none are named). Raises
+    ConfigError if the runs have several targets, or no prompt in common."""
     targets: dict[tuple[str, str | None], Path] = {}
     for run in runs:
         targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
@@ -133,10 +133,10 @@ def texts_of(
     reference: Reference,
     context_limit: int | None,
 ) -> dict[Key, Sample]:
-    """Returns the text of every common record, its prompt given: AR's own tokens in the first run, or the reference of
-    the row, each up to `context_limit` tokens with its prompt. Texts without a position are left out.
+    """Returns the text to score for every common record: after its prompt, AR's tokens in the first run, or the row's
+    reference. A text has at most `context_limit` tokens with its prompt; texts without a position are left out.
 
-    Raises ConfigError where a group has no position, or no reference text.
+    Raises ConfigError if a group has no position, or no reference text.
     """
     texts: dict[Key, Sample] = {}
     for (task, subset), keys in common.keys.items():
@@ -148,7 +148,7 @@ def texts_of(
                 if reference == "continuation" else reference_ids(record, prompts[key], target)
             )  # fmt: skip
             prompt_ids = prompts[key].prompt_ids
-            made[key] = within(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
+            made[key] = truncate(Sample(subset, (*prompt_ids, *new_ids), len(prompt_ids)), context_limit)
         found = {key: text for key, text in made.items() if text.num_learnt}
         if not found:
             raise ConfigError(
@@ -159,16 +159,16 @@ def texts_of(
     return texts
 
 
-def within(text: Sample, context_limit: int | None) -> Sample:
-    """Returns the text without the tokens whose positions lie beyond the context."""
+def truncate(text: Sample, context_limit: int | None) -> Sample:
+    """Returns the text without tokens beyond the context."""
     if context_limit is None:
         return text
     return replace(text, ids=text.ids[: max(text.num_given, context_limit + 1)])
 
 
 def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
-    """Returns the target's tokens of the reference answer (the first of several), with a space between a prompt that
-    does not end in one and the answer. Raises ConfigError where there is no text."""
+    """Returns the target's tokens of the reference answer (the first of several), after a space if the prompt does not
+    end in one. Raises ConfigError if there is no text."""
     turn = record.get("turn", 0)
     found = prompt.example.references[turn]
     answer = found[0] if isinstance(found, list | tuple) and found else found

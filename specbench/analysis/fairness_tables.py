@@ -21,7 +21,7 @@ COLUMNS = {
     "cross_entropy": "cross-entropy (D)", "forced_acceptance_rate": "acceptance rate (α_T)",
     "acceptance_rate": "measured rate (α)", "speedup": "speed-up",
 }  # fmt: skip
-DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that count the tokens that a drafter excludes
+DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that depend on the tokens that a drafter excludes
 NAMES = {
     "unfairness": "unfairness (𝒰)", "kl": "divergence (KL)", "forced_speedup": "expected speed-up (S_T)",
     "mean": "mean", "variance": "variance",
@@ -35,7 +35,7 @@ FORCED = "ᵀ"  # marks an α_T in a column of measured α
 
 
 def tables(report: FairnessReport) -> Iterator[Table]:
-    """Yields the measured and the teacher-forced numbers of each drafter, all drafters together, and the comparison."""
+    """Yields the measured and teacher-forced numbers of each drafter, the overview of drafters, and the comparison."""
     for drafter in report.drafters:
         if drafter.method is not None:
             yield measured_table(drafter)
@@ -48,47 +48,48 @@ def tables(report: FairnessReport) -> Iterator[Table]:
 
 
 MARK = "*"
-LEAST = 1e-6  # of the target's mass: adds less than 1e-4 nats
-MOST_NAMED = 12  # groups
+MIN_MASS = 1e-6  # of the target: a smaller mass adds less than 1e-4 nats
+MAX_NAMED = 12  # groups
 
 
-def marked(text: str, *masses: float) -> str:
-    """Returns a number (with its interval), with the mark where the excluded `masses` change its digits."""
-    return text + MARK * any(mass >= LEAST for mass in masses)
+def add_mark(text: str, *masses: float) -> str:
+    """Returns a number as text, with the mark if the excluded `masses` change its digits."""
+    return text + MARK * any(mass >= MIN_MASS for mass in masses)
 
 
 def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Returns the lines of a caption that explain the mark; none where nothing is marked. `masses`: the target's mean
+    """Returns the lines of a caption that explain the mark; empty if nothing is marked. `masses`: the target's mean
     mass on excluded tokens, by drafter and group."""
     lines = []
     for drafter, found in masses.items():
-        shown = {group: f"{100 * mass:.2g} %" for group, mass in found.items() if mass >= LEAST}
-        if len(shown) > MOST_NAMED:
+        shown = {group: f"{100 * mass:.2g} %" for group, mass in found.items() if mass >= MIN_MASS}
+        if len(shown) > MAX_NAMED:
             least, most = (end(shown, key=lambda group: found[group]) for end in (min, max))
             lines.append(f"{drafter} excludes {shown[least]} to {shown[most]} in {len(shown)} groups")
         elif shown:
             lines.append(f"{drafter} excludes {', '.join(f'{mass} in {group}' for group, mass in shown.items())}")
     meaning = (
-        f"{MARK} counts tokens to which the drafter gives no probability as {TINY:.1e}, {-math.log(TINY) / 100:.2f} "
-        "nats for each % of the target's mass on them: a convention: the exact D and KL are infinite"
+        f"{MARK} by convention, a token to which the drafter gives no probability counts as {TINY:.1e}, which adds "
+        f"{-math.log(TINY) / 100:.2f} nats for each % of the target's mass on such tokens; the exact D and KL are "
+        "infinite"
     )
     return [meaning, *lines] if lines else []
 
 
 def comparison_table(found: DrafterComparison) -> Table:
-    """Returns a table with a line per group: after − before; its caption has a line for each number of all groups."""
+    """Returns a table of after − before with a line per group. Its caption has a line for each number over groups."""
     sides = {found.before: found.excluded_before, found.after: found.excluded_after}
 
     def change_cell(label: str, name: str, change: NumberChange | None) -> str:
         masses = [side.get(label, 0.0) for side in sides.values()] if name in DIVERGENCES else []
-        return marked(with_interval(change.difference, 2), *masses) if change else NULL
+        return add_mark(with_interval(change.difference, 2), *masses) if change else NULL
 
     def change_line(name: str, change: NumberChange) -> str:
         subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
         both = " → ".join(number(metric, 5) for metric in (change.before, change.after))
         masses = [mass for side in sides.values() for mass in side.values()]
         line = f"{subject}: {both} ({with_interval(change.percent, 1)} %)"
-        return marked(line, *(masses if name.partition(".")[0] in DIVERGENCES else ()))
+        return add_mark(line, *(masses if name.partition(".")[0] in DIVERGENCES else ()))
 
     rows = [
         [label, *(change_cell(label, name, changes.get(name)) for name in COLUMNS)]
@@ -96,22 +97,22 @@ def comparison_table(found: DrafterComparison) -> Table:
     ]
     caption = [
         "differences after − before with 95 % intervals, paired by prompt",
-        *(change_line(name, change) for name, change in changes_of_all(found).items()),
+        *(change_line(name, change) for name, change in overall_changes(found).items()),
         *exclusion_notes(sides),
     ]
     columns = words("group") + numbers(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
 
 
-def changes_of_all(found: DrafterComparison) -> dict[str, NumberChange]:
-    """Returns the changes over all groups; where there is one group, its own numbers, which have no spread."""
+def overall_changes(found: DrafterComparison) -> dict[str, NumberChange]:
+    """Returns the changes over all groups; for a single group its own changes, because it has no spread."""
     if len(found.groups) > 1:
         return found.family
     return {name.removesuffix(".mean"): change for name, change in found.family.items() if name.endswith(".mean")}
 
 
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
-    """Returns a line for each number that is known; none where there is one group."""
+    """Returns a line for the spread of each known number; empty for a single group."""
     spreads = drafter.family.spreads if len(drafter.groups) > 1 else {}
     return [
         f"{SPREAD_NAMES[name]}: variance {with_interval(found.variance, 5)}, max/min "
@@ -134,13 +135,14 @@ def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
 def forced_cells(found: ForcedNumbers) -> list[str]:
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
-        marked(with_interval(found.cross_entropy, 2), found.excluded), marked(number(found.kl, 2), found.excluded),
+        add_mark(with_interval(found.cross_entropy, 2), found.excluded), add_mark(number(found.kl, 2), found.excluded),
         with_interval(found.acceptance_rate, 2), *(f"{value:.2f}" for value in fitness),
     ]  # fmt: skip
 
 
 def bounds_table(drafter: DrafterReport) -> Table:
-    """Returns the expected speed-up (without a draft cost the tokens per pass) with its bounds, a line per group."""
+    """Returns the expected speed-up with its bounds, a line per group. Without a draft cost, tokens per pass replace
+    it."""
     forced = {label: group.forced for label, group in drafter.groups.items() if group.forced}
     what = "speed-up" if all(found.speedup for found in forced.values()) else "tokens per pass"
     rows = []
@@ -152,8 +154,8 @@ def bounds_table(drafter: DrafterReport) -> Table:
         "at least, by\ncross-entropy\n(D)",
     )  # fmt: skip
     caption = [
-        f"at least: from the acceptance rate, the divergence or the cross-entropy alone it follows that the expected "
-        f"{what} cannot be lower",
+        f"at least: the lower bound of the expected {what} that follows from the acceptance rate, the divergence "
+        "or the cross-entropy alone",
         *_spread_lines(drafter, ("forced_speedup",)),
         "checked in every group: these bounds, and that acceptance rate and drafter's fit differ by at most 1 − the "
         "target's fit (theorems 1 and 2 of arXiv:2510.02128)",
@@ -174,7 +176,7 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
         "fit: probability that the model gives to the tokens of the texts",
     ]
     if family.unfairness is not None and len(drafter.groups) > 1:
-        unfairness = marked(with_interval(family.unfairness, 4), *family.excluded.values())
+        unfairness = add_mark(with_interval(family.unfairness, 4), *family.excluded.values())
         lines.append(
             f"unfairness (𝒰): {unfairness}, the mean squared distance of the groups' cross-entropies from the lowest, "
             f"which {family.lowest} has"
@@ -189,7 +191,7 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
 
 
 def measured_table(drafter: DrafterReport) -> Table:
-    """Returns the numbers that runs measured, a line per group."""
+    """Returns the measured numbers, a line per group."""
     groups = drafter.groups
     has_bleu = any(group.measured and group.measured.bleu for group in groups.values())
     has_rank = any(group.representation_rank for group in groups.values())
@@ -226,7 +228,7 @@ def measured_caption(drafter: DrafterReport) -> list[str]:
 
 
 def overview(report: FairnessReport) -> Table:
-    """Returns a table of groups by drafters: α, D and speed-up; the last line has 𝒰 of several groups."""
+    """Returns a table of α, D and speed-up by group and drafter; the last line has 𝒰, if there are several groups."""
     groups = report.drafters[0].groups
     rows: list[Sequence[str]] = [
         [label, *(overview_cell(drafter.groups[label]) for drafter in report.drafters)] for label in groups
@@ -252,23 +254,23 @@ def overview_caption(report: FairnessReport) -> list[str]:
 def unfairness_cell(family: FairnessSummary) -> str:
     if family.unfairness is None:
         return NULL
-    return marked(with_interval(family.unfairness, 3), *family.excluded.values())
+    return add_mark(with_interval(family.unfairness, 3), *family.excluded.values())
 
 
 def overview_cell(group: GroupNumbers) -> str:
     rate, divergence, speedup = NULL, NULL, NULL
     if group.forced:
         rate = f"{number(group.forced.acceptance_rate, 2)}{FORCED}"
-        divergence = marked(number(group.forced.cross_entropy, 2), group.forced.excluded)
+        divergence = add_mark(number(group.forced.cross_entropy, 2), group.forced.excluded)
     if group.measured:
         rate, speedup = (number(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
     return " · ".join([rate, divergence, speedup])
 
 
 def draw_fairness(report: FairnessReport, path: Path) -> None:
-    """Draws rates by group, acceptance over fitness, and acceptance over divergence.
+    """Draws acceptance rates by group, acceptance over fitness, and acceptance over divergence.
 
-    plots.check_plot checks the name of the file. Raises ConfigError where it cannot be written.
+    plots.check_plot checks the name of the file. Raises ConfigError if it cannot be written.
     """
     width = max(12.0, 0.35 * len(report.drafters[0].groups) * len(report.drafters))
     forced = [drafter for drafter in report.drafters if drafter.problem is None]
@@ -278,7 +280,7 @@ def draw_fairness(report: FairnessReport, path: Path) -> None:
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws acceptance rates by group, a bar for each drafter, with 95 % intervals; α_T is hatched."""
+    """Draws acceptance rates by group with 95 % intervals, a bar for each drafter. Bars of α_T are hatched."""
     labels = list(drafters[0].groups)
     width = 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
@@ -296,7 +298,7 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Metric]:
-    """Returns by place of the group the measured acceptance rates, or the α_T of the groups that are not measured."""
+    """Returns the measured acceptance rates by index of the group, or the α_T of groups that were not measured."""
     parts = {
         place: group.measured if is_measured else group.forced
         for place, group in enumerate(drafter.groups.values())
@@ -331,7 +333,7 @@ def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
         heights = [forced.acceptance_rate.value for forced in found]
         for name, marker, metrics in (("KL", "o", [f.kl for f in found]), ("D", "s", [f.cross_entropy for f in found])):
             axes.plot([m.value for m in metrics], heights, marker, color=f"C{place}",
-                      label=f"{drafter.label}: {marked(name, *drafter.family.excluded.values())}",
+                      label=f"{drafter.label}: {add_mark(name, *drafter.family.excluded.values())}",
                       fillstyle="full" if name == "KL" else "none")  # fmt: skip
             largest = max([largest, *(m.value or 0.0 for m in metrics)])
     line = np.linspace(0, largest, 200)

@@ -14,19 +14,19 @@ Function = Callable[[Sequence[Array]], Array]
 
 
 def variance(values: Array) -> Array:
-    """(1/m) Σ (a − mean)², over the last axis."""
+    """Returns (1/m) Σ (a − mean)² over the last axis."""
     return np.asarray(values.var(axis=-1))
 
 
 def max_over_min(values: Array) -> Array:
-    """The largest ÷ the smallest, over the last axis; infinite where the smallest is 0."""
+    """Returns the largest ÷ the smallest value over the last axis; infinite if the smallest is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(values.max(axis=-1) / values.min(axis=-1))
 
 
 def spearman(ranked: Array, values: Array) -> Array:
-    """Spearman's ρ of `ranked` [m] or [..., m] and `values` [..., m], over the last axis; nan where either is constant
-    or m < 3."""
+    """Returns Spearman's ρ of `ranked` [m] or [..., m] and `values` [..., m] over the last axis; nan if either is
+    constant or m < 3."""
     ranked = np.broadcast_to(ranked, values.shape)
     if values.shape[-1] < 3:
         return np.full(values.shape[:-1], np.nan)
@@ -40,7 +40,7 @@ def _centred(ranks: Array) -> Array:
 
 
 def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
-    """Column `over` ÷ column `under` of every group: m arrays [..., num_columns] → [..., m]."""
+    """Returns column `over` ÷ column `under` of every group: m arrays [..., num_columns] → [..., m]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.stack([each[..., over] / each[..., under] for each in sums], axis=-1)
 
@@ -50,12 +50,14 @@ def estimate(
 ) -> Metric:
     """Returns a function of the sums over prompts, with its 95 % bootstrap interval.
 
-    `groups`: for each group its prompts' numbers [num_prompts, num_columns]; `function`: of the sums of each group, m
-    arrays [num_resamples, num_columns] → [num_resamples]; `least`, `most`: what it can be. The prompts of each group
-    are drawn anew, with all their columns, so that two drafters' numbers in one row are paired. A convex function of
-    noisy means (𝒰, a variance, a maximum) is too large by a bias that every resample adds again: the expanded
-    percentiles (bootstrap.expanded) are moved back by twice the bias that the resamples show, and the interval is
-    widened to the value itself where that leaves it outside. None where a group has fewer than MIN_PROMPTS prompts.
+    groups: for each group the numbers of its prompts [num_prompts, num_columns]. function: takes the sums of each
+    group, m arrays [num_resamples, num_columns] → [num_resamples]. least, most: the bounds of its values.
+
+    The prompts of each group are resampled with all their columns, so that the numbers of two drafters in one row are
+    paired. A convex function of noisy means (𝒰, a variance, a maximum) is biased upwards, and every resample adds the
+    same bias again. The expanded percentiles (bootstrap.expanded) are therefore moved back by twice the bias of the
+    resamples, and the interval is widened to include the value. There is no interval if a group has fewer than
+    MIN_PROMPTS prompts.
     """
     value = float(function([prompts.sum(axis=0, keepdims=True) for prompts in groups])[0])
     if not np.isfinite(value):
@@ -78,10 +80,10 @@ def quality_weighted(
     rates: Array, statistics: Array, score: Callable[[Array], Array], seed: int, bounds: tuple[float, float]
 ) -> Metric:
     """Returns the mean acceptance rate times a score, with its interval. The rates and the statistics of a prompt are
-    drawn together.
+    resampled together.
 
-    `rates`: Σ of the rates and their number, [num_prompts, 2]; `statistics`: [num_prompts, num_statistics]; `score`: of
-    their sums [num_resamples, num_statistics] → [num_resamples]; `bounds`: what the product can be.
+    rates: the sum and the number of rates, [num_prompts, 2]. statistics: [num_prompts, num_statistics]. score: takes
+    the sums of the statistics, [num_resamples, num_statistics] → [num_resamples]. bounds: of the product.
     """
     both = np.hstack([rates, statistics])
     return estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * score(sums[0][:, 2:]), seed, *bounds)

@@ -1,4 +1,4 @@
-"""`specbench limit`: two models → timed rounds → the report, with medians over rounds and intervals of ratios."""
+"""`specbench limit`: measures two models in rounds and makes the report, with medians over rounds."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles
@@ -19,7 +19,7 @@ from specbench.analysis.limit_report import (
     Quartiles,
     Ratio,
     StepLimit,
-    best,
+    fastest_length,
 )
 from specbench.analysis.limit_rounds import (
     GREEDY,
@@ -47,7 +47,7 @@ from specbench.specs.components import Dtype, EngineName, Spec, Text
 
 
 class RoundDraws:
-    """Draws of rounds: first all as they were, then NUM_RESAMPLES with replacement."""
+    """Resamples of the rounds: the first is all rounds as they were, then NUM_RESAMPLES are drawn with replacement."""
 
     def __init__(self, num_rounds: int, seed: int) -> None:
         self.num_rounds = num_rounds
@@ -55,24 +55,24 @@ class RoundDraws:
         self._draws = np.vstack([np.arange(num_rounds), drawn])
 
     def ratios(self, above: Sequence[float], below: Sequence[float]) -> Array:
-        """Returns the median ratio of two quantities, [num_rounds], in each draw: [1 + NUM_RESAMPLES]."""
+        """Returns the median ratio of two quantities [num_rounds] in each resample, [1 + NUM_RESAMPLES]."""
         by_round = np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64)
         return np.asarray(np.median(by_round[self._draws], axis=1))
 
     def ratio(self, values: Array) -> Ratio:
-        """Returns a value computed from such medians, [1 + NUM_RESAMPLES], with its interval."""
+        """Returns a value with its interval. `values`: computed from medians in each resample, [1 + NUM_RESAMPLES]."""
         if self.num_rounds < MIN_PROMPTS:
             return Ratio(value=float(values[0]))
         low, high = np.quantile(values[1:], TAILS)
         return Ratio(value=float(values[0]), low=float(low), high=float(high))
 
 
-TOO_WIDE = 2.0  # end ÷ start of an interval that leaves a figure undecided
+TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
 
 
-def figures(report: LimitReport) -> list[tuple[str, str, Ratio]]:
-    """Returns the figures of the verdict: the shares of AR and drafting of their bounds, and the costs of verifying and
-    drafting; each with its clause, in which {} stands for it, and with its name."""
+def verdict_figures(report: LimitReport) -> list[tuple[str, str, Ratio]]:
+    """Returns the figures of the verdict: how close AR and drafting come to their bounds, and the costs of verifying
+    and drafting. Each has a clause with {} in its place, and a name."""
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
     verifying = f"verification of {length} tokens costs {{}} single passes"
@@ -86,11 +86,11 @@ def figures(report: LimitReport) -> list[tuple[str, str, Ratio]]:
 
 
 def verdict(report: LimitReport) -> str:
-    """Returns a sentence with the figures; one whose interval is too wide is undecided."""
+    """Returns a sentence with the figures. A figure with a too wide interval is called undecided."""
     clauses = [
         clause.format(ratio.text) if ratio.width <= TOO_WIDE
         else f"{name} is undecided (rounds differ too much: {ratio.span})"
-        for clause, name, ratio in figures(report)
+        for clause, name, ratio in verdict_figures(report)
     ]  # fmt: skip
     few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
     return "{}, {}; {}, {}{}.".format(*clauses, few)
@@ -103,7 +103,7 @@ def wide_intervals(report: LimitReport) -> list[RowWarning]:
             f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "
             "or give more --repeats"
         ))
-        for _, name, ratio in figures(report)
+        for _, name, ratio in verdict_figures(report)
         if ratio.width > WIDE
     ]  # fmt: skip
 
@@ -111,13 +111,13 @@ def wide_intervals(report: LimitReport) -> list[RowWarning]:
 Subject = tuple[ModelConditions, Work]
 
 
-def conclude(
+def make_report(
     target: Subject, drafter: Subject, parts: Sequence[PairTimings], points: Points, *,
     environment: dict[str, Any], seed: int, repeats: int,
 ) -> LimitReport:  # fmt: skip
-    """Returns the report on a pair. `parts`: the timings at the points; generations belong to the first."""
+    """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
     draws, context, main = RoundDraws(repeats, seed), points.context, parts[0]
-    of_drafter = model_limit(drafter, [part.drafter for part in parts], context, draws)
+    drafter_limit = model_limit(drafter, [part.drafter for part in parts], context, draws)
     drafting = draws.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
@@ -128,12 +128,12 @@ def conclude(
         environment=environment, seed=seed, repeats=repeats, context=context,
         target=model_limit(target, [part.target for part in parts], context, draws),
         drafter=DrafterLimit(
-            **dict(of_drafter), per_draft_token=spread(main.steps.per_draft_token),
+            **dict(drafter_limit), per_draft_token=make_quartiles(main.steps.per_draft_token),
             share_of_bound_drafting=draws.ratio(drafting),
         ),
         step=StepLimit(
-            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=spread(main.steps.per_step),
-            overhead=spread(main.steps.overhead),
+            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.steps.per_step),
+            overhead=make_quartiles(main.steps.overhead),
         ),
         cost_ratio=draws.ratio(costs.cost_ratio),
         verification_cost={length: draws.ratio(cost) for length, cost in costs.verifying.items()},
@@ -148,31 +148,31 @@ def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, d
     rates = main.rates
     return ModelLimit(
         model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
-        bytes_per_second=spread([each.bytes_per_second for each in rates]),
-        read_bytes_per_second=spread([each.read_bytes_per_second for each in rates]),
-        operations_per_second=spread([each.operations_per_second for each in rates]),
-        per_token=spread(main.per_token), overhead=spread(main.overhead),
+        bytes_per_second=make_quartiles([each.bytes_per_second for each in rates]),
+        read_bytes_per_second=make_quartiles([each.read_bytes_per_second for each in rates]),
+        operations_per_second=make_quartiles([each.operations_per_second for each in rates]),
+        per_token=make_quartiles(main.per_token), overhead=make_quartiles(main.overhead),
         share_of_bound=draws.ratio(draws.ratios(bounds(work, main, context), main.per_token)),
         points=sorted(
-            (point for timings in parts for point in points_of(timings, work)),
+            (point for timings in parts for point in pass_points(timings, work)),
             key=lambda point: (point.query_length, point.context),
         ),
     )  # fmt: skip
 
 
 def bounds(work: Work, timings: ModelTimings, context: int) -> list[float]:
-    """Returns the least seconds of a pass over one token, by the rates of each round."""
+    """Returns the least possible seconds of a pass over one token, by the rates of each round."""
     num_bytes, operations = work.bytes_read(1, context), work.operations(1, context)
     return [max(num_bytes / each.bytes_per_second, operations / each.operations_per_second) for each in timings.rates]
 
 
-def points_of(timings: ModelTimings, work: Work) -> list[PassPoint]:
-    """Returns the passes, with the bounds by the rates of the same rounds."""
+def pass_points(timings: ModelTimings, work: Work) -> list[PassPoint]:
+    """Returns the measured passes, with their bounds by the rates of the same rounds."""
     per_byte = median(1 / each.bytes_per_second for each in timings.rates)
     per_operation = median(1 / each.operations_per_second for each in timings.rates)
     return [
         PassPoint(
-            query_length=length, context=context, seconds=spread(values),
+            query_length=length, context=context, seconds=make_quartiles(values),
             bandwidth_seconds=work.bytes_read(length, context) * per_byte,
             arithmetic_seconds=work.operations(length, context) * per_operation,
         )
@@ -180,7 +180,7 @@ def points_of(timings: ModelTimings, work: Work) -> list[PassPoint]:
     ]  # fmt: skip
 
 
-def spread(values: Sequence[float]) -> Quartiles:
+def make_quartiles(values: Sequence[float]) -> Quartiles:
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return Quartiles(median=median(values), low=low, high=high)
 
@@ -188,10 +188,10 @@ def spread(values: Sequence[float]) -> Quartiles:
 def best_length(costs: Costs[Array], rate: float, draws: RoundDraws) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
-    # By the first draw, which has all rounds as they were.
+    # The first resample has all rounds as they were.
     measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
-    length = best(measured, rate)
-    free_length = best(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
+    length = fastest_length(measured, rate)
+    free_length = fastest_length(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
     return BestLength(
         acceptance_rate=rate, num_draft_tokens=length, speedup=draws.ratio(costs.speedup(rate, length)),
         free_num_draft_tokens=free_length, free_speedup=draws.ratio(free.speedup(rate, free_length)),
@@ -215,8 +215,8 @@ class LimitOptions(Spec):
 
 
 def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
-    """Loads both models and measures them. `progress` gets lines of text. Raises ConfigError for models that cannot be
-    loaded, and for a context that does not fit into them."""
+    """Loads and measures both models. `progress` gets lines of text. Raises ConfigError for a model that cannot be
+    loaded, and for a context that does not fit into a model."""
     progress(f"loading {options.target} and {options.drafter}")
     target = load_model(
         options.target, revision=options.target_revision, dtype=options.dtype, device=options.device,
@@ -250,8 +250,8 @@ def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progre
         parts.append(measure_part(models, benchmarks, part, options, progress))
         subjects += [(conditions_of(model), work) for model, work in zip(models, works, strict=True)]
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    # The first part is that of the context, with the buffers that a run has.
-    return conclude(
+    # The first part has the requested context, with buffers as in a run.
+    return make_report(
         subjects[0], subjects[1], parts, points, environment=conditions, seed=options.seed, repeats=options.repeats
     )
 
@@ -260,7 +260,8 @@ def measure_part(
     models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: LimitOptions,
     progress: Say,
 ) -> PairTimings:  # fmt: skip
-    """Returns the timings of rounds whose passes were made before."""
+    """Prepares all passes, then returns the timings of the rounds. Raises ConfigError if a pass was compiled or
+    recorded meanwhile."""
     for model in models:
         if model.static is not None:
             model.static.reserve(part.most_tokens, part.query_lengths, progress=progress)
@@ -270,8 +271,8 @@ def measure_part(
     found = measure(*models, benchmarks, part, repeats=options.repeats, seed=options.seed, progress=progress)
     if number := num_compilations() - before:
         raise ConfigError(
-            f"--engine {models[0].engine}: {number} passes were made while others were measured, so their times do not "
-            "count: take --engine eager"
+            f"--engine {models[0].engine}: {number} passes were compiled or recorded during the measurement, so its "
+            "times are not valid: take --engine eager"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The report of `specbench limit` on a pair: bounds, measurements, draft lengths; as tables and as a picture."""
+"""The report of `specbench limit` on a pair: bounds, measurements and draft lengths; its tables and its picture."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 class Costs(Generic[Number]):
     """Costs in single-token target passes: the draft cost c (`cost_ratio`), and the verification cost by query length.
 
-    They are numbers, or arrays of equal shape with one case at each place.
+    They are numbers, or arrays of equal shape.
     """
 
     cost_ratio: Number
     verifying: Mapping[int, Number]
 
     def verification(self, query_length: int) -> Number:
-        """Returns the cost of a pass over so many tokens, interpolated linearly between measured lengths."""
+        """Returns the cost of a pass over `query_length` tokens, interpolated linearly between measured lengths."""
         lengths = sorted(self.verifying)
         place = bisect_left(lengths, query_length)
         if lengths[place] == query_length:
@@ -46,13 +46,13 @@ class Costs(Generic[Number]):
         return expected_speedup(acceptance_rate, num_draft_tokens, self.cost_ratio, verification)
 
 
-def best(costs: Costs[float], acceptance_rate: float) -> int:
-    """Returns the draft length with the highest speed-up; 0 where drafting does not pay."""
+def fastest_length(costs: Costs[float], acceptance_rate: float) -> int:
+    """Returns the draft length with the highest speed-up; 0 if drafting does not pay."""
     return max(range(max(costs.verifying)), key=lambda length: costs.speedup(acceptance_rate, length))
 
 
 class Quartiles(BaseModel):
-    """The median of the rounds with its quartiles."""
+    """The median and the quartiles over rounds."""
 
     median: float
     low: float
@@ -60,7 +60,7 @@ class Quartiles(BaseModel):
 
 
 class Ratio(Metric):
-    """A median over rounds, with its 95 % interval; of few rounds there is none."""
+    """A median over rounds with its 95 % interval; with few rounds there is no interval."""
 
     value: FiniteFloat
 
@@ -71,7 +71,7 @@ class Ratio(Metric):
 
     @property
     def text(self) -> str:
-        """Returns the figure, with its interval where it has one."""
+        """Returns the figure, with its interval if it has one."""
         return with_interval(self, self.digits)
 
     @property
@@ -81,16 +81,16 @@ class Ratio(Metric):
 
     @property
     def width(self) -> float:
-        """Returns the end of the interval ÷ its start; 1 where there is none."""
+        """Returns the end of the interval ÷ its start; 1 if there is no interval."""
         return self.high / self.low if self.low and self.high else 1.0
 
     def excludes(self, value: float) -> bool:
-        """Returns whether the value lies outside of the interval; True where there is none."""
+        """Returns whether a value lies outside the interval; True if there is no interval."""
         return self.low is None or self.high is None or not self.low <= value <= self.high
 
 
 class ModelConditions(BaseModel):
-    """A measured model. `capacity`: the tokens that the static buffers of compiled passes hold; null for eager ones,
+    """A measured model. `capacity`: how many tokens the static buffers of compiled passes hold; null for eager passes,
     whose cache is as long as the sequence."""
 
     name: str
@@ -101,8 +101,8 @@ class ModelConditions(BaseModel):
 
 
 class PassPoint(BaseModel):
-    """Passes over `query_length` tokens after `context` cached ones: measured, the means of rounds, and the bounds:
-    as many bytes copied, as many operations of matrix products."""
+    """Passes over `query_length` tokens after `context` cached tokens. `seconds`: over the means of rounds. The bounds
+    are the seconds for copying as many bytes, and for as many operations of matrix products."""
 
     query_length: int
     context: int
@@ -124,9 +124,9 @@ class PassPoint(BaseModel):
 
 
 class ModelLimit(BaseModel):
-    """One model. `bytes_read` and `operations`: of a pass over one token after the context; the shares are of its
-    bound. `bytes_per_second`: of copies, read and written; `read_bytes_per_second`: of sums. `per_token`: of
-    autoregressive decoding through the loop; `outside_passes`: the part outside of passes."""
+    """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
+    bytes read and written; `read_bytes_per_second`: of sums. `per_token`: seconds of autoregressive decoding;
+    `overhead`: the part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`."""
 
     model: ModelConditions
     bytes_read: float
@@ -144,14 +144,14 @@ class ModelLimit(BaseModel):
 
 
 class DrafterLimit(ModelLimit):
-    """A drafter, and its drafting within speculative decoding."""
+    """A drafter. `per_draft_token`, `share_of_bound_drafting`: in speculative decoding."""
 
     per_draft_token: Quartiles
     share_of_bound_drafting: Ratio
 
 
 class StepLimit(BaseModel):
-    """Steps of speculative decoding: seconds of one, and the part outside of passes."""
+    """A step of speculative decoding: its seconds, and the part of them outside passes."""
 
     num_draft_tokens: int
     seconds: Quartiles
@@ -159,7 +159,7 @@ class StepLimit(BaseModel):
 
 
 class BestLength(BaseModel):
-    """The best draft length at an acceptance rate; `free_…`: if verifying cost one single-token pass."""
+    """The best draft length at an acceptance rate. `free_…`: if verifying cost as much as one single-token pass."""
 
     acceptance_rate: float
     num_draft_tokens: int
@@ -169,8 +169,8 @@ class BestLength(BaseModel):
 
 
 class LimitReport(BaseModel):
-    """The report on a pair, and the conditions of the measurement; times in seconds. `verification_cost`: of passes by
-    query length, in single-token passes. `warnings`: about the figures of the verdict."""
+    """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
+    length, in single-token passes. `warnings`: about the figures of the verdict."""
 
     environment: dict[str, Any]
     seed: int
@@ -198,12 +198,12 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
 def tables(report: LimitReport) -> list[Table]:
-    """Returns the bounds and the measured times; passes by query length and by context; draft lengths."""
+    """Returns the tables of bounds and times, of passes by query length and by context, and of draft lengths."""
     return [bounds_table(report), lengths_table(report), contexts_table(report), drafts_table(report)]
 
 
 def bounds_table(report: LimitReport) -> Table:
-    """Returns the times of one token after the context: bounds, forward pass and decode loop; a column per model."""
+    """Returns the bounds, the forward pass and the decoding time of one token after the context, a column per model."""
     models, step = (report.target, report.drafter), report.step
     points = [model.at(1, report.context) for model in models]
     rows = [
@@ -228,7 +228,7 @@ def bounds_table(report: LimitReport) -> Table:
 
 
 def lengths_table(report: LimitReport) -> Table:
-    """Returns a line per query length after the context."""
+    """Returns the passes after the context, a line per query length."""
     rows = [
         [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
          ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
@@ -240,7 +240,7 @@ def lengths_table(report: LimitReport) -> Table:
 
 
 def contexts_table(report: LimitReport) -> Table:
-    """Returns a line per context: a pass over one token after it."""
+    """Returns the passes over one token, a line per context."""
     rows = [
         [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
          ms(own.bound_seconds)]
@@ -251,10 +251,10 @@ def contexts_table(report: LimitReport) -> Table:
 
 
 def drafts_table(report: LimitReport) -> Table:
-    """Returns a line per acceptance rate: the best draft length by the measured costs, and with free verification."""
+    """Returns the best draft lengths by the measured costs and with free verification, a line per acceptance rate."""
 
     def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
-        """Returns a speed-up, with a mark where its interval includes 1; without drafting it is 1."""
+        """Returns a draft length and its speed-up, marked if the interval includes 1; without drafting it is 1."""
         is_decided = num_draft_tokens == 0 or speedup.excludes(1.0)
         return [str(num_draft_tokens), speedup.text if is_decided else f"{UNDECIDED}{speedup.text}"]
 
@@ -300,14 +300,14 @@ def _model_conditions(model: ModelConditions) -> str:
 
 
 def explanations(report: LimitReport) -> list[str]:
-    """Returns the warnings, and the reason why a share of a bandwidth bound may be above 1, where one is."""
+    """Returns the warnings. If a share of a memory bound is above 1, also explains why it may be."""
     target, drafter = report.target, report.drafter
     shares = (
         (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
     )  # fmt: skip
     lines = [f"warning: {warning.text}" for warning in report.warnings]
     if any(share.value > 1 and model.at(1, report.context).is_by_memory for model, share in shares):
-        lines.append("a share above 1: a copy also writes, while a pass only reads, or reads from a cache")
+        lines.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
     return lines
 
 
@@ -334,7 +334,7 @@ def share_of(part: Quartiles, whole: Quartiles) -> str:
 def draw_limit(report: LimitReport, path: Path) -> None:
     """Draws passes and bounds by query length and by context, and speed-ups by draft length.
 
-    Raises ConfigError where the file cannot be written.
+    Raises ConfigError if the file cannot be written.
     """
     engine, device = report.environment["engine"], report.environment["device"]
     names = (model.model.name.rpartition("/")[2] for model in (report.target, report.drafter))

@@ -1,4 +1,4 @@
-"""The timed rounds of `specbench limit`: passes, rates and generations of two models, in turn."""
+"""The timed rounds of `specbench limit`: passes, rates and generations of two models in turn."""
 
 import random
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from specbench.models.timing import PassLog
 
 @dataclass
 class ModelTimings:
-    """Timings of one model, an entry per round: mean seconds of forward passes by (query length, context); seconds per
-    token of autoregressive decoding, in all and outside of passes; the rates at which the machine copies, reads,
-    multiplies."""
+    """Timings of one model, an entry per round. `passes`: mean seconds of forward passes by (query length, context);
+    `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes; `rates`: at which the
+    machine copies, reads and multiplies."""
 
     passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)
@@ -38,8 +38,8 @@ class ModelTimings:
 
 @dataclass
 class StepTimings:
-    """Seconds of speculative decoding, an entry per round: of drafting per draft token; of a step, in all and outside
-    of passes."""
+    """Seconds of speculative decoding, an entry per round: of drafting one token, of a step, and of the part of a step
+    outside passes."""
 
     per_draft_token: list[float] = field(default_factory=list)
     per_step: list[float] = field(default_factory=list)
@@ -60,13 +60,13 @@ COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64, 96)  # each takes seconds to comp
 CONTEXTS = (64, 256, 1024, 4096)
 LEAST_CONTEXT = 8
 NUM_TOKENS = 32  # of one generation
-NUM_DRAFT_TOKENS = 5  # of each step of a speculative one
+NUM_DRAFT_TOKENS = 5  # of each step of a speculative generation
 
 
 @dataclass(frozen=True)
 class Points:
-    """The points of a measurement: every query length after `context`, one token after each of `contexts`, and, where
-    it `decodes`, whole generations after `context`."""
+    """What is measured: passes of every query length after `context`, passes over one token after each of `contexts`,
+    and, if `decodes`, whole generations after `context`."""
 
     context: int
     contexts: tuple[int, ...]
@@ -74,8 +74,8 @@ class Points:
     decodes: bool = True
 
     def parts(self) -> list["Points"]:
-        """Returns the points by context: a compiled pass reads its whole buffer, so each context needs a buffer of the
-        size that a run has."""
+        """Returns the points of each context. A compiled pass reads its whole buffer, so each context needs a buffer of
+        the size that a run has."""
         others = [context for context in self.every_context if context != self.context]
         return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
 
@@ -94,14 +94,14 @@ class Points:
 
 
 def points_for(models: Sequence[CausalLM], context: int) -> Points:
-    """Returns the points that fit into the context of every model, with contexts up to four times the given one. Raises
-    ConfigError for a context that leaves no room for a generation."""
+    """Returns the points that fit into the context of every model, with contexts up to four times `context`. Raises
+    ConfigError if there is no room for a generation after `context`."""
     room = shortest_context(models) or 2**62
     if context + NUM_TOKENS > room:
         most = room - NUM_TOKENS
-        remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with more"
-        held = f"the models hold {room} tokens, and {NUM_TOKENS} are generated after the context"
-        raise ConfigError(f"--context {context}: {held}: {remedy}")
+        remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with a longer context"
+        problem = f"the models hold {room} tokens, and {NUM_TOKENS} are generated after the context"
+        raise ConfigError(f"--context {context}: {problem}: {remedy}")
     fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
     lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
     return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
@@ -111,9 +111,8 @@ GREEDY = Sampling(0.0)
 
 
 class TimedDrafter(Drafter):
-    """Drafts as any model drafter, and marks the beginning and the end of each draft: passes, draws, and what lies
-    between them. Where the vocabularies have different sizes, a token that the other model lacks is taken modulo
-    its size: the token changes acceptance, but no time."""
+    """A model drafter that times each draft, with all that lies between its passes. If the vocabularies have different
+    sizes, a token that the other model lacks is taken modulo its size, which changes acceptance but no time."""
 
     def __init__(self, drafter: CausalLM, target: CausalLM) -> None:
         self._drafter = ModelDrafter(drafter, GREEDY)
@@ -131,7 +130,7 @@ class TimedDrafter(Drafter):
         start = mark()
         proposal = self._drafter.propose(own_ids, num_draft_tokens, generator)
         end = mark()
-        if num_draft_tokens == NUM_DRAFT_TOKENS:  # at the end of a generation there are shorter ones
+        if num_draft_tokens == NUM_DRAFT_TOKENS:  # drafts at the end of a generation are shorter
             self._drafts.append((self._log.num_passes - num_before, start, end))
         if self._num_own == self._num_foreign:
             return proposal
@@ -139,8 +138,8 @@ class TimedDrafter(Drafter):
         return Proposal(token_ids, PointMass(token_ids))
 
     def seconds_per_token(self) -> float:
-        """Returns the seconds of drafting per token, over all drafts of the generation; each token takes one pass. It
-        may be called when passes may be read."""
+        """Returns the seconds of drafting per token, over all drafts of the generation; each token takes one pass. Call
+        it when the pass log may be read."""
         seconds = sum(self._log.clock.between(start, end) for _, start, end in self._drafts)
         return seconds / sum(num_passes for num_passes, _, _ in self._drafts)
 
@@ -167,7 +166,7 @@ def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], t
 
 
 def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> Generation:
-    """Returns a generation of NUM_TOKENS greedy tokens, which no end token stops."""
+    """Returns a generation of NUM_TOKENS greedy tokens. End tokens do not stop it."""
     return decode(
         model, drafter, rejection, prompt_ids, num_draft_tokens=num_draft_tokens, sampling=GREEDY,
         stop=StopRules(NUM_TOKENS, context_limit=model.context_limit), generator=torch.Generator(device=model.device),
@@ -179,14 +178,14 @@ def overhead(generation: Generation) -> float:
     return generation.decode_seconds - sum(seconds for _, seconds in passes)
 
 
-TURNS = 3  # of each model in a round; every query length has a pass in each
-TURN_SECONDS = 0.004  # of each query length, in a turn
-SINGLE_SECONDS = 0.012  # of the single token, where others are divided by it
+TURNS = 3  # of each model in a round; every query length has a pass in each turn
+TURN_SECONDS = 0.004  # for the passes of one query length in a turn
+SINGLE_SECONDS = 0.012  # for passes over a single token, if others are divided by them
 
 
 class TimedPasses:
-    """Passes of one model after `context` tokens of `ids`, of which the model keeps just these. `seconds`: of each
-    pass, by query length, 1 among them."""
+    """Passes of one model after the first `context` tokens of `ids`, which stay in its cache. `seconds`: of each pass,
+    by query length."""
 
     def __init__(self, model: CausalLM, ids: list[int], context: int, lengths: Sequence[int]) -> None:
         self._model, self._ids, self._context = model, ids, context
@@ -194,37 +193,37 @@ class TimedPasses:
         model.score(ids[:context], 1)
 
     def run_turn(self, number: int, *, backwards: bool) -> None:
-        """Runs passes until every length has its passes of the first `number` turns. The first pass, after a prefill or
-        passes of another model, is not measured."""
-        self._pass(1)
+        """Runs passes until every length has enough for the first `number` turns. The first pass follows a prefill or
+        passes of another model, so it is not measured."""
+        self._time_pass(1)
         while lacking := self._lacking(number):
             self._sweep(lacking[::-1] if backwards else lacking)
             backwards = not backwards
 
     def _lacking(self, num_turns: int) -> list[int]:
-        """Returns the query lengths that have too few passes for so many turns. By their fastest pass: if an
-        interrupted one ended a turn early, it would weigh more in the mean than it does in time."""
+        """Returns the query lengths with too few passes for `num_turns`. Their number is judged by the fastest pass: if
+        an interrupted pass ended a turn early, it would have too much weight in the mean."""
         return [
             length
             for length, seconds in self.seconds.items()
-            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * self._enough(length)
+            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * self._turn_seconds(length)
         ]
 
-    def _enough(self, length: int) -> float:
+    def _turn_seconds(self, length: int) -> float:
         return SINGLE_SECONDS if length == 1 < len(self.seconds) else TURN_SECONDS
 
     def _sweep(self, lengths: Sequence[int]) -> None:
-        """Runs a pass of each length, and one of the single token in the middle, whether it lacks any or not."""
+        """Runs a pass of each length; in the middle always one over a single token."""
         others = [length for length in lengths if length != 1]
         half = len(others) // 2
         for length in (*others[:half], 1, *others[half:]):
-            self.seconds[length].append(self._pass(length))
+            self.seconds[length].append(self._time_pass(length))
 
     def means(self) -> dict[int, float]:
         return {length: fmean(seconds) for length, seconds in self.seconds.items()}
 
-    def _pass(self, length: int) -> float:
-        """Returns the seconds of a pass that reads just its own tokens: what was cached before stays."""
+    def _time_pass(self, length: int) -> float:
+        """Returns the seconds of a pass that reads only its own tokens; those before are cached."""
         log = self._model.passes
         log.clear()
         self._model.score(self._ids[: self._context + length], length)
@@ -238,9 +237,9 @@ def measure(
     target: CausalLM, drafter: CausalLM, benchmarks: Sequence[RateBenchmark], points: Points, *,
     repeats: int, seed: int, progress: Say = say_nothing,
 ) -> PairTimings:  # fmt: skip
-    """Returns the timings of `repeats` rounds, which follow one unmeasured round. Each has every point of both models,
-    both rate benchmarks, and one generation of each model and of the pair, in an order that alternates. `progress`
-    gets a line after each."""
+    """Returns the timings of `repeats` rounds after one round that is not measured. Each round has every point of both
+    models, both rate benchmarks, and one generation of each model and of the pair; the order alternates. `progress`
+    gets a line after each round."""
     chance = random.Random(seed)
     models = (target, drafter)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
@@ -264,8 +263,8 @@ def measure(
 
 
 def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], points: Points, *, backwards: bool) -> None:
-    """Adds the mean seconds of every point, of models that take turns: what is divided by one another was measured side
-    by side, whatever else the machine did meanwhile."""
+    """Adds the mean seconds of every point. The models take turns, so that times that are divided by each other were
+    measured under the same load of the machine."""
     for model, _, _ in sides:
         model.reset()
     for context in points.every_context:

@@ -9,20 +9,20 @@ import torch
 from specbench.models.causal_lm import CausalLM
 from specbench.models.timing import Clock
 
-EXPERTS = ".experts."  # in the names of weights of which a token uses some
+EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """`bytes_per_token` of keys and values; `width`: heads × (key + value dimensions); `window`: the tokens that are
-    looked back on, null for all."""
+    """An attention layer. `bytes_per_token`: of keys and values; `width`: heads × (key + value dimensions); `window`:
+    the sliding window in tokens, None for full attention."""
 
     bytes_per_token: int
     width: int
     window: int | None = None
 
     def seen(self, context: int, query_length: int) -> int:
-        """Returns the number of cached tokens that any of the new ones attends to, and of the new ones."""
+        """Returns the number of cached tokens that any new token attends to, plus the number of new tokens."""
         return context + query_length if self.window is None else min(context, self.window - 1) + query_length
 
     def pairs(self, context: int, query_length: int) -> int:
@@ -33,11 +33,11 @@ class AttentionLayer:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a pass of a model, independent of the hardware.
+    """The work of a model's pass, independent of the hardware.
 
-    `weight_bytes` are read once by every pass; `row_bytes` (of the embedding tables, one row per token) for each token;
-    of `expert_bytes` a token reads `expert_share`. `matmul_weights` and `expert_weights` are multiplied by each token,
-    the latter in that share. `state_bytes` are recurrent states.
+    A pass reads `weight_bytes` once, and for each token `row_bytes` (one row of every embedding table) and the
+    `expert_share` of `expert_bytes`. Each token is multiplied by `matmul_weights` and by the `expert_share` of
+    `expert_weights`. `state_bytes`: of recurrent states.
     """
 
     weight_bytes: int
@@ -50,8 +50,8 @@ class Work:
     expert_share: float = 1.0
 
     def bytes_read(self, query_length: int, context: int) -> float:
-        """Returns the bytes of weights and cache that a pass over `query_length` tokens after `context` cached ones
-        must read. It counts the experts that the tokens use together, as if each token chose at random."""
+        """Returns the bytes of weights and cache that a pass over `query_length` tokens after `context` cached tokens
+        must read. The number of experts is that of tokens that choose at random."""
         touched = 1.0 - (1.0 - self.expert_share) ** query_length
         cached = sum(layer.bytes_per_token * layer.seen(context, query_length) for layer in self.layers)
         weights = self.weight_bytes + self.row_bytes * query_length + self.expert_bytes * touched
@@ -59,7 +59,7 @@ class Work:
 
     def operations(self, query_length: int, context: int) -> float:
         """Returns the operations of a pass: a multiplication and an addition for each weight and token, and for each
-        pair of query and key; logits of every token."""
+        pair of query and key. Logits are computed for every token."""
         weights = self.matmul_weights + self.expert_weights * self.expert_share
         attention = sum(layer.width * layer.pairs(context, query_length) for layer in self.layers)
         return 2.0 * (weights * query_length + attention)
@@ -70,7 +70,7 @@ def work_of(model: CausalLM) -> Work:
     network = model.model
     head = network.get_output_embeddings()
     tables = {id(each.weight) for each in network.modules() if isinstance(each, torch.nn.Embedding)}
-    tables -= {id(head.weight)} if head is not None else set()  # a tied table is read whole, as the output layer
+    tables -= {id(head.weight)} if head is not None else set()  # the output layer reads a tied table whole
     weight_bytes = matmul_weights = row_bytes = expert_bytes = expert_weights = 0
     for name, weight in network.named_parameters():
         if id(weight) in tables:
@@ -139,8 +139,8 @@ class Rates:
 
 
 class RateBenchmark:
-    """Measures rates with one buffer of `num_bytes`, which is copied from one half into the other and summed up: caches
-    help both as much as a pass that reads as many; and with the first matrices that keep the device at work."""
+    """Measures the rates of copies and sums with a buffer of `num_bytes`, so that processor caches help as much as in a
+    pass that reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, num_bytes: int) -> None:
         self.num_bytes = max(LEAST_BYTES, min(num_bytes, MOST_BYTES)) // 16 * 16
@@ -165,12 +165,12 @@ class RateBenchmark:
 
 
 class TimedCall:
-    """A call that is repeated in a round until the round is long enough to be timed."""
+    """A call that is repeated in a round, as often as takes long enough to be timed."""
 
     def __init__(self, call: Callable[[], object], clock: Clock) -> None:
         self._call, self._clock = call, clock
         self.num_calls = 1
-        self.seconds()  # the first is another
+        self.seconds()  # the first call is slower
         self.num_calls = max(1, round(ENOUGH_SECONDS / max(1e-9, self.seconds())))
 
     def seconds(self) -> float:

@@ -1,7 +1,7 @@
-"""`specbench predict`: the recorded steps of runs, with the pass times of another machine → speeds and speed-ups there.
+"""`specbench predict`: speeds and speed-ups on another machine, from recorded steps and the pass times of that machine.
 
-Every recorded pass takes the time that a pass of its length takes there; nothing is averaged over steps, and no
-formula is used. Shorter draft lengths: see `repartition`.
+Every recorded pass gets the time of a pass of its length there; nothing is averaged over steps, and no formula is used.
+Shorter draft lengths: see `repartition`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from specbench.analysis.limit_report import MS, LimitReport
-from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, chance_after_whole, query_lengths
+from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, last_token_acceptance, query_lengths
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
@@ -32,20 +32,20 @@ Seconds = Mapping[int, float]  # by the query length of a pass
 
 @dataclass(frozen=True)
 class PassTimes:
-    """The seconds of passes on a machine, interpolated linearly between lengths. `draft`: None where unknown.
-    `outside`: seconds outside of passes, per token of AR and per step of a method."""
+    """The seconds of passes on a machine by query length, interpolated linearly. `draft`: None if unknown. `outside`:
+    seconds outside passes, per token of AR and per step of a method."""
 
     target: Seconds
     draft: Seconds | None
     outside: tuple[float, float] = (0.0, 0.0)
 
     def seconds(self, target: Sequence[int], draft: Sequence[int], outside: float) -> float:
-        """Returns the seconds of passes of these query lengths, and those outside."""
+        """Returns the seconds of passes of these query lengths, plus `outside`."""
         return _sum(self.target, target) + _sum(self.draft or {}, draft) + outside
 
 
 def _sum(times: Seconds, lengths: Sequence[int]) -> float:
-    """Returns the seconds of passes of these lengths; beyond the known ones a pass takes as long as the nearest."""
+    """Returns the seconds of passes of these lengths. Beyond the known lengths, the nearest known one is used."""
     return float(np.interp(lengths, list(times), list(times.values())).sum()) if lengths else 0.0
 
 
@@ -60,7 +60,7 @@ class Machine:
     report: LimitReport | None = None
 
     def times(self, method: MethodSpec, longest: int) -> PassTimes:
-        """Returns the times for a method, whose longest target pass reads `longest` tokens. Raises ConfigError where
+        """Returns the times for a method. `longest`: the query length of its longest target pass. Raises ConfigError if
         the report lacks them."""
         own = None if self.draft_pass is None else {1: self.draft_pass / MS}
         if self.report is None:
@@ -81,15 +81,15 @@ class Machine:
         outside = (found.target.overhead.median, found.step.overhead.median)
         return PassTimes(target, own or (drafter if method.needs_drafter else None), outside)
 
-    def described(self) -> list[str]:
-        """Returns the lines of a caption."""
+    def caption(self) -> list[str]:
+        """Returns the lines of a caption about the machine."""
         if self.report is None:
             cost = self.verification_cost or 1.0
             draft = "" if self.draft_pass is None else f", a draft pass {self.draft_pass:g} ms"
             return [
-                f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs {cost:g} "
-                "single ones",
-                "nothing is added for what lies between passes",
+                f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs "
+                f"{cost:g} times as much",
+                "no time is added between passes",
             ]
         environment, (target, drafter) = self.report.environment, (self.report.target.model, self.report.drafter.model)
         names = " and ".join(model_name(model.name, model.revision) for model in (target, drafter))
@@ -113,8 +113,8 @@ def read_limit(path: Path) -> LimitReport:
 
 
 class Prediction(BaseModel):
-    """A method at a draft length on the other machine. `is_recorded`: whether it is that of the run. `known_share`: the
-    share of the verdicts that its steps need and the records hold. `measured`: the speed-up of the run itself."""
+    """A method at a draft length on the other machine. `is_recorded`: whether the run had this draft length.
+    `known_share`: the share of the needed verdicts that the records have. `measured`: the speed-up of the run."""
 
     run: str
     task: str
@@ -130,11 +130,11 @@ class Prediction(BaseModel):
 
 
 class PredictReport(BaseModel):
-    """What the runs would give on the other machine. `machine`: its pass times in words. `only_own`: by method why no
+    """Predictions for the other machine. `machine`: its pass times in words. `only_own`: by method, the reason why no
     shorter draft length is predicted."""
 
     machine: list[str]
-    runs: dict[str, str]  # by run where it was measured
+    runs: dict[str, str]  # run → where it was measured
     only_own: dict[str, str]
     predictions: list[Prediction]
 
@@ -143,7 +143,7 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
     """Predicts the rows of runs, each given as RUN, RUN:METHOD or FILE:NUMBER of a leaderboard. Raises ConfigError for
     rows without records or recorded steps, and for missing pass times."""
     opened = RecordedRuns()
-    report = PredictReport(machine=machine.described(), runs={}, only_own={}, predictions=[])
+    report = PredictReport(machine=machine.caption(), runs={}, only_own={}, predictions=[])
     for text in dict.fromkeys(runs):
         given = read_input(text)
         for row in rows_of_subsets(given.rows, subsets):
@@ -159,7 +159,7 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
 
 
 def why_only_own(method: MethodSpec) -> str | None:
-    """Returns why the records of a method do not give its steps at shorter draft lengths; None where they do."""
+    """Returns the reason why a method's records do not give its steps at shorter draft lengths; None if they do."""
     if method.decodes_with != "target" or not method.num_draft_tokens:
         return "a model decodes alone"
     if method.routes is not None:
@@ -172,31 +172,27 @@ def why_only_own(method: MethodSpec) -> str | None:
         return f"bridge {method.bridge.type}: its draft tokens are not the target's"
     if method.verification.rule not in RULES:
         own = "; `specbench sweep` estimates them" if method.verification.rule == "fuzzy" else ""
-        return f"with rule {method.verification.rule} the text or its verdicts depend on the draft length{own}"
+        return f"with rule {method.verification.rule} the text or its acceptance depends on the draft length{own}"
     return None
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The generations of a row at a draft length on the other machine: steps and seconds of each."""
+    """The generations of a row at a draft length on the other machine: the steps and seconds of each."""
 
     num_steps: Sequence[float]
     seconds: Sequence[float]
 
-    def blended(self, other: "Replayed", share: float) -> "Replayed":
-        """Returns values between these and others; `share`: of the others."""
-        return Replayed(
-            *(
-                [(1 - share) * own + share * its for own, its in zip(each, its_own, strict=True)]
-                for each, its_own in ((self.num_steps, other.num_steps), (self.seconds, other.seconds))
-            )
-        )
+    def blend(self, other: "Replayed", share: float) -> "Replayed":
+        """Returns the weighted means of these values and those of `other`, which have the weight `share`."""
+        pairs = ((self.num_steps, other.num_steps), (self.seconds, other.seconds))
+        return Replayed(*([(1 - share) * a + share * b for a, b in zip(*pair, strict=True)] for pair in pairs))
 
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A row with its records, and the pass times of the other machine. `own`: the generations of its method, with each
-    pass under the model that ran it."""
+    """A row with its records, and the pass times of the other machine. `own`: the generations of its method, with the
+    passes of each model."""
 
     row: Row
     method: MethodSpec
@@ -207,7 +203,7 @@ class RecordedRow:
 
     @classmethod
     def of(cls, run: RecordedRun, row: Row, machine: Machine) -> "RecordedRow":
-        """Raises ConfigError for an external decoder, and where the pass times of the method are not given."""
+        """Raises ConfigError for an external decoder, and if pass times of the method are missing."""
         method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
@@ -217,12 +213,12 @@ class RecordedRow:
         if times.draft is None and any(g["passes"]["draft"] for g in own):
             drafter = method.drafter.type
             problem = f"the report has no draft passes of {drafter}" if machine.report else "it makes draft passes"
-            raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 where they cost nothing)")
+            raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 if they cost nothing)")
         tokens = {name: task.subset(name).generation.max_new_tokens for name in {r["subset"] for r in records}}
         return cls(row, method, records, own, times, tokens)
 
     def predictions(self, run: str) -> list[Prediction]:
-        """Returns a prediction for each draft length that the records give, the recorded one last."""
+        """Returns a prediction for each draft length that the records allow, the recorded one last."""
         length = self.method.most_draft_tokens
         shorter = range(1, length) if why_only_own(self.method) is None else ()
         return [
@@ -241,8 +237,8 @@ class RecordedRow:
         return self.times.seconds(target, draft, outside * len(generation["steps"]))
 
     def _at(self, num_draft_tokens: int, run: str) -> Prediction:
-        """Returns the prediction for a shorter draft length. Where verdicts are missing, its values lie between those
-        of the steps without and with acceptance at these places, and its interval reaches over both."""
+        """Returns the prediction for a shorter draft length. If verdicts are missing, its values lie between those with
+        no and with full acceptance at these positions, and its interval covers both."""
         verdicts = [
             RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record["subset"]])
             for g, record in zip(self.own, self.records, strict=True)
@@ -251,9 +247,9 @@ class RecordedRow:
         slow, fast = (self._replayed([steps for steps, _ in made[unknown]]) for unknown in (False, True))
         num_needed = sum(step.num_judged for steps, _ in made[True] for step in steps)
         num_missing = sum(missing for _, missing in made[True])
-        share = chance_after_whole(self.own, self.method.num_draft_tokens)
+        share = last_token_acceptance(self.own, self.method.num_draft_tokens)
         known = 1 - num_missing / num_needed if num_needed else 1.0
-        return self._prediction(run, num_draft_tokens, known, slow, slow.blended(fast, share), fast)
+        return self._prediction(run, num_draft_tokens, known, slow, slow.blend(fast, share), fast)
 
     def _replayed(self, generations: Sequence[Sequence[PlacedStep]]) -> Replayed:
         outside = self.times.outside[1]
@@ -271,7 +267,7 @@ class RecordedRow:
         emitted = [step_sum(g, EMITTED) for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Metric]) -> Metric:
-            """Returns the likely value; its interval is from that of the slow steps to that of the fast ones."""
+            """Returns the likely value; its interval covers the intervals of the slow and of the fast steps."""
             low, value, high = map(metric_of, (slow, likely, fast))
             is_known = low.low is not None and high.high is not None
             return Metric(value=value.value, low=low.low if is_known else None, high=high.high if is_known else None)
@@ -295,7 +291,7 @@ def _timed(generation: Generation, seconds: float) -> Generation:
 
 
 def table(report: PredictReport) -> Table:
-    """Returns a line for each row and draft length, with a heading for each of several runs."""
+    """Returns the predictions, a line for each row and draft length; several runs have headings."""
     rows: list[Sequence[str]] = []
     for run in report.runs:
         rows += [[run]] if len(report.runs) > 1 else []
@@ -304,7 +300,7 @@ def table(report: PredictReport) -> Table:
         *report.machine,
         *(f"here{f', {run}' if len(report.runs) > 1 else ''}: {where}" for run, where in report.runs.items()),
         "known: share of the verdicts on draft tokens that the records hold",
-        "intervals are over prompts; where verdicts are missing, they reach from none to all of these accepted",
+        "intervals are over prompts; if verdicts are missing, they cover all cases from none to all accepted",
         *(f"{name}: no shorter draft lengths: {reason}" for name, reason in report.only_own.items()),
     ]
     heads = numbers("γ", "τ", "tok/s", "speed-up\nthere [95 %]", "known", "measured\nhere [95 %]")

@@ -1,4 +1,4 @@
-"""Sweeps that are not of one key: `specbench sweep --recipe NAME` (arXiv:2510.02128, figures 6 and 7)."""
+"""Sweeps that change more than one key: `specbench sweep --recipe NAME` (arXiv:2510.02128, figures 6 and 7)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,15 +45,15 @@ from specbench.tasks.scoring.contract import Scorer
 
 
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Metric:
-    """Returns α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts,
-    drawn with their acceptance and their score together. Null where nothing was judged, or a prompt has no score."""
+    """Returns α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts;
+    acceptance and score of a prompt are resampled together. Null if nothing was judged, or a prompt has no score."""
     own = [record["methods"][method] for record in records]
     cluster = Prompts.of(records, seed).cluster
     judged = [step_sum(generation, JUDGED) for generation in own]
     rates = [step_sum(g, ACCEPTED) / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
     least, most = bounds_of(quality) or (-np.inf, np.inf)
     bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
-    acceptance = by_prompt(cluster, rates, [float(n > 0) for n in judged])
+    acceptance = sum_by_prompt(cluster, rates, [float(n > 0) for n in judged])
     if any(quality in generation.get("statistics", {}) for generation in own):
         part = CorpusStatistics.of(quality, scorer, cluster, [own])
         if part is None or part.num_prompts != len(acceptance):
@@ -64,11 +64,11 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
     scores = [generation.get("scores", {}).get(quality) for generation in own]
     if not scores or None in scores:
         return Metric()
-    statistics = by_prompt(cluster, scores, [1.0] * len(scores))
+    statistics = sum_by_prompt(cluster, scores, [1.0] * len(scores))
     return quality_weighted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)
 
 
-def by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:
+def sum_by_prompt(cluster: NDArray[np.int64], *columns: Sequence[float]) -> Array:
     """Returns the sums over the records of each prompt: [num_prompts, num_columns]."""
     return np.stack([np.bincount(cluster, weights=np.asarray(column)) for column in columns], axis=1)
 
@@ -78,8 +78,8 @@ TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
 @dataclass(frozen=True)
 class TemperaturePoint:
-    """One temperature and one subset (or all). `adjusted_acceptance`: α times the metric that stands for quality, BLEU
-    where the task has it; null where there is none, or where subsets are put together."""
+    """One temperature and one subset (or all). `adjusted_acceptance`: α times the quality, which is BLEU if the task
+    has it; null without a quality, and over all subsets."""
 
     temperature: float
     run: TrialRun
@@ -96,8 +96,8 @@ class TemperaturePoint:
         }  # fmt: skip
 
 
-def checked_temperatures(values: str | None) -> list[float]:
-    """Returns the temperatures of --values, or those of the recipe. Raises ConfigError for a value that is not a
+def parse_temperatures(values: str | None) -> list[float]:
+    """Returns the temperatures of --values, else the recipe's. Raises ConfigError for a value that is no
     temperature."""
     given = list(TEMPERATURES) if values is None else yaml_files.parse(f"[{values}]", f"--values {values}")
     for value in given:
@@ -113,7 +113,7 @@ def checked_temperatures(values: str | None) -> list[float]:
 
 
 def joint_temperature(spec: RunSpec) -> RunSpec:
-    """Returns the run with drafters that follow its temperature, whatever the method's file gives them."""
+    """Returns the run with drafters at the run's temperature, whatever temperature the method's file gives them."""
     ar, method = spec.methods
     for path in dotted.flat(method.model_dump(exclude={"sweep"})):
         if path.endswith("drafter.temperature"):
@@ -122,7 +122,7 @@ def joint_temperature(spec: RunSpec) -> RunSpec:
 
 
 def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
-    """Returns the run at a temperature. Raises ConfigError where the task cannot be run at it."""
+    """Returns the run at a temperature. Raises ConfigError if the task cannot be run at it."""
     tasks, _ = with_overrides(spec.tasks, [], [f"generation.temperature={temperature:g}"])
     made = spec.model_copy(update={"tasks": tuple(tasks)})
     check_samples(made)
@@ -130,7 +130,7 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 
 
 def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
-    """Measures every temperature with AR at the same one, each in its own folder."""
+    """Measures the method and AR at every temperature, each in its own folder."""
     points = []
     for place, temperature in enumerate(temperatures, start=1):
         say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
@@ -146,12 +146,12 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
 
 def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
     """Returns one row of a run with its quality-adjusted α."""
-    quality, of_quality = "bleu" if "bleu" in row.metrics else row.quality, Metric()
+    quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Metric()
     scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
     if quality is not None and scorer is not None:
         records = [record for record in run.records if record["subset"] == row.subset]
-        of_quality = adjusted_acceptance(records, method, quality, scorer, run.seed)
-    return TemperaturePoint(temperature, run, row, quality, of_quality)
+        adjusted = adjusted_acceptance(records, method, quality, scorer, run.seed)
+    return TemperaturePoint(temperature, run, row, quality, adjusted)
 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
@@ -165,15 +165,13 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
     unit = unit_of(next((point.quality for point in points if point.quality), None))
     columns = numbers("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
                       f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
-    caption = [
-        f"α·quality is over the prompts of one subset and the answers of the method to them. {conditions(trials)}"
-    ]
+    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {conditions(trials)}"]
     name = title(trials, "target and drafter at one temperature")
     return Table(name, columns, in_sections(rows), caption, num_keys=2)
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
-    """Draws α, and α times quality, over the temperature: a line for each subset."""
+    """Draws α and α times quality over the temperature, a line for each subset."""
     unit = unit_of(next((point.quality for point in points if point.quality), None))
 
     def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
@@ -203,15 +201,15 @@ SHOWN = ("acceptance_rate", "mean_acceptance_length", "speedup", "speedup_expect
 
 @dataclass(frozen=True)
 class LanguageOrder:
-    """The rows of a method from the best represented language to the least, each with its share of the texts; those
-    whose language cannot be identified come last, with no share."""
+    """The rows of a method from the best to the least represented language, each with its share of the texts. Rows
+    whose language cannot be identified come last and have no share."""
 
     run: TrialRun
     texts: Representation
     rows: Sequence[tuple[Row, LanguageShare | None]]
 
     def correlation(self, metric: str) -> float | None:
-        """Returns Spearman's ρ between the share of a language and a metric of it; None for too few, or equal ones."""
+        """Returns Spearman's ρ between the shares of languages and a metric; None if they are too few, or all equal."""
         pairs = [
             (share.share, value) for row, share in self.rows
             if share is not None and (value := row.metrics[metric].value) is not None
@@ -234,7 +232,7 @@ class LanguageOrder:
 
 
 def check_languages(spec: RunSpec) -> None:
-    """Raises ConfigError for a method that no texts can be sampled from, or a task without several languages."""
+    """Raises ConfigError for a method whose drafter writes no texts, and for a task without several languages."""
     method = spec.methods[1]
     if method.routes is not None or not method.needs_drafter:
         raise ConfigError(
@@ -245,23 +243,23 @@ def check_languages(spec: RunSpec) -> None:
     if len(languages) < 2:
         raise ConfigError(
             f"--task {spec.tasks[0].name}: its subsets have {len(languages)} language: choose a task or "
-            "subsets of several"
+            "subsets with several languages"
         )
 
 
 def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
-    """One run over all subsets, and texts of the drafter on an empty prompt."""
+    """Measures one run over all subsets, and samples texts that the drafter writes without a prompt."""
     run = trials.run("language-order", [trials.base])
     rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@") and row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
     say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
     languages = [row.language for row in rows if row.language]
     texts = representation(drafter, num_texts, seed=trials.spec.seed, languages=languages)
-    return LanguageOrder(run, texts, ordered(rows, texts.languages))
+    return LanguageOrder(run, texts, order_rows(rows, texts.languages))
 
 
-def ordered(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
-    """Returns rows by the rank of their language, with its share of the texts."""
+def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
+    """Returns the rows in the order of their languages' ranks, with their languages' shares of the texts."""
     found = [(row, share_of(shares, row.language)) for row in rows]
     return sorted(found, key=lambda pair: np.inf if pair[1] is None else pair[1].rank)
 
@@ -279,7 +277,7 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
     columns = numbers("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
                       "expected\nspeed-up")  # fmt: skip
     caption = [
-        f"Share of {order.texts.num_texts} texts that the drafter writes on an empty prompt; lingua identified their "
+        f"Share of {order.texts.num_texts} texts that the drafter writes without a prompt; lingua identified their "
         f"languages. Spearman's ρ of the share with {correlations}.",
         conditions(trials),
     ]
@@ -289,7 +287,7 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
 def run_recipe(
     request: Request, recipe: str, path: str | None, values: str | None, samples: int | None, console: Console
 ) -> TuningReport:
-    """Runs what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    """Measures what was not measured before. Raises ConfigError for bad input, before anything is measured."""
     if recipe not in RECIPES:
         raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
     if path is not None:
@@ -299,10 +297,10 @@ def run_recipe(
 
 
 def run_joint_temperature(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """Runs target and drafter at every temperature together: α and quality-adjusted α of each language."""
+    """Runs target and drafter at every temperature. Reports α and quality-adjusted α of each subset."""
     if samples is not None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
-    temperatures = checked_temperatures(values)
+    temperatures = parse_temperatures(values)
     spec = joint_temperature(trial_spec(request, "sweep", console))
     for temperature in temperatures:
         at_temperature(spec, temperature)
@@ -314,7 +312,7 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
 
 
 def run_language_order(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """The languages of a task from the one that the drafter knows best: speed-up and α of each."""
+    """Orders the languages of a task by how well the drafter knows them. Reports speed-up and α of each."""
     if values is not None:
         raise ConfigError(f"--values {values}: --recipe language-order takes none: choose languages with --subset")
     if samples is not None and samples < 1:

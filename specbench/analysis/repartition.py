@@ -1,9 +1,9 @@
-"""A recorded generation divided into the steps of a shorter draft length.
+"""Divides a recorded generation into the steps of a shorter draft length.
 
-The verdict on a draft token belongs to its place in the text: the drafter's token there depends on the text before it
-alone, and so does the verdict. A shorter draft length moves the ends of steps and nothing else, so the recorded
-verdicts give its steps. One kind of place has no verdict: the one after a draft that was accepted whole, where the
-target's own token followed and nothing was drafted.
+Whether a draft token is accepted depends only on its position in the text: the drafter's token there depends on nothing
+but the text before it. A shorter draft length changes only where steps end, so the recorded verdicts give its steps.
+One kind of position has no verdict: after a fully accepted draft the target's own token follows, and nothing was
+drafted there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation
 
-RULES = ("rejection", "exact_match")  # those that keep the law of the text, whatever the draft length
+RULES = ("rejection", "exact_match")  # the text has the same distribution with any draft length
 
 
 class PlacedStep(NamedTuple):
@@ -25,12 +25,12 @@ class PlacedStep(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedVerdicts:
-    """The verdicts of one generation by the place of a new token: whether the draft token there was accepted; None
-    where nothing was drafted.
+    """The verdicts of one generation. `accepted`: whether the draft token at each new position was accepted; None if
+    nothing was drafted there.
 
-    `drafted`: draft tokens by the place at which a recorded step began. `ends`: places before which the drafter itself
-    ended a draft, each with whether the draft token before it was rejected: a draft that was accepted up to there has
-    another text and may go on. `most_tokens`: new tokens that the limits allow.
+    drafted: the number of draft tokens, by the position where a recorded step began. ends: the positions before which
+    the drafter itself ended a draft, each with whether the draft token before it was rejected; a draft in which that
+    token is accepted has another text and may go on. most_tokens: the new tokens that the limits allow.
     """
 
     accepted: Sequence[bool | None]
@@ -40,7 +40,7 @@ class RecordedVerdicts:
 
     @classmethod
     def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "RecordedVerdicts":
-        """Reads the steps of a record; `num_draft_tokens`: the draft length that it was recorded with."""
+        """Reads the steps of a record. `num_draft_tokens`: the recorded draft length."""
         num_tokens = len(generation["token_ids"])
         most = num_tokens if generation["finish"] in ("length", "context") else max_new_tokens
         accepted: list[bool | None] = [None] * num_tokens
@@ -60,8 +60,8 @@ class RecordedVerdicts:
         return cls(accepted, drafted, frozenset(ends), most)
 
     def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[PlacedStep], int]:
-        """Returns the steps with drafts of at most so many tokens, and the number of verdicts that were missing, for
-        which `unknown` stands. With True there are the fewest possible steps, with False the most."""
+        """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
+        takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
         made, num_missing, start = [], 0, 1
         while start < len(self.accepted):
             length = max(0, min(num_draft_tokens, self.most_tokens - start - 1))
@@ -81,8 +81,8 @@ class RecordedVerdicts:
 
 
 def query_lengths(steps: Sequence[PlacedStep]) -> tuple[list[int], list[int]]:
-    """Returns the lengths of the passes of target and draft model. A draft begins with a pass over two tokens where the
-    one before was accepted whole: its last token was not read."""
+    """Returns the query lengths of the target's and the draft model's passes. After a fully accepted draft, the next
+    draft begins with a pass over two tokens, because the draft model has not read the last draft token."""
     target, draft, first = [], [], 1
     for step in steps:
         target.append(step.num_drafted + 1)
@@ -92,7 +92,7 @@ def query_lengths(steps: Sequence[PlacedStep]) -> tuple[list[int], list[int]]:
     return target, draft
 
 
-def chance_after_whole(generations: Sequence[Generation], num_draft_tokens: int) -> float:
-    """Returns the share of accepted tokens at the last place of a draft, which stands for the place after it."""
+def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: int) -> float:
+    """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
     judged = [step for generation in generations for step in generation["steps"] if step[JUDGED] == num_draft_tokens]
     return sum(step[ACCEPTED] == num_draft_tokens for step in judged) / len(judged) if judged else 0.5

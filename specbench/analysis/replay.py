@@ -1,4 +1,4 @@
-"""A recorded generation replayed at another threshold and a shorter draft length."""
+"""Replays a recorded generation at another threshold and a shorter draft length."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, Rec
 KEY = "drafted"  # key of a generation in the records, next to `steps` and `positions`
 
 
-class KeepingRule(VerificationRule):
-    """A verification rule that decides as another one, and keeps the divergences of all drafted positions.
+class RecordingRule(VerificationRule):
+    """A verification rule that decides like the given rule and records the divergences of all drafted positions.
 
-    While decoding it keeps references only, so that the run is as fast as any other; numbers are read afterwards.
+    While decoding it stores only references, so that the run is not slower; numbers are read afterwards.
     """
 
     def __init__(self, rule: VerificationRule) -> None:
@@ -34,8 +34,8 @@ class KeepingRule(VerificationRule):
         return verification
 
     def take(self, num_steps: int) -> dict[str, Any]:
-        """The evidence of the last `num_steps` steps: draft tokens, their divergences and, where the target is greedy,
-        its own token at every drafted position and at the one after them. Nothing is kept any longer."""
+        """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
+        divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
         own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         return {
@@ -50,22 +50,22 @@ def _values(verification: Verification) -> list[float]:
     return [] if column is None else column.tolist() if isinstance(column, torch.Tensor) else list(column)
 
 
-def keeping(decoder: Decoder) -> DraftingDecoder:
-    """Returns the decoder with a rule that keeps its evidence."""
+def record_evidence(decoder: Decoder) -> DraftingDecoder:
+    """Returns the decoder with a rule that records evidence."""
     assert isinstance(decoder, DraftingDecoder)
-    return replace(decoder, rule=KeepingRule(decoder.rule))
+    return replace(decoder, rule=RecordingRule(decoder.rule))
 
 
 class EvidenceFile(RecordFile):
-    """The records of a recording run: each is written with what the method's rule kept."""
+    """A file of records with the evidence of one method's rule."""
 
-    def __init__(self, path: Path, rules: Mapping[tuple[str, str], KeepingRule], method: str) -> None:
+    def __init__(self, path: Path, rules: Mapping[tuple[str, str], RecordingRule], method: str) -> None:
         super().__init__(path)
         self._rules = rules  # by (task, subset)
         self._method = method
 
     def append(self, record: Record) -> None:
-        """Adds the evidence to the record itself, then writes it."""
+        """Adds the evidence to the record, then writes the record."""
         generation = record["methods"][self._method]
         generation[KEY] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
         super().append(record)
@@ -73,10 +73,10 @@ class EvidenceFile(RecordFile):
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One recorded step: what was drafted from which place of the answer, and what was made of it.
+    """One recorded step, which emitted `num_accepted` draft tokens and then `next_token`.
 
-    `start`: new tokens before it. `own`: the greedy target's token at every drafted position and after the last one,
-    None where the target samples. The step emitted `num_accepted` draft tokens and then `next_token`.
+    start: the number of new tokens before the step. own: the greedy target's token at every drafted position and after
+    the last one; None if the target samples.
     """
 
     start: int
@@ -84,11 +84,11 @@ class RecordedStep:
     divergence: tuple[float, ...]
     own: tuple[int, ...] | None
     num_accepted: int
-    next_token: int | None  # None where the cut dropped it
+    next_token: int | None  # None if the end of the text cut it off
 
 
-def windows(generation: Generation) -> list[RecordedStep]:
-    """Returns the steps of a recorded generation. Raises KeyError when it was recorded without evidence."""
+def recorded_steps(generation: Generation) -> list[RecordedStep]:
+    """Returns the steps of a recorded generation. Raises KeyError if it was recorded without evidence."""
     evidence = generation[KEY]
     made = []
     start = 1  # the token of the prefill
@@ -107,23 +107,23 @@ def windows(generation: Generation) -> list[RecordedStep]:
 
 @dataclass(frozen=True)
 class ReplaySetting:
-    """The setting of a replay: a threshold, `inclusive` where the rule accepts at the threshold, and a draft length."""
+    """The threshold and the draft length of a replay. `inclusive`: whether the rule accepts at the threshold."""
 
     threshold: float
     num_draft_tokens: int
     inclusive: bool = False
 
     def accepts(self, divergence: float) -> bool:
-        """The rule's own comparison, in float32 as there."""
+        """Returns whether the rule accepts a divergence; the comparison is in float32, as in the rule."""
         limit = float(np.float32(self.threshold))
         return divergence <= limit if self.inclusive else divergence < limit
 
 
 @dataclass(frozen=True)
 class RecordedGeneration:
-    """One recorded generation. `max_tokens`: new tokens that limit or context allow; `num_draft_tokens`: the longest
-    draft of the recording; `greedy_target` and `greedy_drafts`: without both, another decision moves the random
-    stream, and nothing after it is exact."""
+    """One recorded generation. `max_tokens`: the new tokens that limit and context allow; `num_draft_tokens`: the
+    recorded draft length; `greedy_target`, `greedy_drafts`: unless both are greedy, another decision changes the random
+    stream, and no later step is exact."""
 
     windows: Sequence[RecordedStep]
     num_tokens: int
@@ -136,7 +136,7 @@ class RecordedGeneration:
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """The counts of a step as the generation state would keep them, and whether a real run makes exactly this step."""
+    """The counts of a step, as in the generation state. `exact`: whether a real run makes exactly this step."""
 
     num_drafted: int
     num_judged: int
@@ -146,8 +146,8 @@ class ReplayedStep:
 
 
 def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[ReplayedStep]:
-    """Returns the steps of the generation at another setting. Raises ValueError for a longer draft than the recorded
-    one."""
+    """Returns the steps of the generation at another setting. Raises ValueError if its drafts are longer than the
+    recorded ones."""
     if setting.num_draft_tokens > recorded.num_draft_tokens:
         raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, not {setting.num_draft_tokens}")
     replayer = _Replayer(recorded, setting)
@@ -158,13 +158,13 @@ def replay(recorded: RecordedGeneration, setting: ReplaySetting) -> list[Replaye
 
 
 class _Replayer:
-    """`position`: new tokens so far. `window`, `offset`: the recorded context that stands for this place, so that
-    always position = window.start + offset; the rest of the draft follows the accepted tokens."""
+    """The state of a replay. `position`: the number of new tokens so far. `window`, `offset`: the recorded step that
+    stands for this position and the index into its draft tokens; always position = window.start + offset."""
 
     def __init__(self, recorded: RecordedGeneration, setting: ReplaySetting) -> None:
         self.recorded, self.setting = recorded, setting
         self.owners = [index for index, w in enumerate(recorded.windows) for _ in range(w.num_accepted + 1)]
-        # Stands for the place after a window that was accepted whole: the drafter's next token is not recorded.
+        # Divergences that replace the unknown one after a fully accepted draft, where no draft token is recorded.
         self.after_accepted = [d for w in recorded.windows for d in w.divergence[1 : w.num_accepted + 1]]
         self.is_reproducible = recorded.greedy_target and recorded.greedy_drafts
         self.exact = recorded.greedy_drafts or setting.num_draft_tokens == recorded.num_draft_tokens
@@ -174,7 +174,7 @@ class _Replayer:
             self.look_up()
 
     def look_up(self) -> None:
-        """Takes the recorded context at this place of the answer."""
+        """Moves to the recorded step that contains this position."""
         if self.position < self.recorded.num_tokens:
             self.window = self.recorded.windows[self.owners[self.position - 1]]
             self.offset = self.position - self.window.start
@@ -195,14 +195,14 @@ class _Replayer:
                           self.exact)  # fmt: skip
 
     def num_drafted(self) -> int:
-        """Returns how many tokens the drafter would propose here: up to its own EOS, and never the last token."""
+        """Returns the number of tokens that the drafter proposes here: up to its own EOS, and never the last token."""
         most = min(self.setting.num_draft_tokens, self.recorded.max_tokens - self.position - 1)
         known = self.window.token_ids[self.offset : self.offset + most]
         ends = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
         return ends[0] if ends else max(0, most)
 
     def accept(self, num_drafted: int) -> int:
-        """Moves over the accepted draft tokens. Returns how many there are."""
+        """Moves past the accepted draft tokens. Returns their number."""
         for count in range(num_drafted):
             if self.ended:
                 return count
@@ -226,7 +226,7 @@ class _Replayer:
         return True
 
     def accept_unknown(self) -> bool:
-        """Judges the token after a window that was accepted whole, by the recorded divergence of a similar place."""
+        """Judges the token after a fully accepted draft by the recorded divergence at another such position."""
         self.exact = False
         pool = self.after_accepted
         if pool and not self.setting.accepts(pool[self.position % len(pool)]):
@@ -235,7 +235,7 @@ class _Replayer:
         return True
 
     def emit_own(self) -> None:
-        """Moves over the target's own token."""
+        """Moves past the target's own token."""
         window, offset = self.window, self.offset
         if offset == window.num_accepted:
             self.move(window.next_token, stay=False)
@@ -246,7 +246,7 @@ class _Replayer:
         self.move(own, stay=follows_draft)
 
     def move(self, token: int | None, stay: bool) -> None:
-        """Moves by one token: within the drafted window, or to the next place of the recorded answer."""
+        """Moves by one token. `stay`: within the drafted tokens of this step, else along the recorded answer."""
         self.position += 1
         self.offset += 1
         self.ended = self.position >= self.recorded.num_tokens or token in self.recorded.eos_token_ids

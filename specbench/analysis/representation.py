@@ -1,8 +1,8 @@
-"""The languages that a drafter knows: those of the texts that it writes on an empty prompt, ranked.
+"""How well a drafter knows languages: their ranks by their shares of the texts that it writes without a prompt.
 
-arXiv:2510.02128, section 8.2: the rank by the share of K such texts is compared with the acceptance rates.
-There K is 100,000, the prompt is a space, and NLTK's classifier of languages identifies them. K and the prompt can be
-given; languages are identified by lingua, because NLTK's classifier (TextCat) needs a corpus that has to be downloaded.
+arXiv:2510.02128, section 8.2, compares the rank by the share of K such texts with the acceptance rates. There K is
+100,000, the prompt is a space, and NLTK's classifier identifies the languages. Here K and the prompt are options, and
+lingua identifies the languages, because NLTK's classifier (TextCat) needs a corpus that has to be downloaded.
 """
 
 from collections import Counter
@@ -27,8 +27,8 @@ CONFIDENCE = 0.95
 
 
 class LanguageShare(BaseModel):
-    """One language: its rank from 1, how many of the texts are in it, their share with its 95 % interval. Languages of
-    as many texts have the same rank, the one after all that have more (1, 2, 2, 4)."""
+    """One language: its rank from 1, the number of texts in it, and their share with its 95 % interval. Languages with
+    equally many texts have the same rank (1, 2, 2, 4)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,14 +41,14 @@ class LanguageShare(BaseModel):
 
 
 class Representation(BaseModel):
-    """The languages of texts that a model writes on an empty prompt, or on a given one. `num_unknown`: texts without
-    words, or between two languages."""
+    """The languages of texts that a model writes after an empty or a given prompt. `num_unknown`: the number of texts
+    without words, or whose language is a tie."""
 
     model_config = ConfigDict(frozen=True)
 
     model: str
     revision: str | None
-    prompt: str  # what its tokens write; of an empty prompt the special token that begins a text
+    prompt: str  # as its tokens decode; for an empty prompt, the special token that begins a text
     num_texts: int
     num_unknown: int
     max_new_tokens: int
@@ -61,10 +61,10 @@ def representation(
     model: CausalLM, num_texts: int, *, seed: int, max_new_tokens: int = 64, temperature: float = 1.0,
     prompt: str = "", languages: Sequence[str] = (),
 ) -> Representation:  # fmt: skip
-    """Samples texts after `prompt`, identifies the language of each (`languages`: others than the common ones, ISO
-    639), and ranks the languages.
+    """Samples texts after `prompt`, identifies their languages, and ranks these. `languages`: ISO 639 codes to identify
+    besides the common languages.
 
-    Raises ConfigError for a prompt that has no token, as where a model cannot begin a text without one.
+    Raises ConfigError for a prompt without tokens, if the model has no token that begins a text.
     """
     prompt_ids = prompt_tokens(model, prompt)
     drawn = sample(model, prompt_ids, num_texts, max_new_tokens, temperature, seed)
@@ -72,13 +72,12 @@ def representation(
     return Representation(
         model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
         num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
-        languages=ranked_languages(found),
+        languages=rank_languages(found),
     )  # fmt: skip
 
 
-def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
-    """Returns the languages from most to fewest texts; languages with equally many share a rank, in order of their
-    codes."""
+def rank_languages(found: Sequence[str | None]) -> list[LanguageShare]:
+    """Returns the languages from most to fewest texts. Languages with equally many are in the order of their codes."""
     counts = Counter(language for language in found if language is not None)
     shares = []
     for language, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -92,8 +91,8 @@ def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
 
 
 def share_of(shares: Sequence[LanguageShare], language: str | None) -> LanguageShare | None:
-    """Returns the share of a language. A language in none of the texts comes after all that are, with share 0. None for
-    one that lingua cannot identify."""
+    """Returns the share of a language; None if lingua cannot identify the language. A language without texts has the
+    share 0 and the last rank."""
     code = known(language) if language else None
     if code is None:
         return None
@@ -102,10 +101,10 @@ def share_of(shares: Sequence[LanguageShare], language: str | None) -> LanguageS
 
 
 def prompt_tokens(model: CausalLM, prompt: str) -> list[int]:
-    """Returns the tokens of a prompt, with those that the tokenizer puts before any text.
+    """Returns the tokens of a prompt, including those that the tokenizer puts before any text.
 
-    Where there are none: the token that begins a text, else the one that ends it, which separates documents in training
-    data. Raises ConfigError for a model that has neither.
+    If there are none, returns the token that begins a text, else the token that ends a text, which separates documents
+    in training data. Raises ConfigError for a model that has neither.
     """
     ids = model.encode_prompt(prompt, chat=False)
     special = (model.tokenizer.bos_token_id, model.tokenizer.eos_token_id)
@@ -120,7 +119,7 @@ def sample(
 ) -> list[list[int]]:
     """Returns the tokens of texts drawn from the whole distribution at a temperature above 0, without their end tokens.
 
-    Every text has a random stream of its own, so that a larger sample begins with the same texts.
+    Every text has its own random stream, so that a larger sample begins with the same texts.
     """
     generator = Generator.of(model, Sampling(temperature), max_new_tokens)
     jobs = [GenerationJob(tuple(prompt_ids), stream_seed(seed, "text", number)) for number in range(num_texts)]
@@ -132,8 +131,8 @@ def representation_table(found: Representation) -> Table:
     """Returns a table with a line per language, the best represented first."""
     caption = (
         f"{found.num_texts} texts of up to {found.max_new_tokens} tokens, sampled at temperature "
-        f"{found.temperature:g} after {found.prompt!r}, seed {found.seed}. lingua identified their languages, of "
-        f"{found.num_unknown} none. Short and garbled texts are often taken for another language."
+        f"{found.temperature:g} after {found.prompt!r}, seed {found.seed}. lingua identified their languages, except "
+        f"for {found.num_unknown} texts. Short and garbled texts are often taken for another language."
     )
     rows = [
         [str(share.rank), share.language, str(share.num_texts),

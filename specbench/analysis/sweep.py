@@ -1,4 +1,4 @@
-"""`specbench sweep`: every value measured, or for fuzzy methods one recorded run replayed at every setting."""
+"""`specbench sweep`: measures every value, or for fuzzy methods replays one recorded run at every setting."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, check_of
+from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, check_estimate
 from specbench.analysis.trials import (
     LENGTH,
     THRESHOLD,
@@ -36,7 +36,7 @@ from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.method import MethodSpec
 
-# Not what a method does, or what makes it another method with other options.
+# Keys that do not change what a method does, or that make it another method with other options.
 FIXED = ("name", "version", "title", "paper", "calibration", "decodes_with", "drafter.type", "decoder.type")
 MIN_CHECKS = 3
 
@@ -44,18 +44,18 @@ MIN_CHECKS = 3
 def run_sweep(
     request: Request, path: str | None, values: str | None, *, measure_all: bool, num_checks: int, console: Console
 ) -> TuningReport:
-    """Runs what is not recorded yet. Raises ConfigError for bad input, before anything is measured."""
+    """Measures what was not measured before. Raises ConfigError for bad input, before anything is measured."""
     check_files(request)
     spec = trial_spec(request, "sweep", console)
     method = spec.methods[1]
     by_path = values_by_path(method, path, values)
-    settings = [  # one path at a time: crossing the paths would need the product of their numbers of values
+    settings = [  # one path at a time: the product of all values would be too many runs
         SweptValue(key, value, with_value(method, key, value, place=f"--path {key}, value {shown(value)}"))
-        for key, of_key in by_path.items() for value in of_key
+        for key, key_values in by_path.items() for value in key_values
     ]  # fmt: skip
     if measure_all or not fits_one_pass(method, by_path):
         trials = open_trials(spec, request, console, "sweep")
-        measured = measured_sweep(trials, settings)
+        measured = measure_values(trials, settings)
         data = [
             {"path": each.path, "value": each.value, "estimate": False, "folder": str(each.run.folder),
              "metrics": shown_metrics(each.metrics, each.run.quality)}
@@ -67,21 +67,23 @@ def run_sweep(
     lengths = sorted({each.method.num_draft_tokens for each in settings if each.path == LENGTH})
     least = min(MIN_CHECKS, len(thresholds))
     if num_checks < least:
-        raise ConfigError(f"--checks {num_checks}: an estimate is shown with its error: give at least {least}")
+        raise ConfigError(f"--checks {num_checks}: estimates are shown with their errors: give at least {least}")
     trials = open_trials(spec, request, console, "sweep")
-    sweep = one_pass(trials, thresholds, lengths or [method.num_draft_tokens], spread(thresholds, num_checks))
+    checked = pick_evenly(thresholds, num_checks)
+    sweep = sweep_one_pass(trials, thresholds, lengths or [method.num_draft_tokens], checked)
     runs, tables = [check.run for check in sweep.checks], [estimates_table(trials, sweep), checks_table(sweep.checks)]
     return finish(request, trials, runs, sweep.as_json(), tables, partial(draw_estimates, sweep))
 
 
 def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
-    """Returns values by path: those of the method's own `sweep`, or one path with its own values or the given ones.
+    """Returns the values to sweep by path: the method's own `sweep`; or one path with the given values, else with the
+    method's own.
 
-    Raises ConfigError for a path that the method lacks, and where nothing is given to sweep.
+    Raises ConfigError for a path that the method lacks, and if there are no values.
     """
     if path is None:
         if values is not None:
-            raise ConfigError(f"--values {values}: needs --path: which key they are for, such as --path {THRESHOLD}")
+            raise ConfigError(f"--values {values}: needs --path, the key of these values, such as --path {THRESHOLD}")
         if not method.sweep:
             raise ConfigError(f"method '{method.name}' has no `sweep`: give --path KEY --values A,B,C")
         return {key: list(listed) for key, listed in method.sweep.items()}
@@ -100,18 +102,18 @@ def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> 
 
 
 def fits_one_pass(method: MethodSpec, values: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns whether one run's records suffice: for a sweep of the threshold, or of threshold and draft length."""
+    """Returns whether one recorded run is enough: for a sweep of the threshold, also with the draft length."""
     is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
     return is_fuzzy and THRESHOLD in values and set(values) <= {THRESHOLD, LENGTH}
 
 
-def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[MeasuredValue]:
-    """Measures every value with AR, each in its own folder; equal methods are measured once."""
+def measure_values(trials: Trials, settings: Sequence[SweptValue]) -> list[MeasuredValue]:
+    """Measures every value and AR, each in its own folder. Equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     measured = []
     for each in settings:
         try:
-            trials.composed([each.method])
+            trials.compose([each.method])
         except ConfigError as error:
             raise ConfigError(f"--path {each.path}, value {shown(each.value)}: {error}") from error
     for place, each in enumerate(settings, start=1):
@@ -123,11 +125,11 @@ def measured_sweep(trials: Trials, settings: Sequence[SweptValue]) -> list[Measu
     return measured
 
 
-def recorded_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
-    """Measures a run that keeps the divergences of all drafted positions."""
+def record_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
+    """Measures a run that records the divergences of all drafted positions."""
     method = fuzzy_at(trials.base, threshold, num_draft_tokens)
     say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
-    run = trials.run(f"record-{_folder_name(threshold, num_draft_tokens)}", [method], keep=method.name)
+    run = trials.run(f"record-{_folder_name(threshold, num_draft_tokens)}", [method], recorded=method.name)
     return run, Recording.of(run, method.name)
 
 
@@ -135,31 +137,32 @@ def _folder_name(threshold: float, num_draft_tokens: int) -> str:
     return f"{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}"
 
 
-def one_pass(
+def sweep_one_pass(
     trials: Trials, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
 ) -> OnePassSweep:
-    """Records once, replays every threshold × draft length, and runs the `checked` thresholds for the error.
+    """Records one run, replays it at every threshold and draft length, and measures the `checked` thresholds to show
+    the errors of the estimates.
 
-    Recorded at the smallest threshold, whose answers are nearest to the target's own, so that the answers of all other
-    thresholds begin as they do; and at the longest draft, which holds the shorter ones. A check is run at the draft
-    length with the best estimated speed: the setting that one would choose.
+    The run is recorded at the smallest threshold, because its answers are nearest to the target's own and the answers
+    at all other thresholds begin like them; and with the longest draft, which contains the shorter ones. A check uses
+    the draft length with the best estimated speed, which a user would choose.
     """
-    run, recording = recorded_run(trials, thresholds[0], lengths[-1])
+    run, recording = record_run(trials, thresholds[0], lengths[-1])
     estimates = [recording.estimate(threshold, length) for threshold in thresholds for length in lengths]
     checks = []
     for threshold in checked:
-        of_threshold = [each for each in estimates if each.threshold == threshold]
-        best = max(of_threshold, key=lambda each: each.metrics["tokens_per_second"].value or 0.0)
+        by_length = [each for each in estimates if each.threshold == threshold]
+        best = max(by_length, key=lambda each: each.metrics["tokens_per_second"].value or 0.0)
         method = fuzzy_at(trials.base, threshold, best.num_draft_tokens)
         setting = f"threshold {threshold:g} with {best.num_draft_tokens} draft tokens"
         say(trials.console, f"checking the estimate for {setting}")
         real = trials.run(_folder_name(threshold, best.num_draft_tokens), [method])
-        checks.append(check_of(recording, best, real, method.name))
+        checks.append(check_estimate(recording, best, real, method.name))
     return OnePassSweep(run.method(trials.base.name), run, estimates, checks)
 
 
-def spread(values: Sequence[float], count: int) -> list[float]:
-    """Returns `count` of the values from first to last, evenly spaced; all if there are fewer."""
+def pick_evenly(values: Sequence[float], count: int) -> list[float]:
+    """Returns `count` evenly spaced values from first to last; all values if there are fewer."""
     if count >= len(values):
         return list(values)
     if count == 1:
@@ -171,12 +174,12 @@ KEPT = "; the runs are kept"
 
 
 def title(trials: Trials, subject: str) -> str:
-    """Returns the title of a table: task and method, then its subject."""
+    """Returns the title of a table: task, method and subject."""
     return f"{trials.spec.tasks[0].name} · {trials.base.name}: {subject}"
 
 
 def conditions(trials: Trials) -> str:
-    """Returns the models and the prompts of the runs, as captions name them."""
+    """Returns the models and the number of prompts of the runs, for a caption."""
     subsets = ", ".join(subset for _, subset, _ in trials.loaded)
     num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
     prompts = counted(num_prompts, "prompt")
@@ -184,7 +187,7 @@ def conditions(trials: Trials) -> str:
 
 
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
-    """Returns a table with a line for each value that was run."""
+    """Returns a table with a line for each measured value."""
     quality = values[0].run.quality
     rows = [
         (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
@@ -195,12 +198,12 @@ def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
     columns = words("key") + numbers(
         "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method")
     )
-    caption = ["One key at a time; the others are those of the method's file.", conditions(trials)]
+    caption = ["One key is changed at a time; the others are as in the method's file.", conditions(trials)]
     return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
 
 
 def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
-    """Returns a table with a line for each setting that was replayed; none of them was run."""
+    """Returns a table with a line for each replayed setting; none of them was measured."""
     rows = [
         (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
          number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
@@ -231,12 +234,12 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     num_confirmed = sum(check.num_confirmed for check in checks)
     agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
     if num_confirmed < num_exact:
-        agreement += ": rounding, or a model whose output depends on the length of its passes"
+        agreement += ": because of rounding, or a model whose output depends on the length of its passes"
     has_interval = any(error.low is not None for check in checks for error in check.errors.values())
     interval = ", with 95 % interval over prompts" if has_interval else ""
     caption = [
-        f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is measured "
-        "only."
+        f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is only "
+        "measured."
     ]
     return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
 
@@ -258,7 +261,7 @@ def heading(quality: str | None, method: str) -> str:
 
 
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
-    """Draws speed-up over threshold: estimates as a line for each draft length, real runs as points with their score.
+    """Draws speed-up over threshold: a line of estimates for each draft length; real runs as points, with their score.
 
     plots.check_plot checks the name of the file.
     """
@@ -269,7 +272,7 @@ def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
             heights = [estimate.metrics["speedup"].value for estimate in line]
             axes.plot([each.threshold for each in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
         places = [check.estimate.threshold for check in sweep.checks]
-        _points(axes, places, [check.metrics for check in sweep.checks], sweep.run.quality)
+        _draw_points(axes, places, [check.metrics for check in sweep.checks], sweep.run.quality)
         for place, check in zip(places, sweep.checks, strict=True):
             point = (place, check.metrics["speedup"].value or 0.0)
             axes.annotate(f"{check.estimate.num_draft_tokens}", point, xytext=(5, 5), fontsize=8,
@@ -280,14 +283,14 @@ def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
 
 
 def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
-    """Draws a panel for each key: speed-up with its interval, and the score, at every value that was run."""
+    """Draws a panel for each key: speed-up with its interval, and the score, at every measured value."""
 
     def panel_of(key: str) -> Panel:
-        of_key = [value for value in values if value.path == key]
+        key_values = [value for value in values if value.path == key]
 
         def panel(axes: Any) -> None:
-            _points(axes, range(len(of_key)), [value.metrics for value in of_key], of_key[0].run.quality)
-            axes.set_xticks(range(len(of_key)), [shown(value.value) for value in of_key])
+            _draw_points(axes, range(len(key_values)), [v.metrics for v in key_values], key_values[0].run.quality)
+            axes.set_xticks(range(len(key_values)), [shown(value.value) for value in key_values])
             axes.set_xlabel("draft tokens" if key == LENGTH else key)
 
         return panel
@@ -296,8 +299,10 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
     save_picture(panels, path, size=(9, 4 * len(panels)), kept=KEPT)
 
 
-def _points(axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None) -> None:
-    """Draws measured speed-ups with their intervals and, where there is one, the score on a second axis."""
+def _draw_points(
+    axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Metric]], quality: str | None
+) -> None:
+    """Draws measured speed-ups with their intervals and, if there is one, the score on a second axis."""
     speedups = [each["speedup"] for each in metrics]
     axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",
                   capsize=3, label="measured speed-up, 95 %")  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.replay import EvidenceFile, KeepingRule, keeping
+from specbench.analysis.replay import EvidenceFile, RecordingRule, record_evidence
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed
@@ -49,7 +49,8 @@ SHOWN_METRICS = (
 
 
 def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> MethodSpec:
-    """Returns the method with another value at a dotted path. Raises ConfigError: `place`, and what is wrong."""
+    """Returns the method with another value at a dotted path. Raises ConfigError, beginning with `place`, for an
+    invalid value."""
     data = dotted.put(method.model_dump(exclude={"sweep"}), path, value)
     return build(MethodSpec, data, prefix=f"{place}: " if place else "")
 
@@ -61,13 +62,13 @@ def fuzzy_at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: 
 
 
 def shown(value: Any) -> str:
-    """Returns a value as a table or a name shows it."""
+    """Returns a value as text, for tables and names."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)
 class TrialRun:
-    """One run: its records, and its rows by subset and method."""
+    """One run with its records and rows."""
 
     folder: Path
     methods: Sequence[MethodSpec]
@@ -81,7 +82,7 @@ class TrialRun:
 
     @property
     def quality(self) -> str | None:
-        """Returns the main score of all subsets; None where they have none in common."""
+        """Returns the main score that all subsets share; None if there is none."""
         return main_metric(self._scoring)
 
     @property
@@ -105,7 +106,7 @@ def dumped(metrics: Mapping[str, Metric], names: Iterable[str]) -> dict[str, Any
 
 @dataclass(frozen=True)
 class SweptValue:
-    """One value of one path; all other keys are as in the method's file. `name` names its folder too."""
+    """One value at one path of a method; all other keys are as in its file. `name`: also of the value's folder."""
 
     path: str
     value: Any
@@ -118,7 +119,7 @@ class SweptValue:
 
 @dataclass(frozen=True)
 class MeasuredValue(SweptValue):
-    """A value that was run."""
+    """A swept value and its run."""
 
     run: TrialRun
 
@@ -129,8 +130,8 @@ class MeasuredValue(SweptValue):
 
 @dataclass(frozen=True)
 class Trials:
-    """The conditions that several runs share: examples, the models of one method, the parent folder. `spec.methods[1]`
-    is that method."""
+    """What several runs share: examples, models, and the parent folder. `spec.methods[1]`: the method that they
+    vary."""
 
     spec: RunSpec
     loaded: Loaded
@@ -146,7 +147,7 @@ class Trials:
 
     @cached_property
     def quality(self) -> str | None:
-        """Returns the main score of all subsets; None where they have none in common."""
+        """Returns the main score that all subsets share; None if there is none."""
         return main_metric({subset: ScoringSpec(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
 
     @cached_property
@@ -160,13 +161,13 @@ class Trials:
 
     @cached_property
     def drafter(self) -> Drafting:
-        """Returns name and revision of the method's drafter, or of that of each route."""
+        """Returns the name and revision of the method's drafter, or of the drafter of each route."""
         found = drafter_identity(self.cells[0].decoders[1], self.models)
         return {**found, "name": found["name"] or self.base.drafter.type}
 
     @cached_property
     def folder(self) -> Path:
-        """Returns the parent folder: the given one, or one that the same command finds again, also with other swept
+        """Returns the parent folder: the given one, else one that the same command finds again, also with other
         values."""
         if self.output is not None:
             return self.output
@@ -176,35 +177,38 @@ class Trials:
         }  # fmt: skip
         return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
 
-    def run(self, name: str, methods: Sequence[MethodSpec], *, keep: str | None = None) -> TrialRun:
-        """AR and the methods, measured or taken from the folder `name` under the parent where that was done before.
-        `keep`: the method whose evidence is kept."""
-        spec, models, cells = self.composed(methods)
+    def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
+        """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
+        `recorded`: the method whose evidence is recorded."""
+        spec, models, cells = self.compose(methods)
         identity = run_identity(spec, cells, models, self.conditions)
-        folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": keep} if keep else {})})
-        if keep is not None:
+        folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
+        if recorded is not None:
             cells = [
-                replace(cell, decoders=tuple(keeping(d) if d.method.name == keep else d for d in cell.decoders))
+                replace(
+                    cell,
+                    decoders=tuple(record_evidence(d) if d.method.name == recorded else d for d in cell.decoders),
+                )
                 for cell in cells
             ]
             rules = {
                 (cell.task.name, cell.subset): decoder.rule
                 for cell in cells for decoder in cell.decoders
-                if isinstance(decoder, DraftingDecoder) and isinstance(decoder.rule, KeepingRule)
+                if isinstance(decoder, DraftingDecoder) and isinstance(decoder.rule, RecordingRule)
             }  # fmt: skip
-            folder.records = EvidenceFile(folder.records.path, rules, keep)
+            folder.records = EvidenceFile(folder.records.path, rules, recorded)
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
 
-    def composed(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, Models, list[Cell]]:
-        """Returns the spec, the models and the cells of AR and the methods. Raises ConfigError for a method that does
+    def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, Models, list[Cell]]:
+        """Returns the spec, models and cells of a run of AR and the methods. Raises ConfigError for a method that does
         not fit."""
         models = Models(self.models.target, self.drafters(methods))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
         return spec, models, make_cells(spec, models, self.loaded)
 
     def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
-        """Returns the draft models of the methods: that of the base method (same route), or the one that a method
+        """Returns the draft models of the methods: the base method's (of the same route), or one that a method
         names."""
         base = {part.name: part for part in parts([self.base])}
         found = {}
@@ -221,9 +225,9 @@ class Trials:
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
     """Returns the specification of the runs: AR and one method on one task, with the subsets that the user's files
-    have.
+    have. `kind`: the command.
 
-    Raises ConfigError for several of either, and for a method that drafts nothing. `kind`: the command.
+    Raises ConfigError for several tasks or methods, and for a method that drafts nothing.
     """
     for option, names in (("task", request.tasks), ("method", request.methods)):
         if len(set(names)) != 1:
@@ -232,18 +236,18 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
     method = spec.methods[-1]
     if method.routes is not None and kind == "tune":
         raise ConfigError(
-            f"--method {request.methods[0]}: it has a drafter and a draft length for each language, tune finds one for "
-            "all: tune a method with one of its drafters on the subset of its language, or sweep "
+            f"--method {request.methods[0]}: has a drafter and a draft length for each language, but tune finds one "
+            "draft length: tune a method with one of its drafters on the subset of its language, or sweep "
             "routes.LANGUAGE.num_draft_tokens"
         )
     is_allocation = kind == "sweep" and method.decodes_with == "random"
     if len(spec.methods) != 2 or (method.most_draft_tokens == 0 and not is_allocation):
-        raise ConfigError(f"--method {request.methods[0]}: it drafts nothing, so there is nothing to {kind}")
+        raise ConfigError(f"--method {request.methods[0]}: drafts nothing, so there is nothing to {kind}")
     return with_present_subsets(spec, console)
 
 
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
-    """Loads the data and the models. `kind`: the command, which names the parent folder."""
+    """Loads the data and the models. `kind`: the beginning of the parent folder's name."""
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
@@ -252,7 +256,7 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
 
 @dataclass(frozen=True)
 class TuningReport:
-    """The output of a command."""
+    """The output of `specbench sweep` or `specbench tune`."""
 
     data: dict[str, Any]
     tables: Sequence[Table]
@@ -273,8 +277,8 @@ def finish(
     request: Request, trials: Trials, runs: Sequence[TrialRun], data: dict[str, Any], tables: Sequence[Table],
     draw: Callable[[Path], None],
 ) -> TuningReport:  # fmt: skip
-    """Adds the rows of the runs to the leaderboard (estimates are never added) and draws the picture, if the request
-    names them. Returns the output of the command."""
+    """Adds the rows of the runs (never estimates) to the leaderboard and draws the picture, if the request names them.
+    Returns the output of the command."""
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)

@@ -23,27 +23,27 @@ from specbench.specs.method import MethodSpec
 
 LevelChances = Sequence[Sequence[float]]  # by level of the tree, then by rank
 SIZES = (4, 8, 16, 32, 64)
-MOST = 512  # nodes
+MAX_NODES = 512
 MAX_DEPTH = 16
-MIN_JUDGED = 20  # children of a rank: a chance from fewer is left out
-NUM_CANDIDATES = 3  # shapes that are run
+MIN_JUDGED = 20  # judged children of a rank; a chance from fewer is left out
+NUM_CANDIDATES = 3  # shapes that are measured
 
 
 def has_shape(method: MethodSpec) -> bool:
-    """Returns whether the trees of a method can get their shape from chances by rank, for all levels or for each head;
-    not those that grow (`top_k`)."""
+    """Returns whether a method's trees can get their shape from chances by rank, for all levels or for each head. False
+    for trees that grow (`top_k`)."""
     if method.decoder is not None or method.routes is not None or grows(method):
         return False
     return has_heads(method) or {"num_nodes", "rank_chances", "depth"} <= known_options(method)
 
 
 def grows(method: MethodSpec) -> bool:
-    """Returns whether the trees of a method grow as they are drafted, up to a number of nodes."""
+    """Returns whether a method's trees grow while they are drafted, up to a number of nodes."""
     return method.decoder is None and method.routes is None and method.drafter.options.get("top_k") is not None
 
 
 def has_heads(method: MethodSpec) -> bool:
-    """Returns whether the trees of a method get their shape from chances for each head."""
+    """Returns whether a method's trees get their shape from the chances of each head."""
     return {"num_nodes", "head_chances"} <= known_options(method)
 
 
@@ -52,7 +52,7 @@ def known_options(method: MethodSpec) -> set[str]:
 
 
 def usual_chances(method: MethodSpec) -> LevelChances:
-    """Returns the chances that shape the trees of the first run."""
+    """Returns the chances for the tree shapes of the first run."""
     if not has_heads(method):
         return [USUAL_CHANCES] * MAX_DEPTH
     given: LevelChances | None = method.drafter.options["head_chances"]
@@ -60,7 +60,7 @@ def usual_chances(method: MethodSpec) -> LevelChances:
 
 
 def with_shape(method: MethodSpec, num_nodes: int, level_chances: LevelChances) -> MethodSpec:
-    """Returns the method with trees of the best shape of this size, named after size and depth."""
+    """Returns the method with the best tree shape of this size, named after size and depth."""
     depth = best_shape_by_level(level_chances, num_nodes).depth
     data = method.model_dump(exclude={"sweep"})
     shape = {
@@ -73,7 +73,7 @@ def with_shape(method: MethodSpec, num_nodes: int, level_chances: LevelChances) 
 
 @dataclass(frozen=True)
 class Shape:
-    """A size and a depth of trees, with what is expected of them."""
+    """A size and a depth of trees, with their expected numbers."""
 
     num_nodes: int
     depth: int
@@ -83,17 +83,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class TreeCosts:
-    """The costs of a step in mean target passes over one token, as measured.
+    """The measured costs of a step, in mean target passes over one token.
 
-    `verifying`: by the number of draft tokens the target's pass, and overhead. `drafting`: the draft
-    passes of a step, for trees without levels and for each level.
+    `verifying`: the target's pass and the overhead, by the number of draft tokens. `drafting`: the fixed cost of
+    the draft passes of a step, and their cost per level.
     """
 
     verifying: Mapping[float, float]
     drafting: tuple[float, float]
 
     def step(self, num_nodes: int, depth: int) -> float:
-        """Returns the cost of a step; between measured sizes it is interpolated."""
+        """Returns the cost of a step, interpolated between measured sizes."""
         sizes = sorted(self.verifying)
         verifying = float(np.interp(num_nodes, sizes, [self.verifying[size] for size in sizes]))
         fixed, per_level = self.drafting
@@ -101,14 +101,15 @@ class TreeCosts:
 
 
 def chances_by_level(generations: Sequence[Generation]) -> list[list[float]]:
-    """Returns the measured chances by rank of each level, up to the first level without any."""
+    """Returns the measured chances by rank for each level, up to the first level without any."""
     levels = zip_longest(*(generation.get("tree_levels", ()) for generation in generations), fillvalue=())
     return list(takewhile(bool, map(chances_by_rank, levels)))
 
 
 def chances_by_rank(counts: Iterable[Sequence[Sequence[int]]]) -> list[float]:
-    """Returns the measured chance of each rank: accepted ÷ judged children, made falling; ranks with too few judged
-    children, and those never accepted, are left out. `counts`: [judged, accepted] by rank, of each generation."""
+    """Returns the measured chance of each rank: accepted ÷ judged children, but never above that of the rank before.
+    Ranks with too few judged children, or without accepted ones, are left out. `counts`: [judged, accepted] by rank,
+    for each generation."""
     judged: list[int] = []
     accepted: list[int] = []
     for ranks in counts:
@@ -121,8 +122,8 @@ def chances_by_rank(counts: Iterable[Sequence[Sequence[int]]]) -> list[float]:
     return [round(chance, 4) for chance in accumulate(known, min) if chance >= 1e-4]
 
 
-def costs_of(generations: Mapping[str, Sequence[Generation]], baseline: Sequence[Generation]) -> TreeCosts:
-    """Returns the costs of trees. `generations`: by method, each with trees of another size."""
+def measure_costs(generations: Mapping[str, Sequence[Generation]], baseline: Sequence[Generation]) -> TreeCosts:
+    """Returns the costs of trees. `generations`: by method; each method has trees of another size."""
     plain = [seconds for generation in baseline for _, seconds in generation["passes"]["target"]]
     target_pass = fmean(plain)
     verifying = {0.0: sum(generation["decode_seconds"] for generation in baseline) / len(plain) / target_pass}
@@ -139,11 +140,11 @@ def costs_of(generations: Mapping[str, Sequence[Generation]], baseline: Sequence
     return TreeCosts(verifying, (max(0.0, float(fixed)), max(0.0, float(per_level))))
 
 
-def shapes(level_chances: LevelChances, costs: TreeCosts, most: int) -> list[Shape]:
-    """Returns for every size up to `most` the depth with the most expected tokens per cost, the best size first.
+def rank_shapes(level_chances: LevelChances, costs: TreeCosts, most: int) -> list[Shape]:
+    """Returns the best shape of every size up to `most`, by expected tokens per cost, the best size first.
 
-    The best tree of a size and depth is that of the dynamic programme of arXiv:2402.12374, §4.1; the depth and the size
-    follow from the measured costs (§4.1.2).
+    The best tree of a size and depth comes from the dynamic programme of arXiv:2402.12374, §4.1. Depth and size follow
+    from the measured costs (§4.1.2).
     """
     found = []
     for num_nodes in range(1, most + 1):
@@ -151,36 +152,36 @@ def shapes(level_chances: LevelChances, costs: TreeCosts, most: int) -> list[Sha
         for depth in range(1, min(num_nodes, len(level_chances)) + 1):
             shape = best_shape_by_level(level_chances[:depth], num_nodes)
             places = zip(depths(shape.parents), shape.ranks, strict=True)
-            tokens = 1.0 + sum(chances_of_nodes(shape.parents, [level_chances[d - 1][rank] for d, rank in places]))
+            tokens = 1.0 + sum(node_chances(shape.parents, [level_chances[d - 1][rank] for d, rank in places]))
             tried.append(Shape(len(shape.parents), shape.depth, tokens, tokens / costs.step(num_nodes, depth)))
         found.append(max(tried, key=lambda shape: shape.speed))
     return sorted(found, key=lambda shape: shape.speed, reverse=True)
 
 
-def chances_of_nodes(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
-    """Returns the chance of each node to be accepted: the product of the chances on its path."""
+def node_chances(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
+    """Returns the chance that each node is accepted: the product of the chances on its path."""
     found: list[float] = []
     for parent, chance in zip(parents, chances, strict=True):
         found.append(chance * (found[parent] if parent >= 0 else 1.0))
     return found
 
 
-def candidates(found: Sequence[Shape]) -> list[Shape]:
-    """Returns the best shape, and the best of those with at most half or at least twice its nodes."""
-    best = found[0]
-    smaller = [shape for shape in found if 2 * shape.num_nodes <= best.num_nodes]
-    larger = [shape for shape in found if shape.num_nodes >= 2 * best.num_nodes]
+def candidate_shapes(ranked: Sequence[Shape]) -> list[Shape]:
+    """Returns the best shape, the best one with at most half its nodes, and the best one with at least twice."""
+    best = ranked[0]
+    smaller = [shape for shape in ranked if 2 * shape.num_nodes <= best.num_nodes]
+    larger = [shape for shape in ranked if shape.num_nodes >= 2 * best.num_nodes]
     return [best, *smaller[:1], *larger[:1]][:NUM_CANDIDATES]
 
 
 def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
-    """Returns the method with the shape of trees that decodes the most tokens per second. One run measures chances by
-    rank and costs by size; they name three shapes, of which a second run takes the fastest."""
+    """Returns the method with the tree shape that decodes the most tokens per second. One run measures chances by rank
+    and costs by size, which select three shapes; a second run measures these and decides."""
     trials = tuner.trials
     probes = {made.name: made for made in (with_shape(trials.base, n, usual_chances(trials.base)) for n in sizes)}
     run = trials.run("sizes-" + "-".join(map(str, sizes)), list(probes.values()))
-    chances, costs = measured(run, list(probes), has_heads(trials.base))
-    tried = candidates(shapes(chances, costs, max(sizes)))
+    chances, costs = read_chances(run, list(probes), has_heads(trials.base))
+    tried = candidate_shapes(rank_shapes(chances, costs, max(sizes)))
     tuner.show(ranks_table(chances if has_heads(trials.base) else chances[:1]))
     tuner.show(costs_table(costs))
     chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in tried]
@@ -190,7 +191,7 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     best = fastest_preset(trials.base, chosen, found)
     levels = f"{best.method.num_draft_tokens} levels"
     is_most = best.method.num_draft_tokens == len(chances) and not has_heads(trials.base)
-    limit = ", the most that were measured: larger --sizes have more" if is_most else ""
+    limit = ", the most that were measured: larger --sizes allow more" if is_most else ""
     tuner.decide(f"chosen: {best.method.drafter.options['num_nodes']} draft tokens on {levels}{limit}")
     return [best]
 
@@ -202,7 +203,7 @@ def with_size(method: MethodSpec, num_nodes: int) -> MethodSpec:
 
 
 def tune_size(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
-    """Returns the method with the size of its growing trees that decodes the most tokens per second, of those run."""
+    """Returns the method with the size of growing trees that decodes the most tokens per second."""
     trials = tuner.trials
     tried = {made.name: made for made in (with_size(trials.base, size) for size in sizes)}
     run = trials.run("sizes-" + "-".join(map(str, sizes)), list(tried.values()))
@@ -216,14 +217,14 @@ def tune_size(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
 def fastest_preset(
     base: MethodSpec, tried: Sequence[MethodSpec], found: Mapping[str, dict[str, Metric]]
 ) -> TunedPreset:
-    """Returns the method with the most tokens per second under the name of the method that is tuned. `found`: the
-    metrics by the name of the method."""
+    """Returns the method with the most tokens per second, under the name of the tuned method. `found`: the metrics by
+    the method's name."""
     best = max(tried, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
     return TunedPreset("", best.model_copy(update={"name": base.name}), found[best.name])
 
 
 def ranks_table(chances: LevelChances) -> Table:
-    """Returns a table of the measured chances by rank: a line for each head, or one for all levels."""
+    """Returns a table of the measured chances by rank, with a line for each head, or one line for all levels."""
     width = max(map(len, chances))
     rows = [
         [f"head {place}" if len(chances) > 1 else "all levels", *(f"{chance:.3f}" for chance in level)]
@@ -243,7 +244,7 @@ def costs_table(costs: TreeCosts) -> Table:
 
 
 def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
-    """Returns a table of the sizes of growing trees that were run."""
+    """Returns a table of the measured sizes of growing trees."""
     rows = [
         [str(size), number(metrics["tree_nodes"], 1), number(metrics["tree_depth"], 1),
          with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
@@ -254,7 +255,7 @@ def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
 
 
 def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
-    """Returns a table of the shapes that were run: expected and measured."""
+    """Returns a table of the measured shapes, with expected and measured numbers."""
     rows = [
         [str(shape.num_nodes), str(shape.depth), f"{shape.tokens:.2f}",
          with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
@@ -264,9 +265,9 @@ def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
     return Table("shapes of trees", columns, rows, num_keys=2)
 
 
-def measured(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[LevelChances, TreeCosts]:
-    """Returns the chances by rank, of each level or the same for all, for the levels whose chances a run measured, and
-    the costs. Raises ConfigError where nothing was accepted."""
+def read_chances(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[LevelChances, TreeCosts]:
+    """Returns the chances by rank of the measured levels, and the costs. `by_level`: whether the levels differ in
+    chances. Raises ConfigError if nothing was accepted."""
     own = {name: [record["methods"][name] for record in run.records] for name in names}
     generations = [generation for each in own.values() for generation in each]
     common = chances_by_rank(generation.get("tree_ranks", ()) for generation in generations)
@@ -277,14 +278,16 @@ def measured(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[Level
             "no draft token of this slice was accepted often enough to shape a tree: give more examples with "
             "--calibration or --limit, or another drafter"
         )
-    return chances, costs_of(own, [record["methods"]["ar"] for record in run.records])
+    return chances, measure_costs(own, [record["methods"]["ar"] for record in run.records])
 
 
-def checked_sizes(texts: Sequence[str]) -> list[int]:
-    """Returns the numbers of draft tokens to try. Raises ConfigError for one that no tree can have."""
+def parse_sizes(texts: Sequence[str]) -> list[int]:
+    """Returns the numbers of draft tokens to try. Raises ConfigError for a number that no tree can have."""
     for text in texts:
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST:
-            raise ConfigError(f"--sizes {text}: not a number of draft tokens from 1 to {MOST}: give some like 4,16,64")
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_NODES:
+            raise ConfigError(
+                f"--sizes {text}: not a number of draft tokens from 1 to {MAX_NODES}: give some like 4,16,64"
+            )
     sizes = sorted({int(text) for text in texts})
     if len(sizes) < 2:
         raise ConfigError("--sizes: one size shows no costs by size: give two or more, such as 4,16,64")

@@ -1,4 +1,4 @@
-"""`specbench tune`: the slice that is tuned on, and the tuned methods as YAML files that say how each was found."""
+"""`specbench tune`: the calibration slice, and the files of tuned methods, which state how each method was found."""
 
 import math
 import re
@@ -16,8 +16,8 @@ from rich.console import Console
 from specbench import __version__
 from specbench.analysis.sweep import conditions, heading, title
 from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials, shown, trial_spec
-from specbench.analysis.tune import LENGTHS, TunedPreset, Tuner, check_quality, checked_lengths, is_fuzzy, tune
-from specbench.analysis.tune_trees import SIZES, checked_sizes, grows, has_shape, tune_shape, tune_size
+from specbench.analysis.tune import LENGTHS, TunedPreset, Tuner, check_quality, is_fuzzy, parse_lengths, tune
+from specbench.analysis.tune_trees import SIZES, grows, has_shape, parse_sizes, tune_shape, tune_size
 from specbench.core.console import say
 from specbench.core.digests import bytes_digest
 from specbench.core.errors import ConfigError
@@ -42,12 +42,12 @@ def run_tune(
     request: Request, output: Path, *, amount: str, lengths: Sequence[str] | None, sizes: Sequence[str] | None,
     step: float, console: Console,
 ) -> TuningReport:  # fmt: skip
-    """Tunes and writes the method files. Raises ConfigError for bad input, before anything is measured. `sizes`: of
-    draft trees, in place of the `lengths` of chains."""
+    """Tunes a method and writes the method files. `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for
+    bad input, before anything is measured."""
     check_method_file(output)
     spec = trial_spec(request, "tune", console)
     check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
-    tried = checked_numbers(spec.methods[1], lengths, sizes)
+    tried = parse_candidates(spec.methods[1], lengths, sizes)
     check_quality(spec, step)
     trials = open_trials(spec, request, console, "tune")
     calibration_slice = choose_slice(trials.loaded, amount, spec.seed)
@@ -72,35 +72,35 @@ def run_tune(
     return TuningReport(data, [presets_table(trials, presets, paths)], trials.folder)
 
 
-def checked_numbers(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
-    """Returns the sizes of trees to try, or the draft lengths. Raises ConfigError for a number that cannot be, and for
-    the option of the other kind of method."""
+def parse_candidates(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
+    """Returns the tree sizes or draft lengths to try. Raises ConfigError for an invalid number, and for the option that
+    the method does not take."""
     if has_shape(method) or (grows(method) and (lengths is None or sizes is not None)):
         if lengths is not None:
             raise ConfigError(
                 f"--lengths {','.join(lengths)}: {method.name} drafts trees: give --sizes, or leave it out"
             )
-        return list(SIZES) if sizes is None else checked_sizes(sizes)
+        return list(SIZES) if sizes is None else parse_sizes(sizes)
     if sizes is not None:
         raise ConfigError(
             f"--sizes {','.join(sizes)}: the drafter of {method.name} has no shape to choose: give "
             "--lengths, or leave it out"
         )
     if lengths is not None:
-        return checked_lengths(lengths, method)
+        return parse_lengths(lengths, method)
     longest = tree_levels(method.drafter) or max(LENGTHS)
-    return checked_lengths([str(length) for length in LENGTHS if length <= longest] or [str(longest)], method)
+    return parse_lengths([str(length) for length in LENGTHS if length <= longest] or [str(longest)], method)
 
 
 def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
-    """Returns the examples to tune on, drawn from each subset by the seed. `amount`: a share (0.25) or a number (8) of
-    each subset's examples.
+    """Returns the examples to tune on, drawn from each subset with the seed. `amount`: a share (0.25) or a number (8)
+    of each subset's examples.
 
-    Raises ConfigError for an amount that leaves nothing to evaluate, or too few examples for an interval.
+    Raises ConfigError if nothing is left to evaluate, or if the examples are too few for an interval.
     """
     taken = []
     for task, subset, data in loaded:
-        count = _count(amount, len(data.examples), subset)
+        count = _num_drawn(amount, len(data.examples), subset)
         drawn = Random(stream_seed("calibration", seed, task.name, subset)).sample(data.examples, count)
         taken.append((task, subset, replace(data, examples=tuple(sorted(drawn, key=lambda e: e.index)))))
     total = sum(len(data.examples) for _, _, data in taken)
@@ -112,7 +112,7 @@ def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
     return taken
 
 
-def _count(amount: str, num_examples: int, subset: str) -> int:
+def _num_drawn(amount: str, num_examples: int, subset: str) -> int:
     try:
         number = float(amount)
     except ValueError:
@@ -130,7 +130,7 @@ def _count(amount: str, num_examples: int, subset: str) -> int:
 
 
 def calibration_of(loaded: Loaded) -> CalibrationSpec:
-    """Returns the slice as the tuned method's file states it."""
+    """Returns the slice in the form of a method file."""
     task, _, data = loaded[0]
     return CalibrationSpec(
         task=task.name, data=f"{data.source} {data.location}", revision=data.revision,
@@ -141,7 +141,7 @@ def calibration_of(loaded: Loaded) -> CalibrationSpec:
 
 
 def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
-    """Returns a table of the presets with their measurement on the calibration slice."""
+    """Returns a table of the presets with their metrics on the calibration slice."""
     rows = []
     for preset, file in zip(presets, files, strict=True):
         metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
@@ -153,19 +153,19 @@ def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequenc
     columns = words("file") + numbers("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval",
                                       heading(trials.quality, "method"))  # fmt: skip
     caption = [
-        "Measured on the calibration slice, on which the choice was made: evaluate on other examples. "
+        "Measured on the calibration slice, with which the presets were chosen: evaluate on other examples. "
         + conditions(trials)
     ]
     return Table(title(trials, "tuned"), columns, rows, caption)
 
 
 def file_of(output: Path, label: str) -> Path:
-    """Returns my-low.yaml for my.yaml; the path itself where there is no label."""
+    """Returns my-low.yaml for my.yaml; the path itself if there is no label."""
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
 
 
 def check_method_file(output: Path) -> None:
-    """Raises ConfigError where method files of this name cannot be written or read back; called before the runs."""
+    """Raises ConfigError if method files of this name cannot be written or read back. Called before the runs."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
     if not NAME.fullmatch(output.stem):
@@ -176,12 +176,12 @@ def check_method_file(output: Path) -> None:
 
 
 def check_replaceable(output: Path, labels: Sequence[str]) -> None:
-    """Raises ConfigError for a file that is there, unless it begins with the digest of the rest: then tune wrote it and
-    nobody has changed it."""
+    """Raises ConfigError for an existing file, unless it begins with the digest of the other lines: then tune wrote it
+    and nobody changed it."""
     for path in (file_of(output, label) for label in labels):
         if path.exists() and path.read_bytes() != sealed(path.read_bytes().partition(b"\n")[2]):
             raise ConfigError(
-                f"--output {path}: is there, and not as tune wrote it: name another file, or move this one away"
+                f"--output {path}: exists, and not as tune wrote it: name another file, or move this one away"
             )
 
 
@@ -193,7 +193,7 @@ def sealed(text: bytes) -> bytes:
 def write_presets(
     output: Path, trials: Trials, presets: Sequence[TunedPreset], calibration: CalibrationSpec, notes: Sequence[str]
 ) -> list[Path]:
-    """Writes one file per preset; each is read back as a check. Raises ConfigError when it cannot be written."""
+    """Writes one file per preset and reads it back as a check. Raises ConfigError if it cannot be written."""
     paths = []
     for preset in presets:
         path = file_of(output, preset.label)
@@ -215,7 +215,7 @@ def write_presets(
 
 
 def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:
-    """Returns the comments: pair, task, slice, date, the preset's numbers and the decisions, a line each."""
+    """Returns the lines of the comment: date, pair, task, slice, the preset's numbers and the decisions."""
     models, metrics, quality = trials.models, preset.metrics, trials.quality
     sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
     scored = ""
@@ -243,5 +243,5 @@ def _named(name: str | None, revision: str | None) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Returns a mapping without its null values; other values as they are."""
+    """Returns a mapping without its null values; any other value unchanged."""
     return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value

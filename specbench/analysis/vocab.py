@@ -1,4 +1,4 @@
-"""One `specbench vocab`: two vocabularies compared, in general and on texts."""
+"""`specbench vocab`: compares two vocabularies, in general and on texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,15 +40,15 @@ from specbench.running.plan import subsets_with_rows
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.tasks.examples import load_examples
 
-LARGE_OVERLAP = 0.75  # of the target's tokens in texts; below it the vocabularies alone limit a method
-MANY_PASSES = 16  # for ψ of one token: what the paper calls large (figure 1)
+LARGE_OVERLAP = 0.75  # a share of the target's tokens in texts; below it the vocabularies alone limit a method
+MANY_PASSES = 16  # for ψ of one token, which the paper calls large (figure 1)
 
 
 class VocabReport(BaseModel):
-    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair; acceptance only where it was asked for.
+    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair. `acceptance`: only if it was requested.
 
-    passes_in_texts: the mean draft passes that ψ takes at least, over the target's tokens as often as they appear in
-    the texts; writable_in_texts: the share of these that drafter tokens can be joined to.
+    passes_in_texts: the least number of draft passes for ψ, a mean over all occurrences of target tokens in the texts.
+    writable_in_texts: the share of these occurrences that drafter tokens can spell.
     """
 
     target: str
@@ -86,8 +86,8 @@ def make_report(
     target: NamedTokenizer, drafter: NamedTokenizer, texts: Sequence[str], texts_from: str,
     models: ModelPair | None = None, seed: int = 0,
 ) -> VocabReport:  # fmt: skip
-    """Returns the comparison of two vocabularies, in general and on texts; with both models loaded also the expected
-    acceptance of methods."""
+    """Returns the comparison of two vocabularies, in general and on texts; with `models` also the expected acceptance
+    of methods."""
     passes, writable = costs_in_texts(target.vocabulary, drafter.vocabulary, texts)
     report = VocabReport(
         target=target.name,
@@ -108,11 +108,11 @@ def make_report(
 
 
 def method_fits(report: VocabReport) -> list[MethodFit]:
-    """Returns the verdicts on the paper's methods, in its order. They leave open whether the drafter is accurate, which
-    takes the models (`expected_acceptance`)."""
+    """Returns the verdicts on the paper's methods, in its order. They do not tell whether the drafter is accurate: that
+    needs the models (`expected_acceptance`)."""
     share = report.text_overlap.share_of_target
     verdicts: dict[str, tuple[FitVerdict, str]] = {
-        "sd": ("cannot run", "it compares probabilities of the same token ids, and the vocabularies differ"),
+        "sd": ("cannot run", "it compares probabilities of the same token ids, but the vocabularies differ"),
         "union": ("no gain", "never accepts more than tli (Theorem 4.1)"),
         "slem": _slem_fit(report),
         "slrs": _slrs_fit(report),
@@ -156,7 +156,7 @@ def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
 
 
 def _changed_texts(report: VocabReport) -> str:
-    """Returns how many texts do not round-trip through each tokenizer; empty where all do."""
+    """Returns how many texts do not round-trip through each tokenizer; empty if all do."""
     return "; ".join(
         f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
         for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
@@ -173,8 +173,8 @@ def task_prompts(
     console: Console,
 ) -> list[str]:  # fmt: skip
     """Returns the first `limit` prompts of every subset; without a limit 50 in all, spread evenly over the subsets.
-    Where none is named, of a user's own files those that have any; the others are named on the console.
 
+    subsets: None for all; with a user's own files, those that have files, and the others are listed on the console.
     Raises ConfigError for an unknown task or subset and for anything wrong with the data.
     """
     spec = load_task(task)
@@ -197,11 +197,11 @@ def vocab_report(
     subsets: Sequence[str] | None, limit: int | float | None, data: str | None, acceptance: bool, seed: int, dtype: str,
     device: str, trust_remote_code: bool, console: Console,
 ) -> VocabReport:  # fmt: skip
-    """Returns the report on a pair, by the options of `specbench vocab`; the models' weights are loaded only for
-    `acceptance`. `console` gets a line about subsets that have no files."""
+    """Returns the report on a pair. The parameters are the options of `specbench vocab`. Models are loaded with their
+    weights only for `acceptance`. `console` gets a line about subsets that have no files."""
     check_revision("target", target, target_revision)
     check_revision("drafter", drafter, drafter_revision)
-    # The bundled prompts where no task is named or the target is an embedded one, as in `specbench run`.
+    # Without a task, or with an embedded target, the bundled prompts are used, as in `specbench run`.
     bundled = data is None and (task is None or target.startswith(EMBEDDED))
     task = task or DEFAULT_TASK
     texts = task_prompts(task, subsets, data=data, use_sample=bundled, limit=limit, console=console)
@@ -230,8 +230,8 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     yield f"T: {report.target}\nD: {report.drafter}\n"
     yield sizes_table(report)
     yield (
-        f"texts: {report.texts}; of the tokens as they appear there, the drafter has {texts.share_of_target:.1%} of "
-        f"the target's and\nthe target {texts.share_of_drafter:.1%} of the drafter's\n"
+        f"texts: {report.texts}; the drafter has {texts.share_of_target:.1%} of the target's tokens there, the\n"
+        f"target has {texts.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
     )
     yield injectivity_table(report)
     for side, found in report.sides.items():
@@ -265,7 +265,7 @@ def sizes_table(report: VocabReport) -> Table:
 
 
 def injectivity_table(report: VocabReport) -> Table:
-    """Returns how many texts round-trip."""
+    """Returns how many texts round-trip through each tokenizer."""
     rows = [
         _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
                "yes, on these" if found.injective else "no")
@@ -276,7 +276,7 @@ def injectivity_table(report: VocabReport) -> Table:
 
 
 def decompositions_table(found: Decompositions) -> Table:
-    """Returns the distribution of the decompositions and draft passes over the target's tokens."""
+    """Returns the distributions of decompositions and draft passes over the target's tokens."""
     summaries: dict[str, CountSummary] = {
         "length in bytes": found.length,
         "decompositions into D": found.number,
@@ -293,7 +293,7 @@ def decompositions_table(found: Decompositions) -> Table:
 
 
 def lengths_table(found: Sequence[LengthSummary]) -> Table:
-    """Returns the median by the length of the token, with a bar for its logarithm."""
+    """Returns the median number of decompositions by token length, with a bar for its logarithm."""
     longest_bar = max((of.median.bit_length() for of in found), default=0)
     rows = [
         _cells(str(of.length), of.num_tokens, of.median, of.max,
@@ -326,7 +326,7 @@ def _cells(*cells: str | float) -> list[str]:
 
 
 def _count(value: float) -> str:
-    """Returns a count with separators, a huge one as a power of ten, any other number with two decimals."""
+    """Returns a count with separators, or a huge count as a power of ten; any other number with two decimals."""
     if isinstance(value, float):
         return f"{value:,.2f}" if value < 10**6 else f"{value:.2e}"
     if value < 10**9:

@@ -1,5 +1,5 @@
-"""The figures of a pair of vocabularies (arXiv:2502.05202, tables 3 to 11): their overlap, how one writes the tokens of
-the other, and the expected acceptance of a method's next token."""
+"""The figures of a pair of vocabularies (arXiv:2502.05202, tables 3 to 11): their overlap, how the drafter's tokens
+spell those of the target, and the expected acceptance of a method's next token."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ from specbench.specs.method import MethodSpec
 
 
 class Overlap(BaseModel):
-    """|T|, |D| and |T ∩ D|. Sizes count every token; plain tokens are compared by their bytes."""
+    """|T|, |D| and |T ∩ D|. Sizes count all tokens; plain tokens are equal if they have the same bytes."""
 
     target_size: int
     drafter_size: int
@@ -37,10 +37,10 @@ class Overlap(BaseModel):
 
 
 class TextOverlap(BaseModel):
-    """The same of the tokens T′ and D′ that appear in texts, and by how often they appear.
+    """The overlap of the tokens T′ and D′ that appear in texts.
 
-    ratio: |T′ ∩ D′| / |T′|, the formula of table 10. share_of_target: how many of the target's tokens in the texts the
-    drafter has too; share_of_drafter: how many of the drafter's tokens there the target has too, which is what the
+    ratio: |T′ ∩ D′| / |T′|, the formula of table 10. share_of_target: the share of occurrences of target tokens that
+    the drafter has too; share_of_drafter: the share of occurrences of drafter tokens that the target has too, which the
     authors' published code prints as table 10.
     """
 
@@ -74,8 +74,8 @@ def text_overlap(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) 
         drafter_tokens=len(theirs),
         intersection=shared,
         ratio=shared / max(1, len(ours)),
-        share_of_target=share(ours, drafter),
-        share_of_drafter=share(theirs, target),
+        share_of_target=shared_fraction(ours, drafter),
+        share_of_drafter=shared_fraction(theirs, target),
     )
 
 
@@ -90,8 +90,8 @@ def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]
     return found
 
 
-def share(counts: Counter[bytes], other: Vocabulary) -> float:
-    """Returns the share of the counted tokens that another vocabulary has."""
+def shared_fraction(counts: Counter[bytes], other: Vocabulary) -> float:
+    """Returns the share of the counted occurrences whose tokens another vocabulary has."""
     return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
 
 
@@ -99,15 +99,16 @@ NUM_SHOWN = 24  # characters of a text around the first difference
 
 
 class TextChange(BaseModel):
-    """The first difference between a text and what comes back, with what is around it."""
+    """Excerpts of a text and of its round trip, around their first difference."""
 
     text: str
     round_trip: str
 
 
 class Injectivity(BaseModel):
-    """decode(encode(s)) == s over texts, by the tokenizer's own decoding and by that of the bridges (which drop one
-    dummy space exactly, where some decoders drop all that stand first)."""
+    """Whether decode(encode(s)) == s for texts. `num_changed`: with the tokenizer's own decoding;
+    `num_changed_by_bridges`: with the bridges' decoding, which drops exactly one dummy space, while some decoders drop
+    all leading spaces."""
 
     num_texts: int
     num_changed: int
@@ -120,7 +121,7 @@ class Injectivity(BaseModel):
 
 
 def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) -> Injectivity:
-    """Tests a tokenizer on texts; no special token is put in or read."""
+    """Tests a tokenizer on texts, without special tokens."""
     num_changed = num_changed_by_bridges = 0
     first = None
     for text in texts:
@@ -136,18 +137,18 @@ def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) ->
 
 
 def around_difference(text: str, round_trip: str) -> TextChange:
-    """Excerpts that begin a little before the first difference."""
+    """Returns excerpts that begin a little before the first difference."""
     pairs = zip(text, round_trip, strict=False)
     place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(round_trip)))
     start = max(0, place - NUM_SHOWN // 3)
     return TextChange(text=text[start : start + NUM_SHOWN], round_trip=round_trip[start : start + NUM_SHOWN])
 
 
-EXACT_FLOAT = 10**15  # above it a mean is rounded to an integer, so that it never overflows
+EXACT_FLOAT = 10**15  # a larger mean is rounded to an integer, which cannot overflow
 
 
 class CountSummary(BaseModel):
-    """A summary of whole numbers, which may be huge. Quartiles are values that occur (the lower one between two)."""
+    """A summary of integers, which may be huge. A quartile is a value that occurs, the lower one between two."""
 
     mean: float | int
     sd: float | int
@@ -159,7 +160,7 @@ class CountSummary(BaseModel):
 
 
 class LengthSummary(BaseModel):
-    """The decompositions of all target tokens of one length, in bytes."""
+    """The numbers of decompositions of the target tokens with one length in bytes."""
 
     length: int
     num_tokens: int
@@ -168,9 +169,9 @@ class LengthSummary(BaseModel):
 
 
 class Decompositions(BaseModel):
-    """number: decompositions of a target token into drafter tokens; passes: the draft passes that summing over them
-    takes (the beginnings of decompositions that end inside the token, the empty one included): what ψ costs at least.
-    num_impossible: target tokens that the drafter cannot write; they count as 0."""
+    """Decompositions of target tokens into drafter tokens. number: how many a token has. passes: how many draft passes
+    the sum over them takes, the least cost of ψ: one for each beginning of a decomposition that ends inside the token,
+    and for the empty one. num_impossible: target tokens without a decomposition, which count as 0."""
 
     num_tokens: int
     num_impossible: int
@@ -185,7 +186,7 @@ def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     tokens = list(target.id_of)
-    counted = [count(token, pieces, longest) for token in tokens]
+    counted = [count_decompositions(token, pieces, longest) for token in tokens]
     numbers = [number for number, _ in counted]
     by_length: dict[int, list[int]] = defaultdict(list)
     for token, number in zip(tokens, numbers, strict=True):
@@ -203,11 +204,11 @@ def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
     )
 
 
-def count(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, int]:
-    """The sequences of pieces that join to `token`, and those that join to one of its proper beginnings.
+def count_decompositions(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, int]:
+    """Returns how many sequences of pieces join to `token`, and how many join to one of its proper prefixes.
 
-    Both exactly, without listing any: ways[end] is the sum of ways[start] over the pieces token[start:end]; `longest`
-    is the length of the longest piece.
+    Both are exact: ways[end] is the sum of ways[start] over the pieces token[start:end]. `longest`: the length of the
+    longest piece.
     """
     ways = [1] + [0] * len(token)
     for end in range(1, len(token) + 1):
@@ -218,27 +219,27 @@ def count(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, i
 
 
 def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
-    """Returns the mean draft passes that ψ takes at least, and the share of tokens that drafter tokens can be joined
-    to; both over the target's tokens as often as they appear in the texts."""
+    """Returns the least number of draft passes for ψ, and the share that drafter tokens can spell; both over all
+    occurrences of target tokens in the texts."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     counts = token_counts(target, texts)
-    found = [(frequency, *count(token, pieces, longest)) for token, frequency in counts.items()]
+    found = [(frequency, *count_decompositions(token, pieces, longest)) for token, frequency in counts.items()]
     total = max(1, counts.total())
-    passes = sum(frequency * of_token for frequency, _, of_token in found)
+    passes = sum(frequency * num_passes for frequency, _, num_passes in found)
     return passes / total, sum(frequency for frequency, ways, _ in found if ways) / total
 
 
 def summary(values: Sequence[int]) -> CountSummary:
-    """Statistics without a rounding error in any sum. Raises ValueError without values."""
+    """Returns statistics whose sums have no rounding error. Raises ValueError without values."""
     if not values:
         raise ValueError("a summary needs values")
     ordered = sorted(values)
     mean = Fraction(sum(ordered), len(ordered))
     variance = Fraction(sum(value * value for value in ordered), len(ordered)) - mean * mean
     return CountSummary(
-        mean=number(mean),
-        sd=number(Fraction(isqrt(int(variance * 10**12)), 10**6)),
+        mean=float_or_int(mean),
+        sd=float_or_int(Fraction(isqrt(int(variance * 10**12)), 10**6)),
         min=ordered[0],
         quartile_1=quantile(ordered, 1, 4),
         median=quantile(ordered, 1, 2),
@@ -247,12 +248,12 @@ def summary(values: Sequence[int]) -> CountSummary:
     )
 
 
-def number(value: Fraction) -> float | int:
+def float_or_int(value: Fraction) -> float | int:
     return float(value) if value < EXACT_FLOAT else round(value)
 
 
 def quantile(ordered: Sequence[int], part: int, of: int) -> int:
-    """Returns the value at part/of of the way through sorted values, the lower one between two."""
+    """Returns the quantile part/of of sorted values, the lower value between two."""
     return ordered[(len(ordered) - 1) * part // of]
 
 
@@ -260,7 +261,7 @@ FitVerdict = Literal["fits", "costly", "weak", "no gain", "cannot run"]
 
 
 class MethodFit(BaseModel):
-    """A method on a pair. runs: whether the method's bridge takes the pair at all."""
+    """A method on a pair. runs: whether the method's bridge accepts the pair."""
 
     method: str
     runs: bool
@@ -270,12 +271,13 @@ class MethodFit(BaseModel):
 
 NUM_PROMPTS = 20
 NUM_NEW_TOKENS = 32
-SAMPLING = Sampling(temperature=1.0)  # the formulas are about the models' own distributions
+SAMPLING = Sampling(temperature=1.0)  # the formulas are for the models' own distributions
 
 
 class MethodAcceptance(BaseModel):
-    """value: the mean probability that the next token is an accepted draft token, with its 95 % interval over prompts;
-    null with the reason in `problem`. A position without a draft counts as 0; num_drafted had one."""
+    """The expected acceptance of a method. value: the mean probability that the next token is an accepted draft token,
+    with its 95 % interval over prompts; null for the reason in `problem`. A position without a draft counts as 0;
+    num_drafted: the number of positions with a draft."""
 
     method: str
     value: Metric
@@ -285,7 +287,7 @@ class MethodAcceptance(BaseModel):
 
 
 class SampledPositions:
-    """Positions of the target's own sampled continuations: the same ones for every method."""
+    """Positions in the target's own sampled continuations, which are the same for every method."""
 
     def __init__(self, target: CausalLM, prompts: Sequence[str], seed: int) -> None:
         decoder = compose(load_method("ar"), ModelPair(target), SAMPLING)
@@ -312,9 +314,9 @@ def expected_acceptance(
     """Returns the acceptance of each method with its own drafter and bridge, on texts that the target wrote at
     temperature 1.
 
-    Methods that know Σ min(p, q) give it (sd), union and tli times the probability that the drafter does not draw the
-    end of a text, which they do not propose; of the others one draft per position is judged: p(x) for an exact match,
-    which is Σ p ψ on average, and min(1, p(x) / ψ(x)) for slrs, which is Σ min(p, ψ) on average.
+    For sd it is Σ min(p, q). For union and tli it is that times the probability that the drafter does not draw the end
+    of a text, which they never propose. For other methods one draft per position is judged: by p(x) for an exact match
+    (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
     """
     reference = SampledPositions(models.target, prompts, seed)
     found = []

@@ -78,9 +78,9 @@ def run(
     permission.allow(options.allow_code_execution)
     judging = None
     if judge is not None or judge_base_url is not None or judge_prices is not None or judge_dry_run:
-        from specbench.tasks.judge.judgements import judging_of
+        from specbench.tasks.judge.judgements import make_judging
 
-        judging = judging_of(judge, judge_base_url, judge_prices, judge_dry_run)
+        judging = make_judging(judge, judge_base_url, judge_prices, judge_dry_run)
     request = Request(
         split(task), split(method or ""), replace(options, limit=limit_of(limit)), command_line(),
         output=path("--output", output), servers=path("--servers", servers),

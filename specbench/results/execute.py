@@ -259,9 +259,9 @@ def measure_into(
 
         records, judge = measured, None
         if (folder.path / JUDGEMENTS_FILE).exists():
-            from specbench.tasks.judge.judgements import with_recorded
+            from specbench.tasks.judge.judgements import add_recorded_scores
 
-            records, judge = with_recorded(measured, cells, folder.path, console)
+            records, judge = add_recorded_scores(measured, cells, folder.path, console)
         rows = save(records, judge)  # before a load is measured or a judge is asked, which may fail
         if models.measure_load(spec, cells, folder, console):
             rows = save(records, judge)

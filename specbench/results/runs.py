@@ -146,10 +146,10 @@ class RecordedRun:
         if judge is None:
             return self.records
         if judge not in self._judged:
-            from specbench.tasks.judge.judgements import ratings, with_scores  # imports the judge's client
+            from specbench.tasks.judge.judgements import add_scores, read_ratings  # imports the judge's client
 
             records = list(self.records.values())
-            rated = with_scores(records, ratings(self.path, judge))
+            rated = add_scores(records, read_ratings(self.path, judge))
             self._judged[judge] = {record_key(record): record for record in rated}
         return self._judged[judge]
 

@@ -22,7 +22,7 @@ from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.scoring.contract import Scorer, make_scorer
-from specbench.tasks.sources import NoRows, local_files, subsets_with_files
+from specbench.tasks.sources import NoRows, find_subset_files, subsets_with_files
 
 Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 
@@ -170,7 +170,7 @@ def subsets_with_rows(task: TaskSpec, data: str | None, console: Console) -> tup
 def subsets_sharing_files(task: TaskSpec, names: Sequence[str], data: Path) -> set[str]:
     """Returns the subsets that share a file with another subset. Only these files must be searched for rows: if a
     subset's own files have none, loading reports it."""
-    files = {name: set(local_files(task, name, data).paths) for name in names}
+    files = {name: set(find_subset_files(task, name, data).paths) for name in names}
     num_subsets = Counter(path for paths in files.values() for path in paths)
     return {name for name, paths in files.items() if any(num_subsets[path] > 1 for path in paths)}
 

@@ -10,20 +10,28 @@ from specbench.core.errors import ConfigError
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
 from specbench.tasks.local_files import Row
-from specbench.tasks.prompts import NO_SHOTS, FewshotInfo, load_fewshot, reference_of, render, sample_prefix, turns_of
+from specbench.tasks.prompts import (
+    NO_SHOTS,
+    FewshotInfo,
+    load_fewshot,
+    read_reference,
+    render,
+    sample_prefix,
+    split_turns,
+)
 from specbench.tasks.scoring.contract import Reference
-from specbench.tasks.sources import NoRows, Source, open_source, rows_of
+from specbench.tasks.sources import NoRows, Source, open_source, read_task_rows
 
 AnyExample = TypeVar("AnyExample")
 
 
 @dataclass(frozen=True)
 class Example:
-    """The prompts of one row: its `turns` in order, and for each the right answer, or None if there is none.
+    """The prompts of one row. `turns`: the prompts in order; `references`: a right answer for each turn, or None.
 
-    index: counts the examples of its subset from 0. id: the row's own, else the index. truncated_tokens: the tokens of
-    the target that the first turn lost because it was too long. judge_sees_reference: whether a judge of the answers is
-    shown the references.
+    index: the number of the example in its subset, from 0. id: the row's `id`, else the index. truncated_tokens: how
+    many target tokens were cut from the first turn because it was too long. judge_sees_reference: whether a judge of
+    the answers sees the references.
     """
 
     index: int
@@ -35,7 +43,7 @@ class Example:
 
     @property
     def prompt(self) -> str:
-        """Returns the first turn, which follows no answer."""
+        """Returns the first turn."""
         return self.turns[0]
 
     @property
@@ -45,8 +53,8 @@ class Example:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Examples and their origin. `revision`: the commit on the hub; for files the digest of their bytes. `num_rows`: of
-    the subset in the bundled sample; None for other data."""
+    """Examples and their origin. `revision`: the commit on the hub, or the digest of the files' bytes. `num_rows`: the
+    number of rows of the subset in the bundled sample; None for other data."""
 
     source: Literal["hub", "local", "sample"]
     location: str
@@ -59,68 +67,68 @@ class TaskData:
 def load_examples(
     task: TaskSpec, subset: str, *, data: str | None, use_sample: bool, limit: int | float | None, num_subsets: int = 1
 ) -> TaskData:
-    """Returns the first `limit` examples of a subset, or this share of them where it is below 1.
+    """Returns the first `limit` examples of a subset; a limit below 1 is a share of them.
 
     data: "hub", "sample", a folder or a file; None: the bundled sample if `use_sample`, else the hub. num_subsets: how
-    many subsets the run takes from the same data, so that one file without a `subset` column is not measured under
-    several names. Raises ConfigError for anything wrong with the data.
+    many subsets the run takes from the same data; if there are several, a file without a `subset` column is refused.
+    Raises ConfigError for anything wrong with the data.
     """
-    chosen = task.subset(subset)
-    make_examples = chosen.scorer.features.examples if chosen.scorer is not None else None
-    if make_examples is not None and chosen.scorer is not None:  # a task of another harness
-        made: TaskData = make_examples(data=data, limit=at_most(limit), **chosen.scorer.options)
-        return replace(made, examples=tuple(first(made.examples, limit)))
+    merged = task.subset(subset)
+    load_own_examples = merged.scorer.features.examples if merged.scorer is not None else None
+    if load_own_examples is not None and merged.scorer is not None:  # a task of another harness
+        loaded: TaskData = load_own_examples(data=data, limit=max_examples(limit), **merged.scorer.options)
+        return replace(loaded, examples=tuple(take_first(loaded.examples, limit)))
     place = data or ("sample" if use_sample else "hub")
-    return examples_from(task, subset, open_source(task, subset, place, num_subsets), place, limit)
+    return make_examples(task, subset, open_source(task, subset, place, num_subsets), place, limit)
 
 
-def examples_from(task: TaskSpec, subset: str, source: Source, place: str, limit: int | float | None) -> TaskData:
-    """Returns the first `limit` examples that the rows of a source make. `place`: where few-shot examples come from."""
-    chosen = task.subset(subset)
+def make_examples(task: TaskSpec, subset: str, source: Source, place: str, limit: int | float | None) -> TaskData:
+    """Returns the first `limit` examples made from the rows of a source. `place`: where few-shot examples come from."""
+    merged = task.subset(subset)
     shots = load_fewshot(task, subset, place)
-    found = source.limited(rows_of(chosen, source))
-    read = list(islice(found, at_most(limit)))
-    num_rows = len(read) + sum(1 for _ in found) if source.kind == "sample" else None
-    rows = first(read, limit)
-    examples = tuple(_example(chosen, index, *pair, shots.prefix) for index, pair in enumerate(rows))
-    shots.check(chosen, rows)
+    task_rows = source.limit_rows(read_task_rows(merged, source))
+    rows = list(islice(task_rows, max_examples(limit)))
+    num_rows = len(rows) + sum(1 for _ in task_rows) if source.kind == "sample" else None
+    first_rows = take_first(rows, limit)
+    examples = tuple(_make_example(merged, index, *pair, shots.prefix) for index, pair in enumerate(first_rows))
+    shots.check(merged, first_rows)
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
     return TaskData(source.kind, source.location, source.revision, examples, shots.fewshot, num_rows)
 
 
-def at_most(limit: int | float | None) -> int | None:
-    """Returns the number of examples to read for a limit; None for a share, which is of all."""
+def max_examples(limit: int | float | None) -> int | None:
+    """Returns the number of examples to read for a limit; None if all must be read, also for a share."""
     return None if limit is None or limit < 1 else int(limit)
 
 
-def first(examples: Sequence[AnyExample], limit: int | float | None) -> Sequence[AnyExample]:
-    """Returns the first examples, as many as a limit or a share of them allows, rounded up."""
-    num = at_most(limit)
+def take_first(examples: Sequence[AnyExample], limit: int | float | None) -> Sequence[AnyExample]:
+    """Returns the first `limit` examples, or this share of them, rounded up."""
+    num = max_examples(limit)
     return examples[: math.ceil(limit * len(examples)) if limit is not None and num is None else num]
 
 
-def prompts_of(task: TaskSpec, row: Row) -> tuple[str, ...]:
+def sample_prompts(task: TaskSpec, row: Row) -> tuple[str, ...]:
     """Returns the prompts of a row of the bundled sample, one per turn, with the few-shot examples before the first.
 
-    `task` is merged with its subset; the row's column `subset` selects the few-shot examples.
+    `task`: merged with its subset. The row's column `subset` selects the few-shot examples.
     """
-    turns = _turns(task, row, "row")
+    turns = _render_turns(task, row, "row")
     prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
     return (prefix + turns[0], *turns[1:])
 
 
-def _turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
-    return tuple(render(task, "prompt", task.prompt, place, turn) for turn in turns_of(task, row, place))
+def _render_turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
+    return tuple(render(task, "prompt", task.prompt, place, turn) for turn in split_turns(task, row, place))
 
 
-def _example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> Example:
-    turns = _turns(task, row, place)
-    references = tuple(reference_of(task, turn, place) for turn in turns_of(task, row, place))
+def _make_example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> Example:
+    turns = _render_turns(task, row, place)
+    references = tuple(read_reference(task, turn, place) for turn in split_turns(task, row, place))
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):
         raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
     if task.judge_reference_categories and "category" not in row:
         raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
-    sees = row.get("category") in task.judge_reference_categories
-    return Example(index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=sees)
+    sees_reference = row.get("category") in task.judge_reference_categories
+    return Example(index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=sees_reference)

@@ -13,33 +13,40 @@ from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub
 from specbench.tasks.prompts import fewshot_dataset
 
-WITHOUT_FETCH = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
+FETCH_REMEDY = "repeat this when the hub answers, or run with files of your own (specbench run --data FOLDER)"
 
 
 def fetch_tasks(
     names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str], console: Console
 ) -> Iterator[str]:
-    """Downloads the files of the subsets of the tasks, including their few-shot examples, each file once. Prints each
-    file on `console` and yields a line for each finished place.
+    """Downloads the files of some subsets of tasks, with their few-shot examples, each file once. Prints each file on
+    `console` and yields a line for each finished split.
 
-    Raises ConfigError for an unknown task or subset, a task that is not on the hub, and any failure of the hub.
+    Raises ConfigError for an unknown task or subset, a task that is not on the hub, a task that takes only the first
+    rows of its files, and any failure of the hub.
     """
-    tasks = load_chosen(names, subsets, overrides)
+    tasks = load_tasks(names, subsets, overrides)
     if not tasks:
         raise ConfigError("--task is empty: name at least one")
     wanted: dict[DatasetSpec, str] = {}
     for task in tasks:
         for subset in task.subset_names:
-            for dataset in places(task, subset) if subsets is None or subset in subsets else ():
+            for dataset in hub_locations(task, subset) if subsets is None or subset in subsets else ():
                 wanted.setdefault(dataset, f"{task.name}/{subset}")
     for dataset, name in wanted.items():
-        _refuse_streamed(dataset, name)
+        if dataset.first_rows is not None:  # the other rows would be downloaded for nothing
+            raise ConfigError(
+                f"{name}: takes the first {dataset.first_rows:,} rows of {dataset.path}, which a run streams, so "
+                "nothing is fetched ahead: choose other tasks or subsets, or fetch all its files with "
+                "--set dataset.first_rows=null"
+            )
     for dataset, name in wanted.items():
-        yield f"{name}: {hub.first_that_works(dataset, partial(fetch_place, console=console))}"
+        yield f"{name}: {hub.try_locations(dataset, partial(fetch_split, console=console))}"
 
 
-def load_chosen(names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str]) -> list[TaskSpec]:
-    """Returns the tasks with their overrides. Raises ConfigError for an unknown task, key, or subset of all of them."""
+def load_tasks(names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str]) -> list[TaskSpec]:
+    """Returns the tasks with their overrides. Raises ConfigError for an unknown task or key, and for a subset that no
+    task has."""
     tasks, _ = with_overrides([load_task(name) for name in dict.fromkeys(names)], [], overrides)
     known = {name for task in tasks for name in task.subset_names}
     for name in subsets or ():
@@ -48,29 +55,20 @@ def load_chosen(names: Sequence[str], subsets: Sequence[str] | None, overrides: 
     return tasks
 
 
-def _refuse_streamed(dataset: DatasetSpec, name: str) -> None:
-    """Raises ConfigError for a task that takes only the first rows of its files: the rest would be downloaded for
-    nothing."""
-    if dataset.first_rows is not None:
-        raise ConfigError(
-            f"{name}: takes the first {dataset.first_rows:,} rows of {dataset.path}, which a run streams: nothing "
-            "is fetched ahead: choose other tasks or subsets, or fetch all its files with --set dataset.first_rows=null"
-        )
-
-
-def places(task: TaskSpec, subset: str) -> list[DatasetSpec]:
-    """Returns the places of a subset's rows and of its few-shot examples on the hub."""
+def hub_locations(task: TaskSpec, subset: str) -> list[DatasetSpec]:
+    """Returns where a subset's rows and its few-shot examples are on the hub."""
     dataset = task.subset(subset).dataset
     if dataset is None:
         raise ConfigError(f"task '{task.name}', subset '{subset}': is not on the hub: run it with --data FOLDER")
     shots = fewshot_dataset(task, subset)
-    return [hub.filled(place, task.name, subset) for place in (dataset, shots) if place is not None]
+    return [hub.fill_fields(location, task.name, subset) for location in (dataset, shots) if location is not None]
 
 
-def fetch_place(dataset: DatasetSpec, console: Console) -> str:
-    """Downloads the files of one split. Returns their names, location, and number of rows and bytes."""
+def fetch_split(dataset: DatasetSpec, console: Console) -> str:
+    """Downloads the files of one split. Returns a line with their location, the numbers of rows and bytes, and their
+    paths."""
     try:
-        commit, sizes = hub.listing(dataset)
+        commit, sizes = hub.list_files(dataset)
         paths = []
         for name, size in sizes.items():
             size_note = "" if size is None else f" ({size:,} bytes)"
@@ -80,10 +78,9 @@ def fetch_place(dataset: DatasetSpec, console: Console) -> str:
     except ConfigError:
         raise
     except Exception as error:  # no connection, gated, a full disk: many classes of several libraries
-        raise hub.failure(dataset, error, way_out=WITHOUT_FETCH) from error
+        raise hub.make_error(dataset, error, remedy=FETCH_REMEDY) from error
     num_rows = sum(1 for _ in hub.read_rows(dataset, commit))
     num_bytes = sum(path.stat().st_size for path in paths)
     where = paths[0] if len(paths) == 1 else f"{paths[0]} … ({len(paths)} files)"
-    return (
-        f"{hub.location(dataset)} at {commit[:12]}: {counted(num_rows, 'row')}, {counted(num_bytes, 'byte')}: {where}"
-    )
+    counts = f"{counted(num_rows, 'row')}, {counted(num_bytes, 'byte')}"
+    return f"{hub.location(dataset)} at {commit[:12]}: {counts}: {where}"

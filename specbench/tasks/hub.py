@@ -1,5 +1,5 @@
-"""Rows of the Hugging Face hub at one resolved commit: from files that were fetched before, else streamed, so that no
-more is downloaded than used."""
+"""Rows of the Hugging Face hub at one resolved commit: read from fetched files, else streamed, so that no more is
+downloaded than used."""
 
 import json
 from collections import deque
@@ -25,14 +25,14 @@ class HubError(ConfigError):
     """The hub did not give a file. `__cause__` is the error of the hub's client."""
 
 
-def key(dataset: DatasetSpec) -> str:
-    """Returns the name of the files of a split."""
+def split_key(dataset: DatasetSpec) -> str:
+    """Returns the key under which the note of fetched files lists those of a split."""
     return dataset.data_files or f"{dataset.name or ''}:{dataset.split}"
 
 
 def read_note(dataset: DatasetSpec) -> tuple[str, dict[str, list[str]]]:
-    """Returns the commit at which files of a dataset were fetched for its revision, such as `main`, and their names by
-    `key`; no names if nothing was fetched."""
+    """Returns the commit at which the files of a dataset were fetched for its revision (such as `main`), and their
+    names by `split_key`; no names if nothing was fetched."""
     try:
         note = bounded.read_json(_note_path(dataset), "fetch it again")
         return note["commit"], note["files"]
@@ -43,7 +43,7 @@ def read_note(dataset: DatasetSpec) -> tuple[str, dict[str, list[str]]]:
 def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
     """Returns the fetched files of a split at a commit; empty unless all of them exist."""
     fetched, files = read_note(dataset)
-    names = files.get(key(dataset), []) if fetched == commit else []
+    names = files.get(split_key(dataset), []) if fetched == commit else []
     try:
         return [download(dataset, commit, name, local=True) for name in names]
     except OSError:  # deleted from the cache
@@ -51,7 +51,7 @@ def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
 
 
 def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) -> Path:
-    """Returns one file, from the hub or, with `local`, only from its cache. Raises what the hub's client raises."""
+    """Returns one file: from the hub, or with `local` only from the cache. Raises what the hub's client raises."""
     import huggingface_hub
 
     return Path(
@@ -61,10 +61,10 @@ def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) 
     )
 
 
-def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
+def list_files(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size.
 
-    Raises HubError if no file has the name in the task, and whatever the hub's client raises.
+    Raises HubError if no file has the name that the task gives, and whatever the hub's client raises.
     """
     import huggingface_hub
 
@@ -73,7 +73,10 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     )
     commit = info.sha or dataset.revision
     sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
-    names = [n for n in sizes if _matches(n, dataset.data_files)] if dataset.data_files else _of_split(dataset, commit)
+    if dataset.data_files:
+        names = [name for name in sizes if _matches(name, dataset.data_files)]
+    else:
+        names = _split_files(dataset, commit)
     if not names:
         raise HubError(
             f"dataset '{dataset.path}' (revision {commit}) has no file '{dataset.data_files or dataset.split}': "
@@ -83,14 +86,14 @@ def listing(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
 
 
 def write_note(dataset: DatasetSpec, commit: str, names: list[str]) -> None:
-    """Records the files of a split, all of which exist."""
+    """Notes the files of a split after all of them were fetched."""
     fetched, files = read_note(dataset)
-    note = {"commit": commit, "files": {**(files if fetched == commit else {}), key(dataset): names}}
+    note = {"commit": commit, "files": {**(files if fetched == commit else {}), split_key(dataset): names}}
     write_atomically(_note_path(dataset), json.dumps(note, indent=2))
 
 
-def _of_split(dataset: DatasetSpec, commit: str) -> list[str]:
-    """Returns the files that the dataset's own description assigns to a split of a configuration."""
+def _split_files(dataset: DatasetSpec, commit: str) -> list[str]:
+    """Returns the files that the dataset's own configuration assigns to the split."""
     import datasets
 
     builder = datasets.load_dataset_builder(dataset.path, dataset.name, revision=commit)
@@ -99,7 +102,7 @@ def _of_split(dataset: DatasetSpec, commit: str) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Returns whether a path matches a pattern, whose wildcards do not cross a slash."""
+    """Returns whether a path matches a pattern. A wildcard does not match a slash."""
     parts, wanted = name.split("/"), pattern.split("/")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
@@ -112,47 +115,47 @@ def _note_path(dataset: DatasetSpec) -> Path:
 
 
 TIMEOUT_SECONDS = 4
-WITHOUT_HUB = "give local files with --data FOLDER, or use --data sample"
-# `datasets` would guess quotes, numbers and missing values of tables, and refuses files beside a loading script.
+RUN_REMEDY = "give local files with --data FOLDER, or use --data sample"
+# `datasets` guesses quotes, numbers and missing values of tables, and refuses files next to a loading script.
 READ_HERE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl")
 
 
-def filled(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
-    """Returns the place of one subset, with its fields filled in."""
+def fill_fields(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
+    """Returns the location of one subset: fields such as {subset} in paths and names are filled in."""
     fields = {"task": task, "subset": subset, "split": dataset.split}
 
     def fill(place: Place) -> Place:
-        keys = ("path", "name", "data_files", "archive_member")
+        given = {name: getattr(place, name) for name in ("path", "name", "data_files", "archive_member")}
         return place.model_copy(
-            update={key: text.format(**fields) for key in keys if (text := getattr(place, key)) is not None}
+            update={name: text.format(**fields) for name, text in given.items() if text is not None}
         )
 
     return fill(dataset).model_copy(update={"mirrors": tuple(map(fill, dataset.mirrors))})
 
 
-def first_that_works(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
-    """Returns what `read` makes of the data set, or else of the first of its mirrors that it can read.
+def try_locations(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
+    """Returns the result of `read` for the data set or, if that fails, for the first mirror that can be read.
 
-    Where the hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the
-    problems of all locations that were tried.
+    If the hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the problems
+    of all locations that were tried.
     """
     problems: list[ConfigError] = []
-    has_hub = True
-    for place in dataset.locations():
-        if not has_hub and key(place) not in read_note(place)[1]:
+    is_reachable = True
+    for location in dataset.locations():
+        if not is_reachable and split_key(location) not in read_note(location)[1]:
             continue
         try:
-            return read(place)
+            return read(location)
         except ConfigError as error:
             problems.append(error)
-            has_hub = connection_of(error.__cause__) == "made"
+            is_reachable = connection_state(error.__cause__) == "made"
     if len(problems) == 1:
         raise problems[0]
     raise ConfigError("; mirror: ".join(map(str, problems))) from problems[0]
 
 
-def connection_of(error: BaseException | None) -> Connection:
-    """Returns whether an error of the hub's clients, or one of its causes, is that there is no connection."""
+def connection_state(error: BaseException | None) -> Connection:
+    """Returns the connection failure behind an exception of the hub's clients, or "made" if it has another cause."""
     found: Connection = "made"
     while error is not None:
         kind = type(error).__name__
@@ -165,8 +168,8 @@ def connection_of(error: BaseException | None) -> Connection:
 
 
 def location(dataset: DatasetSpec) -> str:
-    """Returns the name of a place in messages and rows: path:name:split, path:files:split, or path:zip:member, and
-    which rows."""
+    """Returns a location as messages and rows name it: path:name:split, path:files:split, or path:zip:member; then
+    which rows are taken, if not all."""
     parts = [dataset.path, dataset.name or dataset.data_files, dataset.archive_member or dataset.split]
     ends = (("first", dataset.first_rows), ("last", dataset.last_rows))
     parts += [f"{end} {num_rows} rows" for end, num_rows in ends if num_rows is not None]
@@ -174,9 +177,9 @@ def location(dataset: DatasetSpec) -> str:
 
 
 def resolve_revision(dataset: DatasetSpec) -> str:
-    """Returns the commit of the revision of a hub dataset; without a connection, the one that was fetched.
+    """Returns the commit of a dataset's revision: the hub's, or the fetched one if the hub does not answer.
 
-    Raises ConfigError within seconds.
+    Raises ConfigError within seconds if there is neither.
     """
     import huggingface_hub
 
@@ -184,54 +187,52 @@ def resolve_revision(dataset: DatasetSpec) -> str:
         info = huggingface_hub.dataset_info(dataset.path, revision=dataset.revision, timeout=TIMEOUT_SECONDS)
     except Exception as error:  # offline, no such dataset, gated, a proxy: many classes of several libraries
         commit, files = read_note(dataset)
-        if key(dataset) in files:
+        if split_key(dataset) in files:
             return commit
-        raise failure(dataset, error) from error
+        raise make_error(dataset, error) from error
     return info.sha or dataset.revision
 
 
 def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> Iterator[dict[str, Any]]:
-    """Yields all rows of one split at a commit. Downloads a zip, and files of which the last rows are requested, or
-    with `downloads` off no whole file."""
+    """Yields all rows of one split at a commit. Files that were not fetched are streamed, except that with `downloads`
+    a zip, and files whose last rows are taken, are downloaded."""
     paths: Sequence[Path | RemoteFile] = fetched_paths(dataset, commit)
     try:
         if not paths and downloads and (dataset.archive_member or dataset.last_rows is not None):
-            paths = [download(dataset, commit, name) for name in _names(dataset, commit)]
+            paths = [download(dataset, commit, name) for name in _file_names(dataset, commit)]
         elif not paths and (dataset.archive_member or (dataset.data_files or "").endswith(READ_HERE)):
-            paths = [RemoteFile(f"datasets/{dataset.path}@{commit}/{name}") for name in _names(dataset, commit)]
+            paths = [RemoteFile(f"datasets/{dataset.path}@{commit}/{name}") for name in _file_names(dataset, commit)]
         if dataset.archive_member:
             yield from member_rows(paths[0], dataset.archive_member)
         elif paths:
             for path in paths:
                 yield from read_file(path)
         else:
-            yield from _streamed(dataset, commit)
+            yield from _stream(dataset, commit)
     except ConfigError as error:
-        if isinstance(error.__cause__, OSError) and not any(
-            isinstance(path, Path) for path in paths
-        ):  # an error of the connection, not of a file
-            raise failure(dataset, error.__cause__, commit) from error
+        is_local = any(isinstance(path, Path) for path in paths)
+        if isinstance(error.__cause__, OSError) and not is_local:  # the connection failed, not a file
+            raise make_error(dataset, error.__cause__, commit) from error
         raise
     except Exception as error:
-        raise failure(dataset, error, commit) from error
+        raise make_error(dataset, error, commit) from error
 
 
-def limited(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yields the first or last of the rows if the task limits them; they are counted after the task's reader."""
+def limit_rows(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yields the first or last rows if the task limits them. `rows`: as the task's reader makes them."""
     if dataset.last_rows is not None:
         yield from deque(rows, maxlen=dataset.last_rows)
     else:
         yield from islice(rows, dataset.first_rows)
 
 
-def _names(dataset: DatasetSpec, commit: str) -> list[str]:
-    """Returns the files of a split."""
+def _file_names(dataset: DatasetSpec, commit: str) -> list[str]:
     if dataset.data_files and not any(wildcard in dataset.data_files for wildcard in "*?["):
         return [dataset.data_files]
-    return list(listing(dataset.model_copy(update={"revision": commit}))[1])
+    return list(list_files(dataset.model_copy(update={"revision": commit}))[1])
 
 
-def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
+def _stream(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
     import datasets
 
     datasets.config.STREAMING_READ_MAX_RETRIES = 2  # the default waits for minutes
@@ -241,12 +242,12 @@ def _streamed(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
     )
 
 
-def failure(dataset: DatasetSpec, error: Exception, commit: str | None = None, way_out: str = WITHOUT_HUB) -> HubError:
-    """Returns the error of a failure of the hub, with an alternative without it."""
+def make_error(dataset: DatasetSpec, error: Exception, commit: str | None = None, remedy: str = RUN_REMEDY) -> HubError:
+    """Returns the error for a failure of the hub. `remedy`: what to do without the hub."""
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
     if "gated" in f"{type(error).__name__} {error}".lower():
-        way_out = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {way_out}"
+        remedy = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {remedy}"
     return HubError(
         f"dataset '{dataset.path}' (revision {commit or dataset.revision}) could not be read from the hub: "
-        f"{type(error).__name__}: {reason[:200]}: {way_out}"
+        f"{type(error).__name__}: {reason[:200]}: {remedy}"
     )

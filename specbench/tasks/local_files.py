@@ -31,14 +31,14 @@ class RemoteFile:
         return f".{self.name.rpartition('.')[2]}"
 
     def open_bytes(self) -> IO[bytes]:
-        """Opens it for reading from any position. Raises what the hub's client raises."""
+        """Opens the file for random access. Raises what the hub's client raises."""
         import huggingface_hub
 
         opened: IO[bytes] = huggingface_hub.HfFileSystem().open(self.path, "rb")
         return opened
 
     def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
-        """Opens it as unpacked text. Raises what the hub's client raises."""
+        """Opens the file as text, unpacked if it is gzipped. Raises what the hub's client raises."""
         raw = self.open_bytes()
         return io.TextIOWrapper(gzip.open(raw) if self.suffix == ".gz" else raw, encoding=encoding, newline=newline)
 
@@ -53,8 +53,8 @@ SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
 
 
 def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """Returns the files of the first stem (a wildcard pattern) and the first format that match any; empty if none
-    does.
+    """Returns the files that match the first stem (a wildcard pattern) and the first format with any match; empty if
+    there is no match.
 
     Raises ConfigError for a stem that no file can have.
     """
@@ -64,15 +64,15 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
                 files = sorted(path for path in folder.glob(stem + suffix) if path.is_file())
             except (ValueError, OSError) as error:
                 reason = getattr(error, "strerror", None) or error
-                raise ConfigError(f"local.files: '{stem[:60]}' cannot be looked for: {reason}: correct it") from error
+                raise ConfigError(f"local.files: cannot search for '{stem[:60]}': {reason}: correct it") from error
             if files:
                 return files
     return []
 
 
 def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a file. A csv or tsv whose first row names none of `columns` and `column_names` has no header;
-    its columns are `column_names`, if given.
+    """Yields the rows of a file. `column_names`: the columns of a csv or tsv without a header. If they are given, the
+    first row is a header only if it names one of them or one of `columns`.
 
     Raises ConfigError naming the file and the line (or row) if the file cannot be read or has another format.
     """
@@ -109,7 +109,7 @@ def _open_text(path: File) -> IO[str]:
 
 
 def _num_packed_bytes(path: File) -> int | None:
-    """Returns the size of a compressed file; None for other files and files on the hub."""
+    """Returns the size of a compressed local file; None for any other file."""
     if isinstance(path, zipfile.Path):
         return path.root.getinfo(path.at).compress_size
     return path.stat().st_size if isinstance(path, Path) and path.suffix == ".gz" else None
@@ -153,7 +153,7 @@ def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
     if _is_row(first) and _is_row(second):  # many .json files on the hub hold one row per line
         yield from _jsonl_rows(path, chain([first, second], lines))
         return
-    data = _json(path, _joined(path, chain([first, second], lines)), 1)
+    data = _json(path, _join_lines(path, chain([first, second], lines)), 1)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
@@ -161,18 +161,18 @@ def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
         yield _mapping(row, f"{path}, row {number}")
 
 
-def _joined(path: File, lines: Iterable[str]) -> str:
-    """Returns the text of a file that is read as a whole."""
-    found, size = [], 0
+def _join_lines(path: File, lines: Iterable[str]) -> str:
+    """Returns the text of a whole file. Raises ConfigError if it is too long."""
+    parts, size = [], 0
     for line in lines:
-        found.append(line)
+        parts.append(line)
         size += len(line)
         if size > bounded.MAX_BYTES:
             raise ConfigError(
                 f"{path}: exceeds the limit of {bounded.MAX_BYTES:,} characters for one value: write "
-                "one row a line (.jsonl)"
+                "one row per line (.jsonl)"
             )
-    return "".join(found)
+    return "".join(parts)
 
 
 def _is_row(line: str) -> bool:
@@ -237,10 +237,12 @@ Files = dict[str, Path]
 
 
 def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test") -> list[Files]:
-    """Returns the files of each column, sorted by name: those for which the wildcards of all patterns match the same
-    texts. Files with other names need not be translations of each other. Of several, returns those named after the
-    split, if any: `test.en` beside `train.en`."""
-    found = {column: _matching(folder, pattern) for column, pattern in patterns.items()}
+    """Returns the aligned files, one mapping from column to file per group, sorted by name.
+
+    Files are aligned if the wildcards of all patterns match the same texts in their names. If several groups are, those
+    named after the split are taken, if any: `test.en` and `test.de`, not `train.en` and `train.de`.
+    """
+    found = {column: _matching_files(folder, pattern) for column, pattern in patterns.items()}
     if not found:
         return []
     common = sorted(set.intersection(*(set(files) for files in found.values())))
@@ -248,8 +250,8 @@ def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test"
     return [{column: files[texts] for column, files in found.items()} for texts in common]
 
 
-def _matching(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
-    """Returns the files that match a pattern, by the texts of its wildcards."""
+def _matching_files(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
+    """Returns the files that match a pattern, by the texts that its wildcards match."""
     expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
     found = {}
     for path in sorted(folder.glob(pattern)):
@@ -260,7 +262,7 @@ def _matching(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
 
 
 def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
-    """Yields the rows with their places; lines that are blank in all files are skipped.
+    """Yields the rows of aligned files with their places. A line that is blank in all files is skipped.
 
     Raises ConfigError if the files have different numbers of lines.
     """

@@ -14,11 +14,11 @@ from specbench.specs import templates
 from specbench.specs.task import DatasetSpec, FewshotSpec, TaskSpec
 from specbench.tasks.local_files import Row
 from specbench.tasks.scoring.contract import Reference, reference_texts
-from specbench.tasks.sources import open_source, rows_of
+from specbench.tasks.sources import open_source, read_task_rows
 
 
-def turns_of(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
-    """Yields the row once per turn, with `turn` and `turn_index`; for a task of one turn, the row itself.
+def split_turns(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
+    """Yields the row once per turn, with the columns `turn` and `turn_index`; unchanged if the task has no turns.
 
     Raises ConfigError naming `place` if the column of the turns is not a list of texts.
     """
@@ -42,7 +42,7 @@ def render(task: TaskSpec, key: str, template: str, place: str, row: Row) -> str
         if templates.is_empty(row[column]):
             raise ConfigError(
                 f"{place}: column '{column}' is empty, which the {key} needs: fill it in, or write a template that "
-                f"asks {{% if row.{column} %}}"
+                f"tests {{% if row.{column} %}}"
             )
     try:
         text = templates.render(template, row, task.vars)
@@ -55,7 +55,7 @@ def render(task: TaskSpec, key: str, template: str, place: str, row: Row) -> str
 
 
 def template_error(task: TaskSpec, key: str, template: str, place: str, row: Row, error: Exception) -> ConfigError:
-    """Returns the error for a row on which a template fails."""
+    """Returns the error to raise if a template fails on a row."""
     missing = sorted(name for name in templates.used(template, "row") if row.get(name) is None)
     if not missing:
         reason = ": ".join(filter(None, (type(error).__name__, str(error))))
@@ -68,15 +68,16 @@ def template_error(task: TaskSpec, key: str, template: str, place: str, row: Row
     )
 
 
-def reference_of(task: TaskSpec, row: Row, place: str) -> Reference | None:
+def read_reference(task: TaskSpec, row: Row, place: str) -> Reference | None:
     """Returns the reference of one turn: a text, texts by name, or a list of texts any of which is right. Returns None
-    for a row without one: the value is null, NaN, blank, or an empty list.
+    if the value is null, NaN, blank, or an empty list.
 
     Raises ConfigError naming `place` if a column is missing or has another type.
     """
     if task.references:
-        return _listed(task.references, row, place)
-    parts = {key: _rendered(task, key, template, row, place) for key, template in task.reference_templates().items()}
+        return _listed_references(task.references, row, place)
+    by_key = task.reference_templates().items()
+    parts = {key: _render_if_given(task, key, template, row, place) for key, template in by_key}
     if not parts or None in parts.values() or not any(text and text.strip() for text in parts.values()):
         return None
     if isinstance(task.reference, str):
@@ -84,8 +85,8 @@ def reference_of(task: TaskSpec, row: Row, place: str) -> Reference | None:
     return {key.removeprefix("reference."): text for key, text in parts.items() if text is not None}
 
 
-def _rendered(task: TaskSpec, key: str, template: str, row: Row, place: str) -> str | None:
-    """Returns the filled template; None if a value that it always needs is empty."""
+def _render_if_given(task: TaskSpec, key: str, template: str, row: Row, place: str) -> str | None:
+    """Returns the filled template; None if a value that the template always uses is empty."""
     needed = templates.always_used(template, "row") & set(row)
     if any(templates.is_empty(row[column]) or row[column] == [] for column in needed):
         return None
@@ -97,8 +98,8 @@ def _rendered(task: TaskSpec, key: str, template: str, row: Row, place: str) -> 
         raise template_error(task, key, template, place, row, error) from error
 
 
-def _listed(column: str, row: Row, place: str) -> list[str] | None:
-    """Returns the texts of the column; with several turns, those of the turn, if there are any."""
+def _listed_references(column: str, row: Row, place: str) -> list[str] | None:
+    """Returns the texts of a column; in a conversation those for the turn. None if there are none."""
     if column not in row:
         raise ConfigError(
             f"{place}: no column '{column}', which lists the references: {nearest(column, map(str, row))}: add it"
@@ -107,23 +108,20 @@ def _listed(column: str, row: Row, place: str) -> list[str] | None:
     if "turn_index" in row and isinstance(value, list):
         value = value[row["turn_index"]] if row["turn_index"] < len(value) else None
     values = value if isinstance(value, list) else [value]
-    if not all(templates.is_empty(one) or _is_plain(one) for one in values):
+    given = [value for value in values if not templates.is_empty(value)]
+    if not all(isinstance(value, (str, int, float)) and not isinstance(value, bool) for value in given):
         raise ConfigError(f"{place}: column '{column}' must be a list of texts: correct it")
-    return [str(one) for one in values if not templates.is_empty(one)] or None
+    return [str(value) for value in given] or None
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
-
-
-LONG_ANSWER = 80  # characters: a text of this length does not answer several questions
-SHOWN = 5  # places in an error message
+LONG_ANSWER = 80  # characters: a text of this length is not the answer to two questions
+NUM_SHOWN = 5  # places in an error message
 
 
 @dataclass(frozen=True)
 class FewshotInfo:
-    """The few-shot examples as a leaderboard row records them (`results.row.RowShots`). `checked`: whether every
-    measured row could be compared with them."""
+    """The few-shot examples as a leaderboard row records them (`results.row.RowShots`). `checked`: whether all measured
+    rows were checked against them."""
 
     num: int = 0
     source: Literal["task", "hub", "local", "sample"] | None = None
@@ -137,21 +135,22 @@ NO_SHOTS = FewshotInfo()
 
 @dataclass(frozen=True)
 class FewshotPrefix:
-    """`prefix`: the text before every prompt. `asked`: the questions of the few-shot examples."""
+    """The few-shot examples before every prompt. `prefix`: their text; `questions`: their normalized questions."""
 
     prefix: str = ""
-    asked: frozenset[str] = frozenset()
+    questions: frozenset[str] = frozenset()
     fewshot: FewshotInfo = NO_SHOTS
 
     def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
-        """Raises ConfigError if rows repeat a question of the prefix, even with their options in another order, or have
-        an answer of LONG_ANSWER characters or more that is in the prefix."""
-        if not self.asked:
+        """Raises ConfigError if a row is one of the few-shot examples: it has the same question (also with its options
+        in another order), or its answer is in the prefix and has LONG_ANSWER characters or more."""
+        if not self.questions:
             return
         found = [place for place, row in rows if self._repeats_example(task, row, place)]
         if found:
-            others = [place.rpartition(", ")[2] for place in found[1 : SHOWN + 1]]
-            more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{', …' * (len(found) > SHOWN + 1)})"
+            others = [place.rpartition(", ")[2] for place in found[1 : NUM_SHOWN + 1]]
+            ending = ", …" if len(found) > NUM_SHOWN + 1 else ""
+            more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{ending})"
             raise ConfigError(
                 f"{found[0]}{more if others else ''}: the row is one of the few-shot examples before its prompt: take "
                 "them from another split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or "
@@ -159,22 +158,22 @@ class FewshotPrefix:
             )
 
     def _repeats_example(self, task: TaskSpec, row: Row, place: str) -> bool:
-        if question(task, row, place) in self.asked:
+        if normalized_question(task, row, place) in self.questions:
             return True
-        reference = reference_of(task, next(turns_of(task, row, place)), place)
-        answers = map(normalized_value, [] if reference is None else reference_texts(reference))
-        return any(len(answer) >= LONG_ANSWER and answer in self._plain_prefix for answer in answers)
+        reference = read_reference(task, next(split_turns(task, row, place)), place)
+        answers = map(normalize_value, [] if reference is None else reference_texts(reference))
+        return any(len(answer) >= LONG_ANSWER and answer in self._normalized_prefix for answer in answers)
 
     @cached_property
-    def _plain_prefix(self) -> str:
-        return normalized_value(self.prefix)
+    def _normalized_prefix(self) -> str:
+        return normalize_value(self.prefix)
 
 
-def question(task: TaskSpec, row: Row, place: str) -> str:
-    """Returns the question of the first turn of a row: the `fewshot.question_column`, or all columns of the prompt, or
-    else the prompt. Questions that differ only in blanks, case, the width of letters and the order of lists (of
-    options) are equal."""
-    row = next(turns_of(task, row, place))
+def normalized_question(task: TaskSpec, row: Row, place: str) -> str:
+    """Returns the question of the first turn of a row: the column `fewshot.question_column`; without that key, all
+    columns that the prompt uses; if it uses none, the prompt. Blanks, case, the width of letters and the order of lists
+    (of options) do not matter."""
+    row = next(split_turns(task, row, place))
     prompt = render(task, "prompt", task.prompt, place, row)
     column = task.fewshot and task.fewshot.question_column
     if column and column not in row:
@@ -183,40 +182,41 @@ def question(task: TaskSpec, row: Row, place: str) -> str:
             "correct it"
         )
     columns = [column] if column else sorted(templates.used(task.prompt, "row"))
-    return normalized_value([row.get(name) for name in columns] or prompt)
+    return normalize_value([row.get(name) for name in columns] or prompt)
 
 
-def normalized_value(value: Any) -> str:
+def normalize_value(value: Any) -> str:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return repr(sorted(map(normalized_value, value)))
+        return repr(sorted(map(normalize_value, value)))
     return " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
 
 
 def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
-    """Returns the few-shot examples of a subset, from the place of its rows. `data`: "sample", "hub", a folder or a
-    file."""
-    chosen = task.subset(subset)
-    spec = chosen.fewshot
+    """Returns the few-shot examples of a subset, taken from the same data as its rows. `data`: "sample", "hub", a
+    folder or a file."""
+    merged = task.subset(subset)
+    spec = merged.fewshot
     if spec is None or spec.num_shots == 0:
         return FewshotPrefix()
     if spec.rows:
-        own = [(f"fewshot.rows, row {n}", row) for n, row in enumerate(spec.rows, start=1)]
-        return _prefix_of(chosen, spec, own, "task", task.name)
-    place = _with_fewshot_places(task, chosen, spec, data)
-    source = open_source(place, subset, data, num_subsets=1)
-    rows = list(islice(rows_of(place, source), spec.num_shots))
+        task_rows = [(f"fewshot.rows, row {n}", row) for n, row in enumerate(spec.rows, start=1)]
+        return _make_prefix(merged, spec, task_rows, "task", task.name)
+    shots_task = _fewshot_task(task, merged, spec, data)
+    source = open_source(shots_task, subset, data, num_subsets=1)
+    rows = list(islice(read_task_rows(shots_task, source), spec.num_shots))
     if len(rows) < spec.num_shots:
         raise ConfigError(
-            f"{source.location}: holds {len(rows)} few-shot examples, fewshot.num_shots asks {spec.num_shots}: lower it"
+            f"{source.location}: holds {len(rows)} few-shot examples, but fewshot.num_shots = {spec.num_shots}: lower "
+            "it"
         )
-    return _prefix_of(chosen, spec, rows, source.kind, source.location)
+    return _make_prefix(merged, spec, rows, source.kind, source.location)
 
 
 @cache
 def sample_prefix(task_json: str, subset: str | None) -> str:
-    """Returns the text before the prompts of a task on its bundled sample. `task_json`: the task, merged with its
+    """Returns the few-shot text before the prompts of a bundled sample. `task_json`: the task, merged with its
     subset."""
     task = TaskSpec.model_validate_json(task_json)
     name = subset or "default"
@@ -224,17 +224,16 @@ def sample_prefix(task_json: str, subset: str | None) -> str:
 
 
 def fewshot_dataset(task: TaskSpec, subset: str) -> DatasetSpec | None:
-    """Returns the place of a subset's few-shot examples on the hub; None if they are not taken from there."""
-    chosen = task.subset(subset)
-    spec = chosen.fewshot
+    """Returns where a subset's few-shot examples are on the hub; None if they are not taken from there."""
+    merged = task.subset(subset)
+    spec = merged.fewshot
     if spec is None or spec.num_shots == 0 or spec.rows:
         return None
-    return _with_fewshot_places(task, chosen, spec, "hub").dataset
+    return _fewshot_task(task, merged, spec, "hub").dataset
 
 
-def _with_fewshot_places(task: TaskSpec, chosen: TaskSpec, spec: FewshotSpec, data: str) -> TaskSpec:
-    """Returns the task with the places of its few-shot examples instead of its rows. Raises ConfigError if there are
-    none."""
+def _fewshot_task(task: TaskSpec, merged: TaskSpec, spec: FewshotSpec, data: str) -> TaskSpec:
+    """Returns a copy of the task whose rows are its few-shot examples. Raises ConfigError if `data` has none."""
     problem = None
     if data == "sample":
         problem = None if spec.sample else "have no bundled sample (fewshot.sample)"
@@ -251,16 +250,16 @@ def _with_fewshot_places(task: TaskSpec, chosen: TaskSpec, spec: FewshotSpec, da
         )
     changes = {key: value for key, value in (("split", spec.split), ("data_files", spec.data_files)) if value}
     every_row = {"first_rows": None, "last_rows": None}
-    dataset = chosen.dataset and chosen.dataset.model_copy(update={**changes, **every_row})
-    places = {"dataset": dataset, "local": spec.local or chosen.local, "sample": spec.sample, "fewshot": None}
-    return chosen.model_copy(update={**places, "subsets": {name: {} for name in task.subsets}})
+    dataset = merged.dataset and merged.dataset.model_copy(update={**changes, **every_row})
+    places = {"dataset": dataset, "local": spec.local or merged.local, "sample": spec.sample, "fewshot": None}
+    return merged.model_copy(update={**places, "subsets": {name: {} for name in task.subsets}})
 
 
-def _prefix_of(
+def _make_prefix(
     task: TaskSpec, spec: FewshotSpec, rows: list[tuple[str, Row]], source: Literal["task", "hub", "local", "sample"],
     location: str,
 ) -> FewshotPrefix:  # fmt: skip
     texts = [render(task, "fewshot.example", spec.example, place, row) for place, row in rows[: spec.num_shots]]
-    asked = frozenset(question(task, row, place) for place, row in rows[: spec.num_shots])
+    questions = frozenset(normalized_question(task, row, place) for place, row in rows[: spec.num_shots])
     prefix = "".join(text + spec.separator for text in texts)
-    return FewshotPrefix(prefix, asked, FewshotInfo(spec.num_shots, source, location, text_digest(prefix)))
+    return FewshotPrefix(prefix, questions, FewshotInfo(spec.num_shots, source, location, text_digest(prefix)))

@@ -1,4 +1,4 @@
-"""The sources of a task's rows: the bundled sample, the hub, or local files, with the files of each subset."""
+"""Where a task's rows come from: the bundled sample, the hub, or local files of each subset."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,17 +18,17 @@ from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_p
 
 
 class SubsetFiles:
-    """The files of a subset in `data`: in a folder, or one file, which may hold several subsets.
+    """The files of a subset. `data`: a folder, or one file, which may hold several subsets.
 
-    `stems`: the names without extension that the files may have, with wildcards. `aligned`: for each file the files of
-    its columns, if each column has its own. Raises OSError if the folder cannot be read.
+    `stems`: the file names to look for, without extension and with wildcards. `aligned`: groups of files by column, if
+    every column has its own file. Raises OSError if the folder cannot be read.
     """
 
     def __init__(self, task: TaskSpec, subset: str, data: Path) -> None:
-        self.task, self.subset, self.data, self.chosen = task, subset, data, task.subset(subset)
-        split = self.chosen.dataset.split if self.chosen.dataset else "test"
+        self.task, self.subset, self.data, self.merged = task, subset, data, task.subset(subset)
+        split = self.merged.dataset.split if self.merged.dataset else "test"
         fields = {"task": escape(task.name), "subset": escape(subset), "split": escape(split)}
-        local = self.chosen.local
+        local = self.merged.local
         self.stems = [stem.format(**fields) for stem in local.files]
         self.columns = {column: pattern.format(**fields) for column, pattern in local.parallel.items()}
         self.aligned = find_parallel(data, self.columns, split) if data.is_dir() else []
@@ -41,38 +41,39 @@ class SubsetFiles:
 
     @property
     def is_named(self) -> bool:
-        """Returns whether the one file is named after the subset."""
+        """Returns whether the file `data` is named after the subset."""
         stems = [stem.rpartition("/")[2] for stem in self.stems]
         return any(self.subset in stem and self.data.match(stem + suffix) for stem in stems for suffix in SUFFIXES)
 
-    def others(self) -> Iterator["SubsetFiles"]:
+    def other_subsets(self) -> Iterator["SubsetFiles"]:
         """Yields the files of the other subsets."""
         return (SubsetFiles(self.task, name, self.data) for name in self.task.subset_names if name != self.subset)
 
     def are_shared(self) -> bool:
-        """Returns whether another subset would take the same rows by mistake: one with the same reader, unless the task
+        """Returns whether another subset with the same reader would take the same rows by mistake. False if the task
         says that its subsets share files."""
-        if self.chosen.local.subsets_share_files:
+        if self.merged.local.subsets_share_files:
             return False
-        alike = [other for other in self.others() if other.chosen.reader == self.chosen.reader]
+        alike = [other for other in self.other_subsets() if other.merged.reader == self.merged.reader]
         if self.data.is_file():
             return bool(alike) and not self.is_named
         if self.aligned:
             return any(other.aligned == self.aligned for other in alike)
-        own = {path.resolve() for path in self.paths}
-        return any(path.resolve() in own for other in alike for path in find_files(self.data, other.stems))
+        paths = {path.resolve() for path in self.paths}
+        return any(path.resolve() in paths for other in alike for path in find_files(self.data, other.stems))
 
 
-def local_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
-    """Returns the subset's files in a folder, or the given file. Raises ConfigError naming the patterns that were
-    tried."""
+def find_subset_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
+    """Returns the subset's files in a folder, or the given file. Raises ConfigError, with the patterns that were tried,
+    if there are none."""
     files = SubsetFiles(task, subset, data)
     if data.is_file():
-        other = None if files.is_named else next((other.subset for other in files.others() if other.is_named), None)
+        named = (other.subset for other in files.other_subsets() if other.is_named)
+        other = None if files.is_named else next(named, None)
         if other is not None:
             raise ConfigError(
-                f"--data {data}: by its name it holds '{other}', not '{subset}': give --subset {other}, or a file or "
-                f"folder that holds '{subset}'"
+                f"--data {data}: is named after the subset '{other}', not '{subset}': give --subset {other}, or a file "
+                f"or folder that holds '{subset}'"
             )
     elif not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder or file: check the path")
@@ -87,24 +88,24 @@ def local_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
 
 
 def subsets_with_files(task: TaskSpec, data: Path) -> list[str]:
-    """Returns the subsets that have files in a folder; for one file, those that it is named after, or else all.
+    """Returns the subsets that have files in a folder; for one file, the subsets that it is named after, else all.
 
     Raises ConfigError for a path that cannot be read.
     """
     try:
-        found = [SubsetFiles(task, name, data) for name in task.subset_names]
+        by_subset = [SubsetFiles(task, name, data) for name in task.subset_names]
         if data.is_file():
-            return [each.subset for each in found if each.is_named] or list(task.subset_names)
-        return [each.subset for each in found if each.paths]
+            return [files.subset for files in by_subset if files.is_named] or list(task.subset_names)
+        return [files.subset for files in by_subset if files.paths]
     except OSError as error:
-        raise unreadable(data, error) from error
+        raise unreadable_error(data, error) from error
 
 
-def unreadable(data: Path, error: OSError) -> ConfigError:
+def unreadable_error(data: Path, error: OSError) -> ConfigError:
     return ConfigError(f"--data {str(data)[:200]}: cannot be read: {error.strerror}: check the path")
 
 
-def files_name(files: Sequence[Path]) -> str:
+def format_paths(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} … {files[-1].name} ({len(files)} files)"
 
 
@@ -117,8 +118,8 @@ class NoRows(ConfigError):
 
 @dataclass(frozen=True)
 class Source:
-    """Rows, each with its place ("mgsm_en.tsv, row 3"), read lazily. `revision`: the commit on the hub, or the digest
-    of the files' bytes. `dataset`: the place on the hub."""
+    """Rows that are read lazily, each with its place ("mgsm_en.tsv, row 3"). `revision`: the commit on the hub, or the
+    digest of the files' bytes. `dataset`: the location on the hub."""
 
     kind: Kind
     location: str
@@ -126,29 +127,35 @@ class Source:
     rows: Iterator[tuple[str, Row]]
     dataset: DatasetSpec | None = None
 
-    def limited(self, made: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
-        """Yields the rows made by a reader that the task requests from the hub."""
-        return made if self.dataset is None else hub_data.limited(self.dataset, made)
+    def limit_rows(self, task_rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+        """Yields the first or last rows from the hub if the task limits them. `task_rows`: made by the reader."""
+        return task_rows if self.dataset is None else hub_data.limit_rows(self.dataset, task_rows)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
     """Returns the rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
     if data == "hub":
-        return _hub(task, subset)
+        dataset = task.subset(subset).dataset
+        if dataset is None:
+            raise ConfigError(f"task '{task.name}' has no dataset on the hub: give local files with --data FOLDER")
+        return hub_data.try_locations(hub_data.fill_fields(dataset, task.name, subset), open_hub)
     try:
         if data == "sample":
-            return _sample(task, subset, num_subsets)
-        return _local(task, subset, Path(data), num_subsets)
+            return _open_sample(task, subset, num_subsets)
+        files = find_subset_files(task, subset, Path(data))
+        digests = "+".join(file_digest(path) for path in files.paths)
+        rows = _file_rows(task, subset, files.paths, files.aligned, num_subsets > 1 and files.are_shared())
+        return Source("local", format_paths(files.paths), digests, rows)
     except OSError as error:
-        raise unreadable(Path(data), error) from error
+        raise unreadable_error(Path(data), error) from error
 
 
-def _sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
+def _open_sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
     sample = task.subset(subset).sample
     if sample is None:
         hub = " or --data hub" if task.subset(subset).dataset else ""
-        whole = f"subset '{subset}' of task '{task.name}'" if task.has_sample else f"task '{task.name}'"
-        raise ConfigError(f"{whole} has no bundled sample: give --data FOLDER{hub}")
+        subject = f"subset '{subset}' of task '{task.name}'" if task.has_sample else f"task '{task.name}'"
+        raise ConfigError(f"{subject} has no bundled sample: give --data FOLDER{hub}")
     path = Path(sample)
     if not path.is_file():
         raise ConfigError(f"task '{task.name}': sample = '{path}': no such file: correct the key `sample`")
@@ -157,42 +164,30 @@ def _sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
     return Source("sample", path.name, file_digest(path), rows)
 
 
-def _hub(task: TaskSpec, subset: str) -> Source:
-    dataset = task.subset(subset).dataset
-    if dataset is None:
-        raise ConfigError(f"task '{task.name}' has no dataset on the hub: give local files with --data FOLDER")
-    return hub_data.first_that_works(hub_data.filled(dataset, task.name, subset), hub_source)
-
-
-def hub_source(dataset: DatasetSpec, downloads: bool = True) -> Source:
+def open_hub(dataset: DatasetSpec, downloads: bool = True) -> Source:
     """Returns the rows of one location on the hub. Raises ConfigError if the first row cannot be read."""
     location = hub_data.location(dataset)
     commit = hub_data.resolve_revision(dataset)
     rows = hub_data.read_rows(dataset, commit, downloads=downloads)
     first = list(islice(rows, 1))
-    return Source("hub", location, commit, _placed(location, chain(first, rows)), dataset)
+    return Source("hub", location, commit, _with_places(location, chain(first, rows)), dataset)
 
 
-def _placed(place: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
-    return ((f"{place}, row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _local(task: TaskSpec, subset: str, data: Path, num_subsets: int) -> Source:
-    files = local_files(task, subset, data)
-    digests = "+".join(file_digest(path) for path in files.paths)
-    rows = _file_rows(task, subset, files.paths, files.aligned, num_subsets > 1 and files.are_shared())
-    return Source("local", files_name(files.paths), digests, rows)
+def _with_places(location: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
+    return ((f"{location}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _file_rows(
     task: TaskSpec, subset: str, paths: Sequence[Path], aligned: Sequence[Files] = (), are_shared: bool = False
 ) -> Iterator[tuple[str, Row]]:
-    """Yields the subset's rows: those whose column `subset` names it, and all rows without the column. Raises
-    ConfigError if there are none, and if several subsets share a file without the column."""
-    chosen, seen, num_taken = task.subset(subset), set[str](), 0
-    columns = () if chosen.reader else chosen.columns()
+    """Yields the subset's rows: those whose column `subset` names it, and all rows without that column.
+
+    Raises ConfigError if there are none, and if several subsets share a file without the column.
+    """
+    merged, seen, num_taken = task.subset(subset), set[str](), 0
+    columns, column_names = () if merged.reader else merged.columns(), merged.local.column_names
     parts = [parallel_rows(files) for files in aligned] or [
-        _placed(str(path), read_rows(path, column_names=chosen.local.column_names, columns=columns)) for path in paths
+        _with_places(str(path), read_rows(path, column_names=column_names, columns=columns)) for path in paths
     ]
     for place, row in chain.from_iterable(parts):
         if task.subsets and "subset" in row:
@@ -202,22 +197,22 @@ def _file_rows(
         elif are_shared:
             path = place.rpartition(", ")[0]
             raise ConfigError(
-                f"{path}: has no column 'subset' to tell several subsets apart: choose one of them, or add it"
+                f"{path}: has no column 'subset' to tell several subsets apart: choose one subset, or add the column"
             )
         num_taken += 1
         yield place, row
     if num_taken == 0 and seen:
-        raise NoRows(f"{files_name(paths)}: holds no rows of subset '{subset}': {nearest(subset, seen)}")
+        raise NoRows(f"{format_paths(paths)}: holds no rows of subset '{subset}': {nearest(subset, seen)}")
     if num_taken == 0:
-        raise ConfigError(f"{files_name(paths)}: holds no rows: give a file that does")
+        raise ConfigError(f"{format_paths(paths)}: holds no rows: give a file that does")
 
 
 Join = Callable[[Row, Row], Row | None]
 
 
-def rows_of(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
-    """Yields the rows that the reader makes of each source row, with their place; a sample has the final layout
-    already.
+def read_task_rows(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
+    """Yields the rows that the task's reader makes of the source rows, with their places. A sample is not read again:
+    it has the task's layout.
 
     Raises ConfigError naming the place of a row on which the reader fails.
     """
@@ -226,32 +221,32 @@ def rows_of(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
         return
     read: Callable[[Row], Any] = READERS.get(task.reader)()
     join = READERS.features(task.reader).join
-    for place, raw in _joined(task, source.rows, join) if join else source.rows:
-        with _naming(task, place, raw):
+    for place, raw in _join_rows(task, source.rows, join) if join else source.rows:
+        with _locate_errors(task, place, raw):
             made = read(raw)
         for row in made if isinstance(made, list) else [made]:
             yield place, row
 
 
-def _joined(task: TaskSpec, rows: Iterable[tuple[str, Row]], join: Join) -> Iterator[tuple[str, Row]]:
-    """Yields the rows, merged where `join` merges them, with the place of the first; it reads one row ahead."""
-    held: tuple[str, Row] | None = None
+def _join_rows(task: TaskSpec, rows: Iterable[tuple[str, Row]], join: Join) -> Iterator[tuple[str, Row]]:
+    """Yields the rows; consecutive ones that `join` merges become one row, with the place of the first."""
+    pending: tuple[str, Row] | None = None
     for place, row in rows:
-        if held is None:
-            held = place, row
+        if pending is None:
+            pending = place, row
             continue
-        with _naming(task, place, row):
-            together = join(held[1], row)
-        if together is None:
-            yield held
-        held = (place, row) if together is None else (held[0], together)
-    if held is not None:
-        yield held
+        with _locate_errors(task, place, row):
+            merged = join(pending[1], row)
+        if merged is None:
+            yield pending
+        pending = (place, row) if merged is None else (pending[0], merged)
+    if pending is not None:
+        yield pending
 
 
 @contextmanager
-def _naming(task: TaskSpec, place: str, row: Row) -> Iterator[None]:
-    """Raises ConfigError with the row's place for whatever the reader raises."""
+def _locate_errors(task: TaskSpec, place: str, row: Row) -> Iterator[None]:
+    """Turns any exception of the reader into a ConfigError that names the row's place."""
     try:
         yield
     except ConfigError as error:

@@ -1,9 +1,10 @@
 """Topics of stories, a noun and an adjective each: `python -m specbench.tasks.topics OUTPUT [--num N]
 [--concreteness FILE --vectors FILE]`.
 
-As arXiv:2605.30580, section 3.1: the most concrete nouns of Brysbaert et al. (2014) and the adjectives of the Brown
-corpus, paired by the similarity of their GloVe vectors. The Brown corpus is taken from nltk when it is installed
-there; otherwise, and without --vectors, the words are our own (topics.yaml). The same topics are asked in every subset.
+The method is that of arXiv:2605.30580, section 3.1: the most concrete nouns of Brysbaert et al. (2014) and the
+adjectives of the Brown corpus, paired by the similarity of their GloVe vectors. The Brown corpus is read from nltk if
+it is installed there. Otherwise, and without --vectors, the words come from topics.yaml. Every subset has the same
+topics.
 """
 
 import argparse
@@ -60,12 +61,12 @@ def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vect
     adjectives = [word for word in adjectives if word in vectors and word not in taken]
     if num > min(len(adjectives), len(nouns)):
         raise ConfigError(
-            f"--num {num}: the vectors know {len(adjectives)} adjectives and {len(nouns)} nouns: ask for fewer topics, "
-            "or give larger files"
+            f"--num {num}: there are vectors for {len(adjectives)} adjectives and {len(nouns)} nouns: ask for fewer "
+            "topics, or give larger files"
         )
     similarity = np.stack([vectors[word] for word in adjectives]) @ np.stack([vectors[word] for word in nouns]).T
     pairs: list[Pair] = []
-    for _ in range(num):  # [adjectives, nouns]; a chosen pair removes its row and its column
+    for _ in range(num):  # similarity: [adjectives, nouns]; the row and column of a taken pair are excluded
         row, column = np.unravel_index(int(similarity.argmax()), similarity.shape)
         pairs.append((adjectives[row], nouns[column]))
         similarity[row, :] = similarity[:, column] = -np.inf
@@ -124,12 +125,12 @@ def brown_adjectives() -> list[str] | None:
 
 
 def make_topics(num: int = NUM_TOPICS, concreteness: Path | None = None, vectors: Path | None = None) -> list[Pair]:
-    """Returns adjective and noun of each topic, always the same for the same files. Raises ConfigError."""
+    """Returns the adjective and the noun of each topic; the same files give the same topics. Raises ConfigError."""
     if num < 1:
         raise ConfigError(f"--num {num}: there must be one topic at least: choose a larger number")
     if vectors is None:
         if concreteness is not None:
-            raise ConfigError("--concreteness: needs --vectors FILE (GloVe as text) to pair its nouns by: add it")
+            raise ConfigError("--concreteness: needs --vectors FILE (GloVe as text) to pair the nouns: add it")
         return bundled_topics(num)
     fields = bundled_fields()
     nouns = concrete_nouns(concreteness) if concreteness else [noun for _, column in fields for noun in column]

@@ -18,7 +18,7 @@ from specbench.core import bounded, completions
 from specbench.core.errors import ConfigError
 from specbench.tasks.examples import Example
 from specbench.tasks.judge import JUDGEMENTS_FILE
-from specbench.tasks.judge.judgements import judge_records, ratings, write_judgements
+from specbench.tasks.judge.judgements import judge_records, read_ratings, write_judgements
 from specbench.tasks.judge.requests import JudgeSettings
 from specbench.training import teacher as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
@@ -188,7 +188,7 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
     line = {**json.loads(path.read_text()), **attack.get("with", {})}
     before = filled(attack.get("text", json.dumps(line)), "")
     path.write_bytes(before)
-    for use in (lambda: ratings(tmp_path, settings.signature), lambda: write_judgements(path, {}, settings)):
+    for use in (lambda: read_ratings(tmp_path, settings.signature), lambda: write_judgements(path, {}, settings)):
         with pytest.raises(ConfigError) as raised:
             use()
         said = str(raised.value)
@@ -201,4 +201,4 @@ def test_judgements_edited_by_hand(attack: dict[str, Any], kept: Any, tmp_path: 
 def test_no_file_in_the_place_of_judgements(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / JUDGEMENTS_FILE)
     with pytest.raises(ConfigError, match="cannot be read"):
-        ratings(tmp_path, "m")
+        read_ratings(tmp_path, "m")

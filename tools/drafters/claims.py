@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from specbench.analysis.fairness_report import FairnessReport, NumberChange
-from specbench.analysis.fairness_tables import LEAST
+from specbench.analysis.fairness_tables import MIN_MASS
 
 from .cells import change, interval, table
 
@@ -64,7 +64,7 @@ def changes(claim: Claim, name: str) -> Iterator[Sequence[str]]:
     report, expected = claim.reports[name], claim.expected.get(name, {})
     family = family_of(report)
     groups = [group for drafter in report.drafters for group in drafter.groups.values()]
-    excludes = any(group.forced is not None and group.forced.excluded >= LEAST for group in groups)
+    excludes = any(group.forced is not None and group.forced.excluded >= MIN_MASS for group in groups)
     is_alone = report.comparison is not None and len(report.comparison.groups) == 1
     for key in claim.numbers:
         what, digits = WHAT[key]

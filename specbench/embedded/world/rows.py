@@ -10,7 +10,7 @@ import yaml
 from specbench.core.digests import text_digest
 from specbench.specs.catalogue import load_task
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import prompts_of
+from specbench.tasks.examples import sample_prompts
 
 HELD_OUT_PERCENT = 15
 
@@ -62,7 +62,7 @@ def example_of(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     in a letter or a punctuation mark.
     """
     completions = row["_completion"] if isinstance(row["_completion"], list) else [row["_completion"]]
-    prompts = prompts_of(_task(name, row["subset"]), row)
+    prompts = sample_prompts(_task(name, row["subset"]), row)
     texts: list[str] = []
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         texts += ["\n\n" * (number > 0) + prompt, completion if prompt[-1:].isspace() else " " + completion]

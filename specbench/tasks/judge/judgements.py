@@ -1,4 +1,4 @@
-"""A judge's rating of every answer in the records of a run, the file of the ratings, and the judge's options."""
+"""A judge's ratings of the answers in a run's records, the file of the ratings, and the judge's options."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -29,13 +29,13 @@ from specbench.tasks.judge.requests import (
     Questions,
     ReplyCache,
     digest,
-    questions_of,
-    rating,
-    requests_of,
+    index_examples,
+    make_requests,
+    parse_rating,
 )
 
-MANY_FAILURES = 5  # consecutive failures after which the server is not asked any more
-FATAL = {  # statuses that every request would meet, with the remedy
+MANY_FAILURES = 5  # consecutive failures after which no further request is sent
+FATAL = {  # statuses that every request would get, with the remedy
     401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
     403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
     404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",
@@ -43,7 +43,7 @@ FATAL = {  # statuses that every request would meet, with the remedy
 
 
 class JudgeClient:
-    """A judge that several threads use. Raises ConfigError if the environment has no key."""
+    """A judge for several threads. Raises ConfigError if the environment has no key."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         self._name = f"--judge {settings.model}"
@@ -55,15 +55,15 @@ class JudgeClient:
         self._num_failures = 0
 
     def ask(self, request: JudgeRequest) -> Reply | str:
-        """Returns the judge's reply, which is then in the cache, or why there is none. Raises ConfigError for a failure
-        of every request, after which no other is sent.
+        """Returns the judge's reply and stores it in the cache; if there is no reply, returns the reason.
 
-        A request that the server refuses because of its content says nothing about the others.
+        Raises ConfigError for a failure that every request would meet; no other request is sent then. A refusal because
+        of a request's content does not count as a failure of the server.
         """
         if self.stopped.is_set():
             return "the judge was not asked"
         if self._num_failures >= MANY_FAILURES:
-            return "the judge was not asked: too many requests before failed"
+            return "the judge was not asked: too many earlier requests failed"
         try:
             sent = {name: value for name, value in request.items() if name != "url"}
             reply = self._server.ask("chat/completions", sent)
@@ -83,7 +83,7 @@ class JudgeClient:
 
 
 def _fatal(error: RequestFailed) -> str | None:
-    """Returns the reason if every request of the run would meet the error, else None."""
+    """Returns the reason if every request of the run would get this error, else None."""
     if error.is_redirect:
         return str(error)
     if error.code == NO_CREDIT:
@@ -93,7 +93,7 @@ def _fatal(error: RequestFailed) -> str | None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's rating of one answer, 1 … 10; `score` is None if there is none, and `problem` says why."""
+    """A judge's rating of one answer. `score`: 1 … 10; None if there is none, for the reason in `problem`."""
 
     score: float | None
     problem: str | None
@@ -105,12 +105,13 @@ class Judgement:
 def judge_records(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console
 ) -> dict[JudgementKey, Judgement]:
-    """Has every answer rated; cached replies are not requested again. Prints progress and cost on `console`.
+    """Asks the judge to rate every answer; cached replies are not requested again. Prints progress and cost on
+    `console`.
 
-    Raises ConfigError if no request can succeed (no key, a wrong one, no such model). A request that fails alone leaves
-    its answers without a score.
+    Raises ConfigError if no request can succeed (no key, a wrong key, no such model). If a single request fails, its
+    answers have no score.
     """
-    requests = requests_of(records, questions, settings)
+    requests = make_requests(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
     cache = ReplyCache(settings.cache)
     cached = {name: reply for name, request in different.items() if (reply := cache.get(request)) is not None}
@@ -124,9 +125,9 @@ def judge_records(
         if isinstance(answer, str):
             judgements[name] = Judgement(None, answer, None, name, False)
             continue
-        score = rating(answer.text)
+        score = parse_rating(answer.text)
         if score is None:
-            problem = f"{_unusable(answer, settings)} (kept in {cache.path(request)}: delete it to ask again)"
+            problem = f"{_explain_missing(answer, settings)} (kept in {cache.path(request)}: delete it to ask again)"
         judgements[name] = Judgement(score, problem, answer, name, name in cached)
     found = {key: judgements[digest(request)] for key, request in requests.items()}
     say(console, _summary(found.values(), settings))
@@ -134,7 +135,7 @@ def judge_records(
 
 
 def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
-    """Returns the reply to each request, or why there is none."""
+    """Returns the reply to each request, or the reason why there is none."""
     client = JudgeClient(settings)
     replies: dict[str, Reply | str] = {}
     with (
@@ -153,8 +154,8 @@ def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console:
             raise
 
 
-def _unusable(reply: Reply, settings: JudgeSettings) -> str:
-    """Returns why a reply has no rating."""
+def _explain_missing(reply: Reply, settings: JudgeSettings) -> str:
+    """Returns the reason why a reply has no rating."""
     if reply.finish_reason == "length":
         return f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
     if not reply.text.strip():
@@ -164,7 +165,7 @@ def _unusable(reply: Reply, settings: JudgeSettings) -> str:
 
 
 def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
-    """Returns one line: new replies, their cost, and the answers that could not be judged."""
+    """Returns a line with the new replies, their cost, and the answers without a score."""
     every = list(judgements)
     paid = {each.request: each.reply for each in every if each.reply and not each.was_cached}.values()
     num_prompt_tokens = sum(reply.num_prompt_tokens or 0 for reply in paid)
@@ -178,8 +179,8 @@ def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
     return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
 
 
-def with_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float | None]) -> list[Record]:
-    """Returns copies of the records in which every answer has the metric `judge_score`, None if it has no score."""
+def add_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float | None]) -> list[Record]:
+    """Returns copies of the records in which every answer has the metric `judge_score`, which may be None."""
     return [
         {
             **record,
@@ -192,11 +193,11 @@ def with_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float |
     ]
 
 
-REMEDY = "delete the file, and give --judge again for new ones (what was paid for is in the cache)"
+REMEDY = "delete the file, and give --judge again for new ratings (paid replies are in the cache)"
 
 
 class JudgementLine(BaseModel, extra="allow", strict=True):
-    """The fields of a line of the file that are read again; other fields are kept."""
+    """A line of the file, with the fields that are read again; other fields are kept."""
 
     task: str
     subset: str
@@ -218,11 +219,11 @@ class JudgementLine(BaseModel, extra="allow", strict=True):
         return JudgeSettings(self.judge, self.url)
 
 
-def with_recorded(
+def add_recorded_scores(
     records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
 ) -> tuple[list[Record], str | None]:
-    """Returns the records with the ratings that judgements.jsonl holds for exactly the same requests, and the signature
-    of the judge. Of several judges the last one counts.
+    """Returns the records with the ratings of exactly the same requests in judgements.jsonl, and the signature of the
+    judge; None if there are no such ratings. If the file has several judges, the last one counts.
 
     Raises ConfigError for a damaged file.
     """
@@ -232,23 +233,24 @@ def with_recorded(
         return records, None
     settings = lines[-1].settings
     known = {line.request: line.score for line in lines}
-    scores = {key: known.get(digest(each)) for key, each in requests_of(records, questions_of(cells), settings).items()}
+    requests = make_requests(records, index_examples(cells), settings)
+    scores = {key: known.get(digest(request)) for key, request in requests.items()}
     num_rated = sum(score is not None for score in scores.values())
     if not num_rated:
         return records, None
     rest = "" if num_rated == len(scores) else f"; --judge {settings.model} rates the others"
     say(console, f"{num_rated} of {len(scores)} answers have ratings of {settings.model} from {path}{rest}")
-    return with_scores(records, scores), settings.signature
+    return add_scores(records, scores), settings.signature
 
 
-def ratings(folder: Path, signature: str) -> dict[JudgementKey, float | None]:
-    """Returns the ratings of the judge with this signature. Raises ConfigError for a damaged file."""
+def read_ratings(folder: Path, signature: str) -> dict[JudgementKey, float | None]:
+    """Returns the ratings by the judge with this signature. Raises ConfigError for a damaged file."""
     lines = _read_lines(folder / JUDGEMENTS_FILE)
     return {line.key: line.score for line in lines if line.settings.signature == signature}
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
-    """Writes one JSON line for each answer and judge, after those of other answers or other judges in the file.
+    """Writes one JSON line for each answer and judge. Lines of other answers or judges in the file are kept.
 
     Raises ConfigError if the file is damaged or the disk is not writable.
     """
@@ -257,7 +259,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
         for line in _read_lines(path)
         if line.key not in judgements or (line.judge, line.url) != (settings.model, settings.url)
     ]
-    new = [_fields(key, judgement, settings) for key, judgement in judgements.items()]
+    new = [_make_line(key, judgement, settings) for key, judgement in judgements.items()]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
     try:
         write_atomically(path, text)
@@ -265,8 +267,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
         raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
-def _fields(key: JudgementKey, judgement: Judgement, settings: JudgeSettings) -> dict[str, Any]:
-    """Returns a line of the file."""
+def _make_line(key: JudgementKey, judgement: Judgement, settings: JudgeSettings) -> dict[str, Any]:
     (task, subset, example, repeat, turn), method = key
     reply = judgement.reply or Reply("", None, None)
     return {
@@ -279,7 +280,7 @@ def _fields(key: JudgementKey, judgement: Judgement, settings: JudgeSettings) ->
 
 
 def _read_lines(path: Path) -> list[JudgementLine]:
-    """Returns the lines of the file, none if there is no file. Raises ConfigError for a file with any other line."""
+    """Returns the lines of the file; empty if there is no file. Raises ConfigError for an invalid line."""
     if not path.exists():
         return []
     lines = []
@@ -291,20 +292,20 @@ def _read_lines(path: Path) -> list[JudgementLine]:
             lines.append(JudgementLine.model_validate(value))
             check_url(lines[-1].url, "url")
         except (ValidationError, ConfigError) as error:
-            reason = (
-                first_problem(error, JudgementLine, remedy="") if isinstance(error, ValidationError) else str(error)
-            )
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                reason = first_problem(error, JudgementLine, remedy="")
             raise ConfigError(f"{path}: cannot read the ratings (line {number}: {reason}): {REMEDY}") from error
     return lines
 
 
-BYTES_PER_TOKEN = 4  # of English; a rough measure for other languages
+BYTES_PER_TOKEN = 4  # in English; a rough estimate for other languages
 NUM_REPLY_TOKENS = 200  # a short explanation and a rating
 
 
 def show_requests(records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console) -> None:
-    """Prints every request that would be made, their number, their tokens and their cost. It needs no key."""
-    requests = requests_of(records, questions, settings)
+    """Prints every request that would be sent, and their number, tokens and cost. It needs no key."""
+    requests = make_requests(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
     cache = ReplyCache(settings.cache)
     new = [request for request in different.values() if cache.get(request) is None]
@@ -336,26 +337,26 @@ class Judging:
             JudgeClient(self.settings)
 
     def judge(self, records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> list[Record]:
-        """Returns the records with the metric `judge_score`, and writes the ratings beside them.
+        """Returns the records with the metric `judge_score`, and writes the ratings into the folder.
 
-        Raises ConfigError if the judge has replied to no request.
+        Raises ConfigError if the judge replied to no request.
         """
-        found = judge_records(records, questions_of(cells), self.settings, console)
+        found = judge_records(records, index_examples(cells), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
             raise ConfigError(
                 f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(found)} answers: check "
                 "--judge-base-url and the server, and repeat the command: what was measured is kept"
             )
         write_judgements(folder / JUDGEMENTS_FILE, found, self.settings)
-        return with_scores(records, {key: judgement.score for key, judgement in found.items()})
+        return add_scores(records, {key: judgement.score for key, judgement in found.items()})
 
     def show(self, records: list[Record], cells: Iterable[JudgedCell]) -> None:
-        """Prints the requests."""
-        show_requests(records, questions_of(cells), self.settings, stdout)
+        """Prints the requests that would be sent."""
+        show_requests(records, index_examples(cells), self.settings, stdout)
 
 
-def judging_of(model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool) -> Judging | None:
-    """Returns the requested judge; None without `--judge`, which its other options need."""
+def make_judging(model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool) -> Judging | None:
+    """Returns the requested judge; None without `--judge`. Raises ConfigError for other judge options without it."""
     if model is None:
         for option, value in {"base-url": base_url, "prices": prices, "dry-run": is_dry_run or None}.items():
             if value is not None:
@@ -364,7 +365,7 @@ def judging_of(model: str | None, base_url: str | None, prices: str | None, is_d
     if prices is None:
         return Judging(JudgeSettings(model, base_url), is_dry_run)
     try:
-        of_prompt, of_reply = map(float, prices.split(","))
+        prompt_price, reply_price = map(float, prices.split(","))
     except ValueError as error:
         raise ConfigError(f"--judge-prices {prices}: not two numbers: write them as 2.5,10") from error
-    return Judging(JudgeSettings(model, base_url, (of_prompt, of_reply)), is_dry_run)
+    return Judging(JudgeSettings(model, base_url, (prompt_price, reply_price)), is_dry_run)

@@ -1,9 +1,9 @@
-"""Requests to a judge: its settings, its prompts, the request for each answer of a run, and the cache of replies.
+"""Requests to a judge: settings, prompts, the request for each answer of a run, and the cache of replies.
 
-The texts are MT-bench's for single-answer grading (Zheng et al., arXiv:2306.05685, in the version of FastChat's
-judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms); the first is also that of arXiv:2406.16758,
-appendix F.4. Those with a reference answer (math) are for MT-bench's categories math, reasoning and coding: FastChat's
-NEED_REF_CATS.
+The texts are those of MT-bench's single-answer grading (Zheng et al., arXiv:2306.05685; FastChat's judge_prompts.jsonl:
+single-v1, single-math-v1 and their multi-turn forms). arXiv:2406.16758, appendix F.4, has the first of them too. The
+texts with a reference answer (math) are for MT-bench's categories math, reasoning and coding (FastChat's
+NEED_REF_CATS).
 """
 
 import json
@@ -27,7 +27,7 @@ from specbench.tasks.examples import Example, TaskData
 Message = dict[str, str]  # role, content
 
 HELPFUL = "You are a helpful assistant."
-ASKED = (
+TASK = (
     "Please act as an impartial judge and evaluate the quality of the response provided by an AI assistant to the user "
     "question{displayed}. "
 )
@@ -54,27 +54,27 @@ LOWEST, HIGHEST = 1.0, 10.0
 
 
 class Turn(NamedTuple):
-    """One turn of a conversation; `reference`: a right answer, if there is one."""
+    """One turn of a conversation. `reference`: a right answer, or None."""
 
     question: str
     answer: str
     reference: str | None
 
 
-def messages(turns: Sequence[Turn]) -> list[Message]:
-    """Returns the request to rate the answer of the last turn. It shows the references if all turns have one."""
+def make_messages(turns: Sequence[Turn]) -> list[Message]:
+    """Returns the messages that request a rating of the last answer. They show the references if all turns have one."""
     has_references = all(turn.reference is not None for turn in turns)
-    make = _single if len(turns) == 1 else _conversation
+    make = _single_turn_texts if len(turns) == 1 else _conversation_texts
     system, user = make(turns, has_references)
     texts = {"system": system, "user": user}
-    # Half of a surrogate pair, which a model may write, cannot be sent.
+    # A model may write half of a surrogate pair, which cannot be sent.
     return [{"role": role, "content": text.encode("utf-8", "replace").decode()} for role, text in texts.items()]
 
 
-def _single(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
+def _single_turn_texts(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
     (turn,) = turns
     criteria = MATH + COMPARE if has_references else GENERAL + EXPLAIN
-    parts = ["[Instruction]\n" + ASKED.format(displayed=" displayed below") + criteria + RATE]
+    parts = ["[Instruction]\n" + TASK.format(displayed=" displayed below") + criteria + RATE]
     parts.append(f"[Question]\n{turn.question}")
     if has_references:
         parts.append(f"[The Start of Reference Answer]\n{turn.reference}\n[The End of Reference Answer]")
@@ -82,14 +82,13 @@ def _single(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
     return HELPFUL, "\n\n".join(parts)
 
 
-def _conversation(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
+def _conversation_texts(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
     number = "second" if len(turns) == 2 else "last"
     if has_references:
-        criteria = ASKED.format(displayed="") + MATH + FOCUS.format(which=f"{number} ") + COMPARE
+        criteria = TASK.format(displayed="") + MATH + FOCUS.format(which=f"{number} ") + COMPARE
     else:
-        criteria = (
-            ASKED.format(displayed=" displayed below") + GENERAL + FOCUS.format(which=f"{number} user ") + EXPLAIN
-        )
+        task = TASK.format(displayed=" displayed below")
+        criteria = task + GENERAL + FOCUS.format(which=f"{number} user ") + EXPLAIN
     parts = []
     if has_references:
         pairs = [(turn.question, turn.reference or "") for turn in turns]
@@ -104,8 +103,8 @@ def _dialogue(title: str, speaker: str, pairs: Sequence[tuple[str, str]]) -> str
     return "\n\n".join([f"<|The Start of {title}|>", *spoken, f"<|The End of {title}|>"])
 
 
-def rating(reply: str) -> float | None:
-    """Returns the rating in a reply, 1 … 10; None if there is none, or several, or one outside the scale."""
+def parse_rating(reply: str) -> float | None:
+    """Returns the rating in a reply, 1 … 10; None unless it has exactly one value on this scale."""
     found = {float(number) for number in RATING.findall(reply)}
     value = found.pop() if len(found) == 1 else None
     return value if value is not None and LOWEST <= value <= HIGHEST else None
@@ -121,9 +120,9 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """The settings of a judge. `base_url`: any server with OpenAI's chat completions; None: that of OPENAI_BASE_URL,
-    else OpenAI's. `prices`: US dollars per million tokens of the prompt and of the reply; None: unknown, and so is the
-    cost.
+    """The settings of a judge. `base_url`: any server with OpenAI's chat completions; None: the server in
+    OPENAI_BASE_URL, else OpenAI's. `prices`: US dollars per million prompt tokens and reply tokens; None: the cost is
+    unknown.
 
     Raises ConfigError for an invalid value.
     """
@@ -131,16 +130,16 @@ class JudgeSettings:
     model: str
     base_url: str | None = None
     prices: tuple[float, float] | None = None
-    max_tokens: int = 2048  # of a reply, as FastChat's judge has it
+    max_tokens: int = 2048  # of a reply, as in FastChat's judge
     concurrency: int = 4
     timeout_seconds: float = 120.0  # of one attempt, from the connection to the last byte
     num_retries: int = 6
-    backoff_seconds: float = 1.0  # before the first retry; doubled from one to the next
+    backoff_seconds: float = 1.0  # before the first retry; doubled for every further one
     cache: Path = field(default_factory=default_cache)
 
     def __post_init__(self) -> None:
         if not self.model.strip():
-            raise ConfigError("--judge: no model is named: give one that the server has, such as --judge gpt-4o")
+            raise ConfigError("--judge: no model is named: name a model of the server, such as --judge gpt-4o")
         check_url(self.url, "--judge-base-url")
         if self.prices is not None and not all(0 <= price < math.inf for price in self.prices):
             raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must be finite and not negative")
@@ -153,17 +152,17 @@ class JudgeSettings:
 
     @property
     def signature(self) -> str:
-        """Returns how ratings were made, for rows; it holds no secret."""
+        """Returns a description of how ratings were made, for rows; it holds no secret."""
         return f"{self.model} at {self.url}, MT-bench single answer, temperature 0"
 
     def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
-        """Returns US dollars, None if the price or a count is unknown."""
+        """Returns the cost in US dollars; None if a price or a count is unknown."""
         if self.prices is None or num_prompt_tokens is None or num_reply_tokens is None:
             return None
         return (num_prompt_tokens * self.prices[0] + num_reply_tokens * self.prices[1]) / 1e6
 
 
-JudgementKey = tuple[Key, str]  # of a record, and a method of it
+JudgementKey = tuple[Key, str]  # a record, and a method of it
 JudgeRequest = dict[str, Any]
 Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
@@ -181,17 +180,16 @@ class JudgedCell(Protocol):
     def data(self) -> TaskData: ...
 
 
-def questions_of(cells: Iterable[JudgedCell]) -> Questions:
-    """Returns the examples of a run."""
+def index_examples(cells: Iterable[JudgedCell]) -> Questions:
     return {(cell.task.name, cell.subset, each.index): each for cell in cells for each in cell.data.examples}
 
 
-def requests_of(
+def make_requests(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings
 ) -> dict[JudgementKey, JudgeRequest]:
-    """Returns the request for every answer, with all that its reply depends on, and no secrets. It has the conversation
-    up to the answer, with the method's own answers from the records, and the references that are texts, if the judge is
-    shown references."""
+    """Returns the request for every answer: all that its reply depends on, and no secrets. It has the conversation up
+    to the answer, with the method's own answers from the records, and references that are texts if the judge sees
+    references."""
     by_key = {record_key(record): record for record in records}
     found: dict[JudgementKey, JudgeRequest] = {}
     for key, record in by_key.items():
@@ -200,19 +198,18 @@ def requests_of(
         so_far = [by_key[task, subset, index, repeat, number] for number in range(turn + 1)]
         for method in record["methods"]:
             turns = [
-                Turn(text, part["methods"][method]["text"], _reference(part) if example.judge_sees_reference else None)
+                Turn(text, part["methods"][method]["text"], _join_texts(part) if example.judge_sees_reference else None)
                 for text, part in zip(example.turns, so_far, strict=False)
             ]
             found[key, method] = {
                 "url": settings.url, "model": settings.model, "temperature": 0.0, "max_tokens": settings.max_tokens,
-                "messages": messages(turns),
+                "messages": make_messages(turns),
             }  # fmt: skip
     return found
 
 
-def _reference(record: Record) -> str | None:
-    """Returns the reference as one text; alternatives are separated by an empty line. Tests of code are not
-    a reference."""
+def _join_texts(record: Record) -> str | None:
+    """Returns the reference as one text, with empty lines between alternatives; None for tests of code."""
     reference = record.get("reference")
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None

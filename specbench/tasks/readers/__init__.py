@@ -11,7 +11,7 @@ Read = TypeVar("Read", bound=Callable[[Row], Row | list[Row]])
 
 
 def row_reader(name: str) -> Callable[[Read], Read]:
-    """Registers a function of a row as the reader that needs nothing but the row. A list skips or multiplies rows."""
+    """Registers a function of one row as a reader. The function returns a row, or a list of any number of rows."""
 
     def register(read: Read) -> Read:
         def factory() -> Read:

@@ -1,4 +1,4 @@
-"""Readers of documents: SCROLLS, whose inputs begin with the question, QMSum as first published, and parallel texts."""
+"""Readers of documents: SCROLLS (a question, then the text), QMSum in its own layout, and parallel texts."""
 
 import re
 from collections.abc import Callable
@@ -15,15 +15,17 @@ FINAL = {"text", "references"}
 
 
 class Scrolls:
-    """A reader that splits the input by `split`."""
+    """A reader of SCROLLS. `split`: returns the columns of a row that are read from its input."""
 
     def __init__(self, split: Callable[[Row], Row]) -> None:
         self._split = split
         self._seen: set[str] = set()
 
     def __call__(self, row: Row) -> Row | list[Row]:
-        if "meeting_transcripts" in row:
-            return _queries(row)
+        if "meeting_transcripts" in row:  # a meeting in QMSum's own layout, with several queries
+            text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
+            queries: list[Row] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
+            return [{"question": each["query"], "text": text, "references": [each["answer"]]} for each in queries]
         if row.keys() >= FINAL:
             return row
         for column in ("id", "input"):
@@ -37,19 +39,19 @@ class Scrolls:
 
 
 def join_answers(row: Row, following: Row) -> Row | None:
-    """Returns a row and the next as one if they have the same id, with the texts of `output` as a list; else None.
+    """Returns two rows with the same id as one row, whose `output` lists the texts of both; else None.
 
-    SCROLLS repeats a row for every further right answer.
+    SCROLLS repeats a row for each of its right answers.
     """
     if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
         return None
     if row["input"] != following.get("input"):
-        raise ConfigError(f"column 'id' = '{row['id']}': the row before has the same id, another input: correct it")
+        raise ConfigError(f"column 'id' = '{row['id']}': the row before has the same id but another input: correct it")
     return {**row, "output": [*_outputs(row), *_outputs(following)]}
 
 
 def _outputs(row: Row) -> list[str]:
-    """Returns the right answers of a row without empty ones."""
+    """Returns the right answers of a row that are not empty."""
     output = row.get("output")
     given: list[Any] = output if isinstance(output, list) else [output]
     return [text for text in given if not templates.is_empty(text)]
@@ -78,16 +80,10 @@ def _with_options(row: Row) -> Row:
 
 
 def _answer_options(text: str) -> list[str]:
-    """Returns the texts after "(A)" to "(D)" at the beginning of a line; if these are not four, after any of them."""
+    """Returns the texts after "(A)" to "(D)" at the beginnings of lines; if these are not four, anywhere."""
     splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
     found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
     return [" ".join(option.split()) for option in found]
-
-
-def _queries(row: Row) -> list[Row]:
-    text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
-    asked: list[dict[str, Any]] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
-    return [{"question": one["query"], "text": text, "references": [one["answer"]]} for one in asked]
 
 
 @READERS.register("scrolls_summary", join=join_answers)
@@ -125,8 +121,8 @@ LANGUAGES = frozenset(LANGUAGE_CODES.values())
 
 @row_reader("translation")
 def translation(row: Row) -> Row:
-    """Rows with `translation` (language → text), or with columns named after languages ("de", "German"), which become
-    it. Other columns stay. Blanks around texts are removed; a text that is null, NaN or blank becomes null."""
+    """Rows with `translation` (language → text). Columns named after languages ("de", "German") become `translation`;
+    other columns stay. Blanks around texts are removed; a text that is null, NaN or blank becomes null."""
     if "translation" in row:
         others, texts = row, row["translation"]
         if not isinstance(texts, dict):

@@ -43,7 +43,7 @@ def mbpp(row: Row) -> Row | list[Row]:
     }
 
 
-SAME = """
+COMPARISON = """
 def numbers(line):
     from decimal import Decimal, InvalidOperation
     try:
@@ -79,27 +79,28 @@ def livecodebench(row: Row) -> Row:
         entry_point = RUN_SCRIPT
         lines = [f"assert same({RUN_SCRIPT}({case['input']!r}), {case['output']!r})" for case in cases]
     kept = {key: value for key, value in row.items() if not key.endswith("_test_cases")}
-    return {"id": row["question_id"], **kept, "test": "\n".join([SAME, *lines]), "entry_point": entry_point}
+    return {"id": row["question_id"], **kept, "test": "\n".join([COMPARISON, *lines]), "entry_point": entry_point}
 
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-class _TextAlone(pickle.Unpickler):
+class _TextUnpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         raise ConfigError(f"column 'private_test_cases' names {module_name}.{global_name}: only texts are read")
 
 
 def _cases(text: str) -> list[dict[str, str]]:
-    """Returns tests from JSON, or, as private tests are stored, from JSON in a pickled text, by zlib, in base64."""
+    """Returns the tests in a text: JSON, or, for private tests, JSON that was pickled, packed by zlib and written in
+    base64."""
     if not text.lstrip().startswith("["):
         try:
             unpacking = zlib.decompressobj()
             content = unpacking.decompress(base64.b64decode(text, validate=True), bounded.MAX_BYTES)
             if unpacking.unconsumed_tail:
                 raise ConfigError(f"column 'private_test_cases': has more than {bounded.MAX_BYTES:,} bytes unpacked")
-            text = _TextAlone(io.BytesIO(content)).load()
+            text = _TextUnpickler(io.BytesIO(content)).load()
         except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
             raise ConfigError(f"column 'private_test_cases' cannot be unpacked ({error}): correct the row") from error
     found: list[dict[str, str]] = json.loads(text)

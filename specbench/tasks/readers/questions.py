@@ -17,7 +17,7 @@ LETTERS = "ABCD"
 
 @row_reader("csqa")
 def csqa(row: Row) -> Row:
-    """Rows of tau/commonsense_qa, and those of the first release, whose `question` holds stem, concept and choices."""
+    """Rows of tau/commonsense_qa, and of its first release, where `question` holds stem, concept and choices."""
     nested = row["question"]
     if isinstance(nested, dict):
         columns = {key: [choice[key] for choice in nested["choices"]] for key in ("label", "text")}
@@ -34,7 +34,7 @@ def mmlu() -> Callable[[Row], Row]:
     """Rows of cais/mmlu, and csv files with a column for each of the four choices and the answer as a number or a
     letter.
 
-    `is_first` marks the first row that is read: among the few-shot examples it has the heading.
+    `is_first` marks the first row that is read: the first few-shot example begins with the heading.
     """
     num_read = 0
 
@@ -51,7 +51,7 @@ def mmlu() -> Callable[[Row], Row]:
 
 
 def _index(answer: Any) -> int:
-    """Returns 0 to 3 for such a number or for a letter A to D. Raises ConfigError for anything else."""
+    """Returns the number of an answer given as a letter A to D or a number 0 to 3. Raises ConfigError for any other."""
     text = str(answer).strip().upper()
     if text in tuple(LETTERS):
         return LETTERS.index(text)
@@ -71,15 +71,15 @@ def mgsm(row: Row) -> Row:
     answer = row.get("answer_number")
     if isinstance(answer, str) and answer.strip() and not any(char.isdigit() for char in answer):
         raise ConfigError(
-            f"column 'answer_number' = {answer[:60]!r} holds no number: correct the row, or, where it is a header, "
-            "delete it or name the columns question and answer_number"
+            f"column 'answer_number' = {answer[:60]!r} holds no number: correct the row; if it is a header, delete it "
+            "or name the columns question and answer_number"
         )
     return row
 
 
 def mcot(language: str, row: Row) -> Row | list[Row]:
-    """Rows of one language of laihuiyuan/mCoT-MATH, selected by `lang-id` (a code or a name); rows without it belong to
-    the language. A question inside mCoT's own prompt is extracted from it."""
+    """Rows of one language of laihuiyuan/mCoT-MATH, selected by `lang-id` (a code or a name); rows without `lang-id`
+    are taken too. A question inside mCoT's own prompt is extracted from it."""
     if str(row.get("lang-id") or language).lower() not in (language, MATH_LANGUAGES[language]):
         return []
     question = row["question"]
@@ -95,12 +95,12 @@ def msvamp(row: Row) -> Row:
 
 
 AYA_LANGUAGES = ("arb", "deu", "eng", "fra", "ita", "jpn", "kor", "por", "rus", "spa", "tha", "vie", "zho")
-AYA_SCRIPTS = {"zho": "Hans"}  # of languages with two scripts in the suite
+AYA_SCRIPTS = {"zho": "Hans"}  # the script to take of a language that has two
 
 
 def aya(language: str, row: Row) -> Row | list[Row]:
-    """The rows of one language (ISO 639-3) of the Aya evaluation suite, one file of which holds all languages; and rows
-    without a language."""
+    """Rows of one language (ISO 639-3) of the Aya evaluation suite, where one file holds all languages. Rows without a
+    language are taken too."""
     if row.get("language", language) != language:
         return []
     script = row.get("script")
@@ -124,20 +124,20 @@ WEBTEXT_COLUMNS = (("human", "bot"), ("input",))
 
 @row_reader("webtext")
 def webtext(row: Row) -> Row | list[Row]:
-    """Rows with `text`, unchanged; of others the columns `human` and `bot` (tiny-webtext), or `input` (WikiNews),
-    become the text. Rows without any text are skipped."""
+    """Rows with `text`. In other rows the columns `human` and `bot` (tiny-webtext), or `input` (WikiNews), become
+    `text`. Rows without any text are skipped."""
     columns = next((names for names in WEBTEXT_COLUMNS if names[0] in row), ())
     if "text" not in row and columns:
         row = {**row, "text": "\n".join(str(row[name]).strip() for name in columns if row.get(name))}
     return row if "text" not in row or str(row["text"] or "").strip() else []
 
 
-# Readers of MT-bench and Spec-Bench: one file of questions in turns, each with a category. A row becomes `id`,
-# `category`, `turns`, and `references`: for every turn a text or a list of texts any of which is right, or None. Rows
-# of other groups are skipped; a row of an unknown category is an error, because no subset would hold it.
+# Readers of MT-bench and Spec-Bench: one file of conversations, each with a category. A row gets the columns `id`,
+# `category`, `turns`, and `references`: for every turn a text, a list of texts any of which is right, or None. Rows of
+# other groups are skipped; a row of an unknown category is an error, because no subset would contain it.
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-LANGUAGE_PAIRS = ("deen", "fren", "ruen", "jaen", "zhen")  # of Multilingual Spec-Bench
+LANGUAGE_PAIRS = ("deen", "fren", "ruen", "jaen", "zhen")  # in Multilingual Spec-Bench
 GROUPS = {"mt_bench": CATEGORIES} | {
     group: (group,) for group in ("translation", "summarization", "qa", "math_reasoning", "rag", *LANGUAGE_PAIRS)
 }
@@ -146,7 +146,7 @@ FINAL_NUMBER = re.compile(r"####\s*(\S+)\s*$")
 
 
 def conversations(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
-    """Rows of the categories, with a reference for each turn."""
+    """Rows of these categories, with a reference for each turn."""
     if templates.is_empty(row.get("category")):
         raise ConfigError("no column 'category', which names the group of the row: add it")
     if row["category"] not in KNOWN:
@@ -154,15 +154,16 @@ def conversations(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
     if row["category"] not in categories:
         return []
     if "references" in row:
-        return {**row, "references": _each_turn(row, "references")}
+        return {**row, "references": _turn_references(row, "references")}
     number = row.get("question_id")
     identity = row.get("id") if number is None else number
-    references = [_final(one) if isinstance(one, str) else one for one in _each_turn(row, "reference")]
+    given = _turn_references(row, "reference")
+    references = [_final_answer(reference) if isinstance(reference, str) else reference for reference in given]
     return {"id": identity, "category": row["category"], "turns": row["turns"], "references": references}
 
 
-def _each_turn(row: Row, column: str) -> list[Any]:
-    """Returns a reference for every turn. Several texts for a single turn are alternatives."""
+def _turn_references(row: Row, column: str) -> list[Any]:
+    """Returns the references by turn. If there is one turn, several texts are alternatives."""
     given, turns = row.get(column), row.get("turns")
     if given is None:
         return []
@@ -176,8 +177,8 @@ def _each_turn(row: Row, column: str) -> list[Any]:
     return given
 
 
-def _final(text: str) -> str | None:
-    """Returns the number after #### of a worked sum (GSM8K), else the text."""
+def _final_answer(text: str) -> str | None:
+    """Returns the number after #### at the end of a worked solution (GSM8K), else the text."""
     number = FINAL_NUMBER.search(text)
     return number[1] if number else text or None
 
@@ -192,12 +193,11 @@ SPEED_CATEGORIES = (
     "coding", "humanities", "math", "multilingual", "qa", "rag", "reasoning", "roleplay", "stem", "summarization",
     "writing",
 )  # fmt: skip
-PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # begins a turn of a public row that is not filled
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # the beginning of a turn whose text is not public
 
 
 def speed_bench(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
-    """Rows of nvidia/SPEED-Bench of the categories, all if there are none. Public rows that are placeholders are
-    refused."""
+    """Rows of nvidia/SPEED-Bench of these categories; of all if there are none. Placeholders are refused."""
     category = str(row.get("category"))
     if categories and category not in SPEED_CATEGORIES:
         raise ConfigError(f"column 'category' = '{category}' is unknown: {nearest(category, SPEED_CATEGORIES)}")

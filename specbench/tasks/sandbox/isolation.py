@@ -1,4 +1,4 @@
-"""The isolation of programs on this machine, and the command that applies it."""
+"""How programs are isolated on this machine, and the command that does it."""
 
 import os
 import shutil
@@ -16,20 +16,21 @@ ROOT = PACKAGE.parents[2]  # the folder that holds the package specbench
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 FIRST_USER, NUM_USERS = 60578, 128  # user ids that no system assigns
 NOT_ISOLATED = (
-    "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: not isolated "
-    "from them are {files}, that user's other processes, and the disk and /dev/shm "
-    "(one file is limited, many are not, nor what they mount in namespaces where they can make those)"
+    "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: they can "
+    "reach {files}, that user's other processes, and the disk and /dev/shm (the size of one file is limited, their "
+    "number is not, nor what programs mount in namespaces if they can create some)"
 )
 FILES = "the files that their user may read or write"
-ALL_FILES = "all files of this machine, which they can read, those that their user may write"  # see `_unprivileged`
+ALL_FILES = "all files of this machine for reading, the files that their user may write"  # see `_unprivileged`
 
 
 @cache
 def strongest(works: Callable[[Isolation], bool]) -> Isolation:
-    """Returns the strongest isolation under which a program `works`; warns once if it is incomplete."""
+    """Returns the strongest isolation in which programs run. Warns once if it is incomplete. `works`: runs a test
+    program."""
     if works("namespaces"):
         return "namespaces"
-    # Bubblewrap cannot give root's programs another user, under whom the limit on processes holds.
+    # Bubblewrap cannot run root's programs as another user, and root has no limit on processes.
     if os.getuid() and shutil.which("bwrap") and works("bubblewrap"):
         return "bubblewrap"
     warnings.warn(not_isolated(), UserWarning, stacklevel=2)
@@ -37,7 +38,7 @@ def strongest(works: Callable[[Isolation], bool]) -> Isolation:
 
 
 def not_isolated() -> str:
-    """Returns what limits alone leave accessible on this machine to the current user."""
+    """Returns the warning about what programs can reach on this machine with limits only."""
     reads_all = os.getuid() == 0 and _unprivileged(FIRST_USER)["reads_all"]
     return NOT_ISOLATED.format(files=ALL_FILES if reads_all else FILES)
 
@@ -50,7 +51,7 @@ def readable_paths() -> list[str]:
 
 
 def settings(isolation: Isolation, folder: str) -> dict[str, Any]:
-    """Returns the part of a job that says how the tester isolates itself and the program."""
+    """Returns the fields of a job by which the tester isolates itself and the program."""
     user = FIRST_USER + os.getpid() % NUM_USERS if os.getuid() == 0 else None
     inner = None
     if user is not None:
@@ -62,7 +63,7 @@ def settings(isolation: Isolation, folder: str) -> dict[str, Any]:
 
 
 def _unprivileged(user: int) -> dict[str, Any]:
-    """Returns another user for root's programs. It may read all files if it could not reach the interpreter
+    """Returns another user for root's programs. It may read all files if it could not read the interpreter
     otherwise."""
     paths = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)]
     folders = {parent for path in paths for parent in path.parents}
@@ -70,7 +71,7 @@ def _unprivileged(user: int) -> dict[str, Any]:
 
 
 def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
-    """Returns the command line of the tester. `report`: the file descriptor that it reports to."""
+    """Returns the command line of the tester. `report`: the file descriptor for its report."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from specbench.tasks.sandbox.inside.tester import main; "
         f"del sys.path[0]; main({report})"

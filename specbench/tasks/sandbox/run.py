@@ -1,20 +1,20 @@
-"""Runs one program against its tests, in a process tree of its own that has ended when this returns.
+"""Runs one program against its tests, in a process tree that has ended when the function returns.
 
-A program passes only by returning the values that the tests accept. The tests run in another process, which the program
-cannot read or write, and which alone holds the pipe of the verdict. The program's process never sees the tests, and
-sends them plain values as JSON. It therefore gains nothing by exiting early, printing, replacing modules, built-ins or
-the checker, or returning an object that equals everything. The tests decide which of its functions they call, so that
-it replaces none of their names. Nor can it end an iteration of the tests, such as `all(map(…))`: a StopIteration of the
-program, and a `next` of the tests that finds no item, is a RuntimeError there, unless the tests name StopIteration.
-What remains:
+A program passes only if it returns the values that the tests accept. The tests run in another process, which the
+program cannot read or write; only that process has the pipe for the verdict. The program's process never sees the
+tests, and sends them plain values as JSON. It gains nothing by exiting early, printing, replacing modules, built-ins or
+the checker, or returning an object that equals everything. The tests decide which of its functions they call, so it
+cannot replace their names. It cannot end an iteration of the tests either, such as `all(map(…))`: a StopIteration from
+the program, and a `next` of the tests that finds no item, become a RuntimeError, unless the tests name StopIteration.
+These limits remain:
 
-- a program may infer what is tested from the arguments, as any program may;
-- tests see copies: an argument that a program changes in place is unchanged for them, and the other way round;
-  iterators and generators are read to their end before they are sent;
+- a program may infer from the arguments what is tested;
+- tests see copies: they do not see it if a program changes an argument in place, and the other way round; iterators and
+  generators are read to their end before they are sent;
 - objects of a program's own classes, arrays and views of mappings are not sent back: such a call raises TypeError;
 - tests call functions; they cannot use classes and constants of a program;
-- with limits only (`isolation.NOT_ISOLATED`), and not run by root, a program has all rights of its user: it may kill or
-  trace any process of that user, including the one that collects the verdicts, and edit that user's files.
+- with limits only (`isolation.NOT_ISOLATED`), and not started by root, a program has all rights of its user: it may
+  kill or trace any process of that user, including the one that collects the verdicts, and edit that user's files.
 """
 
 import json
@@ -32,17 +32,17 @@ from specbench.tasks.sandbox import isolation
 from specbench.tasks.sandbox.isolation import Isolation
 
 Status = Literal["passed", "failed", "timed out", "printed too much", "not judged"]
-ENDED = ("timed out", "printed too much")  # stopped by a limit: the program may be right
+ENDED = ("timed out", "printed too much")  # a limit stopped the program, which may be right
 
 
 @dataclass(frozen=True)
 class ProgramTest:
     """A program and its tests.
 
-    `program` is the answer's whole source. `test` runs in another process, after `prefix` (trusted source whose names
-    the tests use: a prompt with helper functions; it may end in the head of an unfinished function), and calls the
-    functions `entry_points` of the program. If `entry_points` is empty, they are all names that the test uses and that
-    neither it, the prefix nor Python defines. A program that lacks one of them fails.
+    program: the answer's whole source. test: source that calls the program's functions, in another process. prefix:
+    trusted source that runs before the test, such as a prompt with helper functions; it may end in the head of an
+    unfinished function. entry_points: the functions of the program that the test calls; if empty, all names that the
+    test uses and that neither the test, the prefix nor Python defines. A program that lacks one of them fails.
     """
 
     program: str
@@ -55,29 +55,29 @@ class ProgramTest:
 class Limits:
     """The resources of one program. It is one process with one thread."""
 
-    timeout_seconds: float = 10.0  # wall clock, from when the program starts
-    memory_mib: int = 512  # address space, of the program and of its tests each
+    timeout_seconds: float = 10.0  # wall clock, from the start of the program
+    memory_mib: int = 512  # address space of the program, and the same for its tests
     file_mib: int = 16  # size of one file
-    disk_mib: int = 64  # of all files, where the machine can isolate them
+    disk_mib: int = 64  # size of all files, if the machine can isolate them
     output_kib: int = 1024
 
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """The outcome of a program. Only the tests report `passed`. `not judged`: the test or the machine failed, not the
-    program. `output`: the end of what the program printed."""
+    """The outcome of a program. Status "passed": only the tests report it; "not judged": the test or the machine
+    failed, not the program. `output`: the end of what the program printed."""
 
     status: Status
     reason: str = ""
     output: str = ""
 
 
-START_SECONDS = 60.0  # until the interpreters of a sandbox run, on a busy machine
+START_SECONDS = 60.0  # the most that the interpreters of a sandbox take to start, on a busy machine
 TAIL_BYTES = 2000
 
 
 def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None = None) -> ProgramOutcome:
-    """Runs a program with the strongest isolation of this machine, or with `isolated_by`, for trials."""
+    """Runs a program with the strongest isolation of this machine, or with `isolated_by`, to test that isolation."""
     with ExitStack() as stack:
         chosen = isolated_by or isolation.strongest(_works)
         folder = "/tmp"  # private if the sandbox has its own root
@@ -100,19 +100,19 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
 
 
 def _works(candidate: Isolation) -> bool:
-    """Returns whether a program runs and passes under an isolation on this machine."""
+    """Returns whether a right program passes with an isolation on this machine."""
     job = ProgramTest(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
     return run_program(job, Limits(), candidate).status == "passed"
 
 
 @dataclass
 class _ProgramWatch:
-    """Follows one run: its output, its report, its time."""
+    """Watches one run: its output, its report, its time."""
 
     process: subprocess.Popen[bytes]
     report_fd: int
     limits: Limits
-    has_namespace: bool  # of processes, which ends with the tester
+    has_namespace: bool  # whether its processes have a namespace, which ends with the tester
     report: bytes = b""
     output: bytes = b""
     num_output_bytes: int = 0
@@ -136,7 +136,7 @@ class _ProgramWatch:
         return ProgramOutcome("not judged", "the sandbox did not start", tail)
 
     def _follow(self) -> ProgramOutcome | None:
-        """Reads until the tester has closed its report. Returns the outcome if the run has to be stopped before."""
+        """Reads until the tester closes its report. Returns the outcome if the run must be stopped before."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -157,7 +157,8 @@ class _ProgramWatch:
                 if self.num_output_bytes > self.limits.output_kib * 1024:
                     return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
                 if not self.program_pids and b"\n" in self.report:
-                    self._started()
+                    first = json.loads(self.report.split(b"\n")[0])
+                    self.program_pids = [first["pid"]] if "pid" in first else []
                     deadline = time.monotonic() + self.limits.timeout_seconds
         if not self.program_pids:
             return None
@@ -174,12 +175,8 @@ class _ProgramWatch:
         self.num_output_bytes += len(content)
         self.output = (self.output + content)[-TAIL_BYTES:]
 
-    def _started(self) -> None:
-        first = json.loads(self.report.split(b"\n")[0])
-        self.program_pids = [first["pid"]] if "pid" in first else []
-
     def end(self) -> None:
-        """Kills all that is left: a program has one process, which leads its own session."""
+        """Kills all processes of the run. A program has one process, which leads its own session."""
         for pid in [] if self.has_namespace else self.program_pids:
             with suppress(ProcessLookupError):
                 if os.getsid(pid) == pid:
@@ -195,7 +192,7 @@ _allowed = False
 
 
 def allow(allowed: bool = True) -> None:
-    """Allows this process to execute programs (`--allow-code-execution`)."""
+    """Allows or forbids the execution of programs in this process (`--allow-code-execution`)."""
     global _allowed
     _allowed = allowed
 

@@ -1,10 +1,10 @@
-r"""Accuracy of answers in LaTeX, as MATH has them: what stands in the last \boxed{} of an answer."""
+r"""Accuracy of answers in LaTeX, such as those of MATH: the content of the last \boxed{} of an answer."""
 
 import re
 from collections.abc import Mapping
 
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import PerAnswer, Reference, alternatives
+from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts
 from specbench.tasks.scoring.numbers import written_numbers
 
 BOX = re.compile(r"\\f?boxed\s*(?=\{)|\\boxed\s+(\S+)")
@@ -24,8 +24,8 @@ THOUSANDS = re.compile(r"(?<![\d(,\[])(\d{1,3}(?:\{?,\}?\d{3})+)(?![\d,)\]])")
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Returns the content of the last complete \boxed{} of a text, else what follows the last "final answer is", else
-    None."""
+    r"""Returns the content of the last complete \boxed{} of a text, else the text after the last "final answer is",
+    else None."""
     for box in reversed(list(BOX.finditer(text))):
         if box[1]:
             return box[1].strip("$.")
@@ -38,9 +38,9 @@ def boxed_answer(text: str) -> str | None:
     return said[-1].strip() if said else None
 
 
-def normalized_latex(answer: str) -> str:
-    r"""Returns an answer in one spelling: without spaces, sizes of brackets, units, currency, percent and degree signs
-    and the name of the unknown; with \frac{a}{b} for every fraction; a plain number as its value."""
+def normalize_latex(answer: str) -> str:
+    r"""Returns an answer in a canonical spelling: without spaces, sizes of brackets, units, currency, percent and
+    degree signs and the name of the unknown; with \frac{a}{b} for every fraction; a plain number as its value."""
     plain = DROPPED.sub("", answer.strip().rstrip("."))
     plain = re.sub(r"\\[dt]frac", r"\\frac", plain)
     plain = UNITS.sub("", WORDS.sub(r"\1", plain).strip())
@@ -59,7 +59,7 @@ def _whole_fraction(match: re.Match[str]) -> str:
 
 
 def _value(plain: str) -> str | None:
-    """Returns the value of a text that is nothing but a number or a fraction of numbers; None for any other."""
+    """Returns the value of a text that is only a number or a fraction of numbers; None for any other text."""
     if not re.fullmatch(r"-?(?:\d*\.?\d+|\\frac\{-?\d+\}\{[1-9]\d*\})", plain):
         return None
     [number] = written_numbers("0" + plain if plain.startswith(".") else plain.replace("-.", "-0."))
@@ -70,13 +70,14 @@ def _value(plain: str) -> str | None:
 def boxed() -> PerAnswer:
     r"""Accuracy: 1 if the content of the last \boxed{} of the answer equals the reference (or one of them), else 0.
 
-    Without a box, what follows the last "final answer is" counts. Answers and references are brought into one spelling
-    first: docs/scoring.md says which. Other expressions of equal value, such as 2(x+1) and 2x+2, are not equal.
+    Without a box, the text after the last "final answer is" counts. Answers and references are first written in a
+    canonical spelling, which docs/scoring.md describes. Other expressions of equal value, such as 2(x+1) and 2x+2, are
+    not equal.
     """
 
     def judge(text: str, reference: Reference) -> Mapping[str, float] | None:
-        expected = {normalized_latex(each) for each in alternatives(reference, "boxed")}
+        expected = {normalize_latex(each) for each in accepted_texts(reference, "boxed")}
         found = boxed_answer(text)
-        return {"accuracy": float(found is not None and normalized_latex(found) in expected)}
+        return {"accuracy": float(found is not None and normalize_latex(found) in expected)}
 
     return PerAnswer(("accuracy",), judge)

@@ -1,6 +1,6 @@
-"""Accuracy of a choice: the letter of an option, or the option's own text.
+"""Accuracy of a multiple choice: the answer names the letter of an option, or the option's own text.
 
-All letters that may name an option are candidates; the words around each decide how strongly it is chosen.
+Every letter that may name an option is a candidate; the words around it decide how strongly it is chosen.
 """
 
 import re
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.yaml_files import parse
-from specbench.tasks.scoring.contract import PerAnswer, Reference, alternatives
+from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts
 from specbench.tasks.scoring.language import words
 
 FILE = Path(__file__).with_name("letters.yaml")
-JOINED = "joined"  # the key of the languages that are written without spaces or with endings on their words
+JOINED = "joined"  # the key of languages without spaces between words, or with endings on their words
 OPEN, CLOSE = r"[(\[{*_\"“‘’「『【<$]{0,6}", r"[)\]}*_\"”’」』】>$]{0,6}"
 _INSIDE = "A-Za-z0-9À-ɏЀ-ӿ"  # a letter next to one of these is part of a word
 
 
 def lone(letter: str) -> str:
-    """Returns the pattern of a letter that is not part of "I'm", "U.S.", "B-cell" or "C++"."""
+    """Returns the pattern of a letter that stands alone, unlike those in "I'm", "U.S.", "B-cell" and "C++"."""
     return rf"(?<![{_INSIDE}])(?<![{_INSIDE}][’.-]){letter}(?![’.-]?[{_INSIDE}]|\+\+|#)"
 
 
@@ -34,7 +34,7 @@ SENTENCE_END = rf"(?=[^\S\n]*(?:[.。;!।]|\n|$|,\s*{CAPITAL}))"  # "A: no", bu
 
 
 class WordPatterns(NamedTuple):
-    """Patterns of the words around a letter. Those `before` end where it begins, those `after` begin at its end."""
+    """Patterns of the words around a letter: `…_before` ends where the letter begins, `…_after` begins at its end."""
 
     chosen_before: re.Pattern[str]
     chosen_after: re.Pattern[str]
@@ -42,7 +42,7 @@ class WordPatterns(NamedTuple):
     denied_before: re.Pattern[str]
     denied_after: re.Pattern[str]
     noun_before: re.Pattern[str]
-    together: re.Pattern[str]  # two letters or more, and the words between them
+    together: re.Pattern[str]  # two or more letters with the words between them, such as "A or B"
 
 
 @cache
@@ -55,7 +55,7 @@ def word_patterns() -> WordPatterns:
 
 
 def _languages() -> Iterator[dict[str, str]]:
-    """Yields the kinds of words of each language, each as one pattern; a missing kind matches nothing."""
+    """Yields for each language the pattern of each kind of words. An empty kind matches nothing."""
     text = unicodedata.normalize("NFKC", FILE.read_text(encoding="utf-8"))
     words: dict[str, Any] = parse(re.sub(r"\|\s+", "|", text), FILE.name)
     joined = words.pop(JOINED)
@@ -69,7 +69,7 @@ def _patterns(words: dict[str, str]) -> tuple[str, ...]:
     linking = "|".join(words[kind] for kind in ("answer", "option", "right", "link"))
 
     def links(separator: str) -> str:
-        """Up to eight words that may stand between two others, and what separates them."""
+        """Returns the pattern of up to eight linking words and their separators."""
         return rf"{separator}*(?:(?:{linking}){separator}*){{0,8}}"
 
     near, far, after = links(r"[^\S\n]"), links(r"[\s:=*_—–>-]"), links(r"(?:[^\S\n]|[—–-])")
@@ -103,7 +103,7 @@ LATIN = str.maketrans("АВСЕН", "ABCEH")
 
 
 class Strength(IntEnum):
-    """The strength with which an answer chooses a letter."""
+    """How strongly an answer chooses a letter."""
 
     FREE = 1  # a capital that stands alone
     MARKED = 2  # in brackets, quotes or bold
@@ -114,7 +114,7 @@ class Strength(IntEnum):
 
 
 class Mention(NamedTuple):
-    """A letter that is not ruled out. The strongest one is chosen; of equally strong ones the last."""
+    """A letter that may be chosen. The strongest mention counts; among equally strong ones, the last."""
 
     strength: Strength
     start: int
@@ -124,22 +124,22 @@ class Mention(NamedTuple):
 def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
     """Returns the option that an answer chooses, or None.
 
-    A letter that is ruled out ("not A", "A is wrong") is not chosen, and neither are its other mentions unless words
-    choose them. Joined letters ("A or B") and the labels of a list of options choose nothing.
+    A mention that is ruled out ("not A", "A is wrong") does not count; other mentions of that letter count only if
+    words choose them. Joined letters ("A or B") and the labels of a list of options choose nothing.
     """
     plain = _without_joined(plain_text(text), letters)
-    listed = _listed(plain, letters)
-    ruled_out, found = set[str](), list[Mention]()
+    label_starts = _list_labels(plain, letters)
+    ruled_out, mentions = set[str](), list[Mention]()
     for match in LETTER.finditer(plain):
         letter = _letter_of(match)
         if letter not in letters:
             continue
         if is_denied(plain, match.start(), match.end()):
             ruled_out.add(letter)
-        elif strength := _strength(plain, match) or _bare_strength(plain, match, listed):
-            found.append(Mention(strength, match.start(), letter))
-    sure = [each for each in found if each.strength > Strength.FIRST or each.letter not in ruled_out]
-    return max(sure).letter if sure else None
+        elif strength := _strength_by_words(plain, match) or _strength_by_form(plain, match, label_starts):
+            mentions.append(Mention(strength, match.start(), letter))
+    valid = [each for each in mentions if each.strength > Strength.FIRST or each.letter not in ruled_out]
+    return max(valid).letter if valid else None
 
 
 def plain_text(text: str) -> str:
@@ -150,11 +150,12 @@ def plain_text(text: str) -> str:
 
 def is_denied(plain: str, start: int, end: int) -> bool:
     """Returns whether the words around plain[start:end], a letter or an option's text, rule it out."""
-    return _ends(word_patterns().denied_before, plain, start) or bool(word_patterns().denied_after.match(plain, end))
+    patterns = word_patterns()
+    return _matches_before(patterns.denied_before, plain, start) or bool(patterns.denied_after.match(plain, end))
 
 
-def _strength(plain: str, match: re.Match[str]) -> Strength | None:
-    """Returns how strongly the words around a letter choose it, None if they do not."""
+def _strength_by_words(plain: str, match: re.Match[str]) -> Strength | None:
+    """Returns how strongly the words around a letter choose it; None if they do not."""
     words, start, end = word_patterns(), match.start(), match.end()
     if not plain[:start].strip() and ALONE.match(plain, end):
         return Strength.ALONE
@@ -162,16 +163,16 @@ def _strength(plain: str, match: re.Match[str]) -> Strength | None:
         return Strength.CHOSEN
     if _is_english(plain, match):
         return None
-    if _ends(words.chosen_before, plain, start):
+    if _matches_before(words.chosen_before, plain, start):
         return Strength.CHOSEN
-    return Strength.NAMED if _ends(words.named_before, plain, start) else None
+    return Strength.NAMED if _matches_before(words.named_before, plain, start) else None
 
 
-def _bare_strength(plain: str, match: re.Match[str], listed: set[int]) -> Strength | None:
-    """Returns how strongly the form of a letter chooses it; None if it names no option."""
+def _strength_by_form(plain: str, match: re.Match[str], label_starts: set[int]) -> Strength | None:
+    """Returns how strongly the form of a letter chooses it; None if the letter names no option."""
     is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
-    is_noun = _ends(word_patterns().noun_before, plain, match.start())
-    if is_noun or _is_english(plain, match) or match.start("capital") in listed:
+    is_noun = _matches_before(word_patterns().noun_before, plain, match.start())
+    if is_noun or _is_english(plain, match) or match.start("capital") in label_starts:
         return None
     is_first = is_marked or (is_capital and (match["close"] or LABELLED.match(plain, match.end())))
     if not plain[: match.start()].strip() and is_first:
@@ -195,23 +196,22 @@ def _is_english(plain: str, match: re.Match[str]) -> bool:
     return match["capital"] == "I" or not is_inside or following[0][-1].isupper()
 
 
-def _ends(pattern: re.Pattern[str], plain: str, end: int) -> bool:
+def _matches_before(pattern: re.Pattern[str], plain: str, end: int) -> bool:
     """Returns whether the pattern matches the text right before a position."""
     return bool(pattern.search(plain, max(0, end - WINDOW), end))
 
 
 def _without_joined(plain: str, letters: str) -> str:
-    """Returns the text without joined letters, "A or B": none of them is chosen."""
+    """Returns the text without joined letters such as "A or B", which choose nothing."""
 
-    def erased(match: re.Match[str]) -> str:
+    def erase(match: re.Match[str]) -> str:
         return "…" if all(_letter_of(each) in letters for each in LETTER.finditer(match[0])) else match[0]
 
-    return word_patterns().together.sub(erased, plain)
+    return word_patterns().together.sub(erase, plain)
 
 
-def _listed(plain: str, letters: str) -> set[int]:
-    """Returns the positions of the labels of a list of options that starts with the first letter: "A) sea B) sky C)
-    road"."""
+def _list_labels(plain: str, letters: str) -> set[int]:
+    """Returns the positions of the labels in lists of options, such as "A) sea B) sky C) road"."""
     found, run = set[int](), list[int]()
     for label in LABEL.finditer(plain):
         is_next = label[1] == letters[len(run) : len(run) + 1] and not is_denied(plain, *label.span())
@@ -231,9 +231,10 @@ ANSWER_KEY = "answer"  # the key of the right letter in a reference that is a ma
 
 
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
-    """Returns the letter of the single option whose words are in the answer, in a row; of options within each other,
-    the longest. Returns None if there is none or more than one. An option that is ruled out wherever it occurs does not
-    count."""
+    """Returns the letter of the only option that the answer names in words; None if it names none or several.
+
+    If one option contains another, the longer one counts. An option that is ruled out wherever it occurs does not.
+    """
     answer, plain = f" {' '.join(words(text))} ", plain_text(text).lower()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
     found = [letter for letter, option in spoken.items() if option in answer and not _is_ruled_out(option, plain)]
@@ -251,16 +252,17 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
     """Accuracy: 1 if the answer chooses the reference's letter, else 0.
 
     The reference is the letter, a list of letters any of which is right, or a mapping with the letter as `answer` and
-    the options' texts by their letters. With a mapping, only these letters can be chosen (otherwise "I" is more often
-    the English word than an option), and an answer without a letter may name its option in words. Raises ConfigError
-    for a reference that is none of the `letters`.
+    the options' texts by their letters. With a mapping, only these letters can be chosen (a lone "I" is usually the
+    English word), and an answer without a letter may name its option in words. Raises ConfigError for a reference that
+    is none of the `letters`.
     """
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
-        options = _options_of(reference)
-        right = [_reference_letter(each, letters) for each in alternatives(_right_letters(reference), "choice")] or [
-            _reference_letter("", letters)
-        ]
+        options = {}
+        if isinstance(reference, Mapping):
+            options = {key: text for key, text in reference.items() if key != ANSWER_KEY}
+        references = accepted_texts(_right_letters(reference), "choice") or [""]
+        right = [_check_letter(each, letters) for each in references]
         offered = [letter for letter in letters if letter in options or letter in right] if options else letters
         chosen = chosen_letter(text, "".join(offered)) or chosen_text(text, options)
         return {"accuracy": float(chosen in right)}
@@ -279,11 +281,7 @@ def _right_letters(reference: Reference) -> Reference:
     return reference[ANSWER_KEY]
 
 
-def _options_of(reference: Reference) -> dict[str, str]:
-    return {key: text for key, text in reference.items() if key != ANSWER_KEY} if isinstance(reference, Mapping) else {}
-
-
-def _reference_letter(reference: str, letters: str) -> str:
+def _check_letter(reference: str, letters: str) -> str:
     letter = reference.strip().strip("().").upper()
     if len(letter) != 1 or letter not in letters:
         raise ConfigError(f"scorer choice: the reference {reference!r} is none of the letters {letters}: correct it")

@@ -20,9 +20,9 @@ CODE = re.compile(r"(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ 
 
 
 def fenced_blocks(text: str) -> list[tuple[str, str]]:
-    """Returns (language, content) of each fenced block of a Markdown text by the rules of CommonMark: a fence is closed
-    by a fence of its kind that is at least as long and has no text, or by the end; its indentation is removed from the
-    content."""
+    """Returns (language, content) of each fenced block of a Markdown text, by the rules of CommonMark: a block ends
+    with a fence of the same kind that is at least as long and has no text, or with the text. The indentation of its
+    fence is removed from the content."""
     blocks: list[tuple[str, str]] = []
     opening: tuple[str, str] | None = None  # indentation and fence
     for line in text.replace("\r\n", "\n").splitlines(keepends=True):
@@ -39,23 +39,22 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
     return blocks
 
 
-def chosen_block(text: str, definition: re.Pattern[str]) -> str | None:
-    """Returns the first fenced block with a definition, else the longest one of Python; None if there is none."""
+def select_block(text: str, definition: re.Pattern[str]) -> str | None:
+    """Returns the first fenced block with the definition, else the longest block of Python; None if there is none."""
     blocks = [(language, content) for language, content in fenced_blocks(text) if content.strip()]
     python = [content for language, content in blocks if PYTHON.fullmatch(language)]
     defining = (content for _, content in blocks if definition.search(content))
     return next(defining, max(python, key=len, default=None))
 
 
-def without_sentences(text: str) -> str:
-    """Returns the lines from the first one of code to the last with which they compile, if the whole text does not."""
+def drop_sentences(text: str) -> str:
+    """Returns a text that compiles unchanged; else from its first line of code as many lines as compile together."""
     lines = text.replace("\r\n", "\n").splitlines(keepends=True)
     start = next((number for number, line in enumerate(lines) if CODE.match(line)), None)
     if start is None or compiles(text):
         return text
-    ends = [
-        number for number, line in enumerate(lines) if number > start and line[0].strip()
-    ]  # at a statement that is not indented
+    # A part ends before a line that is not indented.
+    ends = [number for number, line in enumerate(lines) if number > start and line[0].strip()]
     parts = ("".join(lines[start:end]) for end in (None, *reversed(ends)))
     return next(filter(compiles, parts), text)
 
@@ -76,48 +75,35 @@ EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
-    """Returns the probability that one of k of the samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, eq.
-    1). Returns None if there are fewer than k samples."""
+    """Returns the probability that at least one of k drawn samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al.
+    2021, eq. 1); None if there are fewer than k samples."""
     if num_samples < k:
         return None
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 
 
-def program_of(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
-    """Returns the whole program: the prompt's text with its continuation, or followed by a rewritten function.
+def build_program(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
+    """Returns the whole program: the prompt's text, continued or followed by a function that is written anew.
 
-    "raw": the answer continues the prompt. "fenced": the answer is the Markdown block that defines the entry point,
-    else the longest one of Python, if there is one. "auto": as "fenced", and an answer that defines the entry point
-    itself is not a continuation; sentences around it are dropped.
+    "raw": the answer continues the prompt. "fenced": the Markdown block that defines the entry point is the answer,
+    else the longest block of Python, if there is one. "auto": like "fenced"; also, an answer that defines the entry
+    point without a block does not continue the prompt, and sentences around its code are dropped.
     """
     if extract == "raw":
         return prefix + answer
     name = re.escape(entry_point) if entry_point else r"\w+"
     definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
-    block = chosen_block(answer, definition)
+    block = select_block(answer, definition)
     code = answer if block is None else block
     if not definition.search(code) or (block is None and extract != "auto"):
         return prefix + code
     head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
-    return f"{head}\n\n{code if block is not None else without_sentences(code)}"
+    return f"{head}\n\n{code if block is not None else drop_sentences(code)}"
 
 
 RUN_SCRIPT, CALL_METHOD = "run_script", "call_method"
-MODULES = (
-    "bisect",
-    "collections",
-    "functools",
-    "heapq",
-    "itertools",
-    "math",
-    "random",
-    "re",
-    "string",
-    "sys",
-    "typing",
-)
-# imported with a star, as LiveCodeBench does
-STARRED = tuple(name for name in MODULES if name not in ("random", "re", "string", "sys"))
+STARRED = ("bisect", "collections", "functools", "heapq", "itertools", "math", "typing")  # as in LiveCodeBench
+MODULES = sorted([*STARRED, "random", "re", "string", "sys"])
 PRELUDE = "\n".join([f"import {', '.join(MODULES)}", *(f"from {name} import *" for name in STARRED)])
 SCRIPT = f"""
 def _run():
@@ -147,8 +133,8 @@ def {CALL_METHOD}(name, arguments):
 
 @dataclass(frozen=True)
 class CodeScorer(Scorer):
-    """Scores programs. One answer has only a pass@1; the pass@k of a problem comes from all its answers
-    (`of_samples`)."""
+    """Scores programs. An answer has only a pass@1; `of_samples` computes the pass@k of a problem from all its
+    answers."""
 
     names: tuple[str, ...]
     limits: Limits
@@ -158,15 +144,16 @@ class CodeScorer(Scorer):
 
     def __call__(self, text: str, reference: Reference) -> Score:
         if is_missing(reference):
-            return self._none("the row has no reference")
-        job = self._job(text, reference)
-        if undefined := misnamed(job):
-            return self._none(f"the row's prompt defines other functions than its entry_point '{undefined}'")
+            return unscored(("pass@1",))
+        job = self._make_test(text, reference)
+        if undefined := undefined_entry_point(job):
+            problem = f"the row's prompt defines other functions than its entry_point '{undefined}'"
+            return unscored(("pass@1",), problem)
         if not permission.allowed():
-            return self._none(EXECUTION_IS_OFF)
+            return unscored(("pass@1",), EXECUTION_IS_OFF)
         outcome = run_program(job, self.limits)
         if outcome.status == "not judged":
-            return self._none(" ".join(f"{outcome.reason} {outcome.output}".split())[:MAX_SHOWN])
+            return unscored(("pass@1",), " ".join(f"{outcome.reason} {outcome.output}".split())[:MAX_SHOWN])
         ended = {"status": outcome.status, "reason": outcome.reason[:MAX_SHOWN]}
         return Score({"pass@1": float(outcome.status == "passed")}, outcome=ended)
 
@@ -174,10 +161,7 @@ class CodeScorer(Scorer):
         """Returns a metric of one problem from the pass@1 of each of its answers; None if there are too few."""
         return pass_at_k(len(values), sum(value == 1.0 for value in values), int(name.removeprefix("pass@")))
 
-    def _none(self, problem: str) -> Score:
-        return unscored(("pass@1",), problem)
-
-    def _job(self, text: str, reference: Reference) -> ProgramTest:
+    def _make_test(self, text: str, reference: Reference) -> ProgramTest:
         if not isinstance(reference, dict):
             raise ConfigError(f"scorer code: the reference is not a mapping: give it the keys {', '.join(KEYS)}")
         for key in reference:
@@ -186,14 +170,14 @@ class CodeScorer(Scorer):
         if not reference.get("test", "").strip():
             raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
         prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
-        program = program_of(text, prefix, None if self.script else name or None, self.extract)
+        program = build_program(text, prefix, None if self.script else name or None, self.extract)
         if self.script:
             program = f"SOURCE = {program!r}\n{SCRIPT}"
         return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
 
 
-def misnamed(job: ProgramTest) -> str | None:
-    """Returns the entry point if the prompt defines functions and this is none of them: then no answer is right."""
+def undefined_entry_point(job: ProgramTest) -> str | None:
+    """Returns the entry point if the prompt defines functions, but not this one: no answer could pass."""
     defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
     return next((name for name in job.entry_points if defined and name not in defined), None)
 
@@ -207,13 +191,13 @@ def code(
     extract: Extract = "auto",
     script: Literal[True] | None = None,
 ) -> CodeScorer:
-    """pass@k by execution, which is off without `--allow-code-execution`: then an answer has no value.
+    """pass@k by execution. Without `--allow-code-execution` nothing is executed, and answers have no value.
 
     The reference is a mapping: `test`, source that calls the answer's function; `prefix`, the program text that the
-    answer continues; `entry_point`, the function's name. `script: true`: the answer is a whole program, which each call
-    of the tests runs anew: `run_script(text)` returns what it prints for a standard input, `call_method(name,
-    arguments)` what a method of its class `Solution` returns. `timeout_seconds`, `memory_mib`: limits of one
-    program. Raises ConfigError for options out of range and for a reference of another type.
+    answer continues; `entry_point`, the function's name. `script: true`: the answer is a whole program, which is run
+    anew by each call in the tests: `run_script(text)` returns its output for a standard input, `call_method(name,
+    arguments)` the result of a method of its class `Solution`. `timeout_seconds`, `memory_mib`: limits of one program.
+    Raises ConfigError for options out of range and for a reference of another type.
     """
     numbers = {"k": min(k, default=1), "timeout_seconds": timeout_seconds, "memory_mib": memory_mib}
     for option, value in numbers.items():

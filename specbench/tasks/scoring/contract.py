@@ -1,4 +1,4 @@
-"""The interface of scorers: an answer and its reference in, a score out."""
+"""The interface of scorers: they take an answer and its reference, and return a score."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ Reference = str | list[str] | dict[str, str]
 class Score:
     """The judgement of one answer.
 
-    values: metric name → value of this answer; None if it could not be judged. statistics: corpus metric name → numbers
-    whose sums over answers give the metric of all answers (n-gram counts and lengths of BLEU). problem: why there is no
-    value; such answers are counted separately and enter no mean. outcome: of an executed program, how it ended
-    (`status`) and why (`reason`).
+    values: metric name → value for this answer; None if it could not be judged. statistics: corpus metric name →
+    numbers that are summed over answers (for BLEU: n-gram counts and lengths); the metric is computed from the sums.
+    problem: why there is no value; such answers are counted separately and enter no mean. outcome: how an executed
+    program ended (`status`) and why (`reason`).
     """
 
     values: Mapping[str, float | None]
@@ -30,37 +30,37 @@ class Scorer:
     """Judges answers. `names`: its metrics; the first one is the quality, and higher is better."""
 
     names: tuple[str, ...]
-    in_sentences: bool = True  # whether answers are long enough to detect their language; a letter or a name is not
-    combines_samples: bool = False  # whether its metrics are those of `of_samples`
+    in_sentences: bool = True  # whether answers are long enough to identify their language: no letters or names
+    combines_samples: bool = False  # whether `of_samples` computes its metrics
 
     def __call__(self, text: str, reference: Reference) -> Score:
         """Judges one answer. Raises ConfigError for a reference that it cannot read, never for an answer."""
         raise NotImplementedError
 
     def check_reference(self, reference: Reference) -> None:
-        """Raises ConfigError for a reference that the scorer cannot read. Where judging an answer is costly, a scorer
-        overrides this."""
+        """Raises ConfigError for a reference that the scorer cannot read. A scorer overrides this if judging an answer
+        is costly."""
         self("", reference)
 
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
-        """Returns a metric of one problem from the first metric of each of its answers, such as pass@k; None if there
-        are too few."""
+        """Returns a metric of one problem, such as pass@k, from the first metric of each of its answers; None if there
+        are too few answers."""
         raise NotImplementedError
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
-        """Returns the corpus metric from the sums of its statistics."""
+        """Returns a corpus metric from the sums of its statistics."""
         raise ValueError(f"{name} is a mean over answers, not a corpus metric")
 
     @property
     def signature(self) -> Mapping[str, str]:
-        """Returns how each metric was computed (sacrebleu's signature); empty if its name says it."""
+        """Returns how each metric was computed (sacrebleu's signature); empty if the metric's name says enough."""
         return {}
 
 
 @dataclass(frozen=True)
 class PerAnswer(Scorer):
-    """A scorer whose metrics are means over answers. `judge` returns the values of one answer, or None if the scorer's
-    normalisation leaves nothing of the reference."""
+    """A scorer whose metrics are means over answers. `judge`: returns the values of one answer, or None if nothing is
+    left of the reference after normalisation."""
 
     names: tuple[str, ...]
     judge: Callable[[str, Reference], Mapping[str, float] | None]
@@ -81,7 +81,7 @@ def reference_texts(reference: Reference) -> list[str]:
 
 
 def is_missing(reference: Reference) -> bool:
-    """Returns whether a reference holds no text that an answer could be compared with."""
+    """Returns whether a reference has no text to compare an answer with."""
     return not reference_texts(reference)
 
 
@@ -89,8 +89,8 @@ def unscored(names: Sequence[str], problem: str = "the row has no reference") ->
     return Score(dict.fromkeys(names), problem=problem)
 
 
-def alternatives(reference: Reference, scorer: str) -> list[str]:
-    """Returns the texts any of which is right. Raises ConfigError for a mapping, whose names only some scorers know."""
+def accepted_texts(reference: Reference, scorer: str) -> list[str]:
+    """Returns the texts any of which is right. Raises ConfigError for a mapping, which only some scorers can read."""
     if isinstance(reference, dict):
         names = ", ".join(reference)
         raise ConfigError(f"scorer {scorer}: the reference is a mapping ({names}): make it one text or a list of texts")
@@ -98,8 +98,8 @@ def alternatives(reference: Reference, scorer: str) -> list[str]:
 
 
 def identified_language(language: str | None, scorer: Scorer | None) -> str | None:
-    """Returns the code of the language to identify in answers; None where none is required, or answers are too
-    short."""
+    """Returns the code of the language that answers are tested for; None if the task has none, or if answers are too
+    short to identify one."""
     return known(language) if language and (scorer is None or scorer.in_sentences) else None
 
 
@@ -111,7 +111,7 @@ def make_scorer(task: TaskSpec) -> Scorer | None:
     made = task.scorer.factory(*language, **task.scorer.options)
     if not isinstance(made, Scorer):
         raise ConfigError(
-            f"task '{task.name}': scorer '{task.scorer.type}' made a {type(made).__name__}, which is no "
+            f"task '{task.name}': scorer '{task.scorer.type}' returned a {type(made).__name__}, not a "
             "specbench.tasks.scoring.contract.Scorer: derive its class from that one"
         )
     return made

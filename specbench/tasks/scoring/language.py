@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lingua import LanguageDetector
 
 
-# Fewer languages cause fewer mistakes on short texts. A requested language is always added.
+# Fewer languages cause fewer mistakes on short texts. Requested languages are added.
 COMMON = (
     "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "gu", "he", "hi", "hu", "id", "it", "ja",
     "ko", "mr", "nl", "pa", "pl", "pt", "ro", "ru", "so", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi",
@@ -20,32 +20,31 @@ COMMON = (
 )  # fmt: skip
 
 
-def language_of(text: str, *asked: str) -> str | None:
-    """Returns the code of the language of a text, among the COMMON ones, those of SCRIPTS and `asked`; None for a text
-    without words, or if two languages are equally likely. It is reliable for a few sentences, less so for a few words.
-    """
+def language_of(text: str, *requested: str) -> str | None:
+    """Returns the code of a text's language, one of COMMON, SCRIPTS and `requested`; None for a text without words, or
+    if two languages are equally likely. It is reliable for a few sentences, less so for a few words."""
     num_letters = sum(char.isalpha() for char in text)
     written = next((code for code, script in SCRIPTS.items() if 2 * len(script.findall(text)) > num_letters), None)
     if written is not None:
         return written
-    found = _detector(_uncommon(asked)).detect_language_of(text)
+    found = _detector(_uncommon(requested)).detect_language_of(text)
     return None if found is None else found.iso_code_639_1.name.lower()
 
 
-def prepare(*asked: str) -> None:
-    """Loads what `language_of` with the same codes needs, so that its first call is not slower than the others. All
-    detectors of a process share the loaded models."""
-    _detector(_uncommon(asked), preloaded=True)
+def prepare(*requested: str) -> None:
+    """Loads the models that `language_of` needs for the same codes, so that its first call is as fast as the others.
+    All detectors of a process share the loaded models."""
+    _detector(_uncommon(requested), preloaded=True)
 
 
-def _uncommon(asked: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(filter(None, map(known, asked))) - {*COMMON, *SCRIPTS}
+def _uncommon(requested: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(filter(None, map(known, requested))) - {*COMMON, *SCRIPTS}
 
 
 @cache
 def _detector(extra: frozenset[str], preloaded: bool = False) -> "LanguageDetector":
-    """Returns a detector with low accuracy, which uses only trigrams: a tenth of the memory. Unless `preloaded`, it
-    loads its models at the first text."""
+    """Returns a low-accuracy detector: it uses only trigrams, which take a tenth of the memory. Unless `preloaded`, it
+    loads its models with the first text."""
     require("lingua", "the language of answers")
     from lingua import IsoCode639_1, LanguageDetectorBuilder
 
@@ -59,7 +58,7 @@ UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3
 
 
 def words(text: str) -> list[str]:
-    """Returns lower-case words. In a script without spaces each character, with its combining marks, is a word.
+    """Returns the lower-case words. In scripts without spaces, each character with its combining marks is a word.
 
     For ASCII texts these are the words of rouge-score's tokenizer.
     """

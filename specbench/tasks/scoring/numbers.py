@@ -1,4 +1,4 @@
-"""Accuracy by the number in an answer: numbers in digits of any script, each with one value."""
+"""Accuracy by the number in an answer, which may be written in the digits of any script."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import PerAnswer, Reference, alternatives
+from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts
 
 # Languages that write a decimal comma (CLDR's main territory of each): in them a point marks thousands.
 DECIMAL_COMMA = frozenset({
@@ -23,7 +23,7 @@ UNITS = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "億": 
 UNIT = f"[{''.join(UNITS)}]"
 NUMERAL = f"[零〇{DIGITS}{''.join(UNITS)}]"
 
-# Chinese and Japanese numerals. A single one is not read: it is a part of common words (一共, 十分, 万一, 千万).
+# Chinese and Japanese numerals. A single numeral is not read: it is part of common words (一共, 十分, 万一, 千万).
 COMPOUND = re.compile(
     rf"(?:[{DIGITS}](?={UNIT})|(?<!\d)[十百](?=[{DIGITS}万萬億亿])|(?<!\d)千(?=[{DIGITS}])){NUMERAL}+"
 )
@@ -45,7 +45,7 @@ PATTERNS = {
 }
 
 # Other signs for the same thing: minus signs and dashes, Arabic and full-width separators.
-SAME = str.maketrans("−–﹣－٬٫．＄￥⁄／＝", "----,..$¥//=")
+EQUIVALENTS = str.maketrans("−–﹣－٬٫．＄￥⁄／＝", "----,..$¥//=")
 LATEX = {"{,}": ",", r"\,": "\u2009", r"\!": ""}  # 1{,}000, 1\,000, 1,\!000
 REWRITTEN = (
     (re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞]|\\[dt]?frac)"), " "),  # 1½
@@ -66,10 +66,9 @@ class WrittenNumber(NamedTuple):
 
 
 def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumber]:
-    """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German; else it is
-    2.125.
+    """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German, or 2.125.
 
-    "2,125" is 2125 in both cases: English marks are common in answers of all languages.
+    "2,125" is 2125 in both cases: English marks are common in answers in all languages.
     """
     plain, found, end = _plain(text), [], 0
     for match in PATTERNS[decimal_comma].finditer(plain):
@@ -81,12 +80,12 @@ def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumbe
 
 
 def _plain(text: str) -> str:
-    """Returns the text with ASCII digits and one sign for each meaning."""
+    """Returns the text with ASCII digits, and with one character for each sign."""
     for written, meant in LATEX.items():
         text = text.replace(written, meant)
     for pattern, replacement in REWRITTEN:
         text = pattern.sub(replacement, text)
-    plain = (text if text.isascii() else "".join(map(_ascii_digit, text))).translate(SAME)
+    plain = (text if text.isascii() else "".join(map(_ascii_digit, text))).translate(EQUIVALENTS)
     plain = WIDE_GROUPS.sub(lambda match: match[0].replace("，", ","), plain)
     return COMPOUND.sub(lambda match: _numerals(match[0]), plain)
 
@@ -122,7 +121,7 @@ def _value(match: re.Match[str]) -> Decimal:
 
 
 def _with_units(number: Decimal, tail: str) -> Decimal:
-    """Returns the value of 1.5 and "万", or of 3 and "万5千": the number before a unit is multiplied by it."""
+    """Returns the value of a number and its units, such as 1.5 and "万", or 3 and "万5千"."""
     total = section = Decimal(0)
     for unit, digits in re.findall(rf"({UNIT})(\d*)", tail):
         if UNITS[unit] < 10**4:
@@ -134,7 +133,7 @@ def _with_units(number: Decimal, tail: str) -> Decimal:
 
 
 NEGATED = r"(?!\W*(?:not|nicht|не)\b)"  # "The answer is not 20 but 18"; other languages negate within the phrase
-SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # what follows, up to its end
+SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # the rest of the sentence
 OPERATORS = "=≈+*/×·÷-"
 ASIDE = re.compile(
     rf"(?<![{OPERATORS}])(?<![{OPERATORS}] )[(,;:（，；：、—]"
@@ -142,10 +141,10 @@ ASIDE = re.compile(
 
 
 def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:
-    """Returns the number that an answer gives, None if it holds no number.
+    """Returns the number that an answer gives; None if the answer has no number.
 
-    It is the number after one of the phrases ("The answer is", in any case), in the last sentence that begins with one
-    and holds a number; without such a sentence it is the last number of the text.
+    That is the number after one of the phrases ("The answer is", in any case), in the last sentence that begins with a
+    phrase and has a number; without such a sentence, the last number of the text.
     """
     begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases))}){NEGATED}{SENTENCE}", re.IGNORECASE)
     sentences = [match[1] for match in begun.finditer(text)] if phrases else []
@@ -157,7 +156,7 @@ def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool 
 
 
 def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
-    """Returns the first number; if it begins an equation ("9 * 2 = 18"), the number after its last equals sign."""
+    """Returns the first number; in an equation ("9 * 2 = 18"), the number after its last equals sign."""
     result = numbers[0].value
     for number in numbers[1:]:
         gap = number.gap.replace("**", "").strip()
@@ -172,13 +171,12 @@ def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
 def number(
     language: str | None = None, *, answer_phrases: Sequence[str] = (), decimal_comma: bool = False
 ) -> PerAnswer:
-    """Accuracy: 1 if the number of the answer equals the reference's (or one of them), else 0 (also without a
-    number).
+    """Accuracy: 1 if the number of the answer equals that of a reference, else 0, also if the answer has no number.
 
-    answer_phrases: the phrases that an answer begins with ("The answer is"); the number after one counts, else the
-    last number. decimal_comma: "2.125" is 2125. It holds for the languages of `DECIMAL_COMMA` without this option,
-    which is for tasks of other languages. Answers and references are read in the same way. docs/scoring.md says what is
-    read as a number. Raises ConfigError if a reference holds no number.
+    answer_phrases: phrases that introduce the answer ("The answer is"); the number after a phrase counts, else the last
+    number. decimal_comma: read "2.125" as 2125; the languages of `DECIMAL_COMMA` do not need this option. Answers and
+    references are read in the same way. docs/scoring.md says what is read as a number. Raises ConfigError if a
+    reference has no number.
     """
     if isinstance(answer_phrases, str) or not all(isinstance(each, str) and each.strip() for each in answer_phrases):
         raise ConfigError(
@@ -187,7 +185,7 @@ def number(
     has_comma = decimal_comma or (language or "").lower().partition("-")[0] in DECIMAL_COMMA
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
-        expected = [answered_number(each, answer_phrases, has_comma) for each in alternatives(reference, "number")]
+        expected = [answered_number(each, answer_phrases, has_comma) for each in accepted_texts(reference, "number")]
         if None in expected:
             raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
         return {"accuracy": float(answered_number(text, answer_phrases, has_comma) in expected)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import require
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, alternatives, is_missing, unscored
+from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, accepted_texts, is_missing, unscored
 from specbench.tasks.scoring.language import is_unspaced, words
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ MIN_STEMMED = 4  # rouge-score stems words of more than three letters
 
 @SCORERS.register("rouge")
 def rouge(*, use_stemmer: bool = False, tokenizer: str = "words") -> PerAnswer:
-    """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; for each the best over the references.
+    """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; each is the best over the references.
 
-    `tokenizer: words` keeps the letters of every script, and takes characters in scripts without spaces; `rouge_score`
-    is that package's own, which drops all but ASCII. On ASCII texts the two are equal. `use_stemmer`: Porter's, for
-    English. https://aclanthology.org/W04-1013
+    `tokenizer`: `words` keeps the letters of every script and treats characters as words in scripts without spaces;
+    `rouge_score` is the tokenizer of that package, which drops all but ASCII. On ASCII texts they are equal.
+    `use_stemmer`: Porter's stemmer, for English. https://aclanthology.org/W04-1013
     """
     if tokenizer not in ROUGE_TOKENIZERS:
         raise ConfigError(f"scorer.tokenizer = {tokenizer!r}: {nearest(tokenizer, ROUGE_TOKENIZERS)}")
 
     def judge(text: str, reference: Reference) -> dict[str, float] | None:
         scorer = _rouge_scorer(use_stemmer, tokenizer)
-        references = [each for each in alternatives(reference, "rouge") if scorer._tokenizer.tokenize(each)]
+        references = [each for each in accepted_texts(reference, "rouge") if scorer._tokenizer.tokenize(each)]
         if not references:
             return None
         scores = scorer.score_multi(references, text)
@@ -46,7 +46,7 @@ def rouge(*, use_stemmer: bool = False, tokenizer: str = "words") -> PerAnswer:
 
 
 class RougeTokenizer:
-    """Words of every script for rouge-score, stemmed on request."""
+    """A tokenizer for rouge-score that keeps words of every script."""
 
     def __init__(self, use_stemmer: bool) -> None:
         from nltk.stem.porter import PorterStemmer
@@ -72,14 +72,14 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normalized(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Returns lower case without ASCII punctuation and English articles, with words separated by one space."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def token_f1(text: str, reference: str) -> float:
-    """Returns the F1 of the words that answer and reference share, 0 … 1."""
-    found, expected = normalized(text).split(), normalized(reference).split()
+    """Returns the F1 of the words shared by answer and reference, 0 … 1."""
+    found, expected = normalize_answer(text).split(), normalize_answer(reference).split()
     num_shared = sum((Counter(found) & Counter(expected)).values())
     return 2 * num_shared / (len(found) + len(expected)) if num_shared else 0.0
 
@@ -88,53 +88,53 @@ def token_f1(text: str, reference: str) -> float:
 def f1() -> PerAnswer:
     """F1 of the answer's words, 0 … 1, the best over the references. SCROLLS (arXiv:2201.03533) scores Qasper and
     NarrativeQA like this, after SQuAD (arXiv:1606.05250)."""
-    return PerAnswer(("f1",), _best("f1", token_f1, normalized), in_sentences=False)
+    return PerAnswer(("f1",), _judge_best("f1", token_f1, normalize_answer), in_sentences=False)
 
 
 @SCORERS.register("exact_match")
 def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
-    """1 if the answer equals one of the references after SQuAD's normalisation, else 0: case, ASCII punctuation,
-    English articles and spaces are ignored. Of a reference that consists of nothing else ("The"), only the spaces
-    around it are ignored. SCROLLS (arXiv:2201.03533) scores ContractNLI and QuALITY like this.
+    """1 if the answer equals one of the references, else 0. Case, ASCII punctuation, English articles and spaces are
+    ignored, as in SQuAD; for a reference that consists of nothing else ("The"), only the spaces around it. SCROLLS
+    (arXiv:2201.03533) scores ContractNLI and QuALITY like this.
 
-    `labels`: the possible answers; then the first label in the answer counts, and an answer without one is wrong.
-    Raises ConfigError for a reference that is none of them.
+    `labels`: the possible answers; the first label in the answer counts, and an answer without a label is wrong. Raises
+    ConfigError for a reference that is none of them.
     """
-    if isinstance(labels, str) or not all(isinstance(label, str) and normalized(label) for label in labels):
+    if isinstance(labels, str) or not all(isinstance(label, str) and normalize_answer(label) for label in labels):
         raise ConfigError(f"scorer.labels = {labels!r}: must be a list of texts")
 
-    def same(text: str, reference: str) -> float:
-        if labels and normalized(reference) not in map(normalized, labels):
+    def compare(text: str, reference: str) -> float:
+        if labels and normalize_answer(reference) not in map(normalize_answer, labels):
             raise ConfigError(
                 f"scorer exact_match: the reference {reference!r} is none of the labels {', '.join(labels)}: correct it"
             )
-        if not normalized(reference):
+        if not normalize_answer(reference):
             return float(text.strip() == reference.strip())
-        answer = first_label(text, labels) if labels else normalized(text)
-        return float(answer == normalized(reference))
+        answer = first_label(text, labels) if labels else normalize_answer(text)
+        return float(answer == normalize_answer(reference))
 
-    return PerAnswer(("exact_match",), _best("exact_match", same), in_sentences=False)
+    return PerAnswer(("exact_match",), _judge_best("exact_match", compare), in_sentences=False)
 
 
 def first_label(text: str, labels: Sequence[str]) -> str | None:
-    """Returns the normalised label that comes first in a text, of two at one position the longer; None if there is
+    """Returns the normalised label that comes first in a text, the longer of two at one position; None if there is
     none."""
-    padded = f" {normalized(text)} "
-    places = [(padded.find(f" {label} "), -len(label), label) for label in map(normalized, labels)]
+    padded = f" {normalize_answer(text)} "
+    places = [(padded.find(f" {label} "), -len(label), label) for label in map(normalize_answer, labels)]
     return min((place for place in places if place[0] >= 0), default=(0, 0, None))[2]
 
 
 @SCORERS.register("contained")
 def contained() -> PerAnswer:
-    """`contained`: 1 if the words of any reference occur in a row in the answer, else 0. `share_contained`: the share
-    of the references that do, for references that are parts of one answer. It suits long answers to questions with
-    short references (arXiv:2307.03172); English articles are ignored."""
+    """`contained`: 1 if the answer contains the words of any reference in sequence, else 0. `share_contained`: the
+    share of references that the answer contains, for references that are parts of one answer. It suits long answers to
+    questions with short references (arXiv:2307.03172); English articles are ignored."""
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
         answer = _joined_words(text)
         found = [
             _joined_words(each) in answer
-            for each in alternatives(reference, "contained")
+            for each in accepted_texts(reference, "contained")
             if _joined_words(each).strip()
         ]
         return {"contained": float(any(found)), "share_contained": sum(found) / max(1, len(found))}
@@ -146,13 +146,13 @@ def _joined_words(text: str) -> str:
     return f" {' '.join(word for word in words(text) if word not in ('a', 'an', 'the'))} "
 
 
-def _best(
-    name: str, compare: Callable[[str, str], float], counts: Callable[[str], object] = bool
+def _judge_best(
+    name: str, compare: Callable[[str, str], float], is_valid: Callable[[str], object] = bool
 ) -> Callable[[str, Reference], dict[str, float] | None]:
-    """Returns a judge of the best value over the references that count; it returns None if none does."""
+    """Returns a judge that gives the best value over the valid references, or None if no reference is valid."""
 
     def judge(text: str, reference: Reference) -> dict[str, float] | None:
-        values = [compare(text, each) for each in alternatives(reference, name) if counts(each)]
+        values = [compare(text, each) for each in accepted_texts(reference, name) if is_valid(each)]
         return {name: max(values)} if values else None
 
     return judge
@@ -162,8 +162,8 @@ BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "intl", "char", "none")  # those wit
 
 
 class TranslationScorer(Scorer):
-    """BLEU and chrF++, 0 … 100. The value of one answer is its sentence BLEU (of the orders that it is long enough
-    for); the corpus values come from the sums of sacrebleu's statistics."""
+    """BLEU and chrF++, 0 … 100. The value of one answer is its sentence BLEU over the n-gram orders that fit into it;
+    corpus values come from the sums of sacrebleu's statistics."""
 
     names = ("bleu", "chrf")
 
@@ -171,7 +171,7 @@ class TranslationScorer(Scorer):
         self._tokenizer = tokenizer
 
     def _bleu(self, **options: Any) -> "BLEU":
-        from sacrebleu.metrics.bleu import BLEU  # takes long to import, and a table of speeds needs nothing of it
+        from sacrebleu.metrics.bleu import BLEU  # slow to import, and not needed for tables of speeds
 
         if self._tokenizer == "ja-mecab":
             require("MeCab", "scorer.tokenizer = 'ja-mecab'")
@@ -195,7 +195,7 @@ class TranslationScorer(Scorer):
     def __call__(self, text: str, reference: Reference) -> Score:
         if is_missing(reference):
             return unscored(self.names)
-        references = alternatives(reference, "bleu")
+        references = accepted_texts(reference, "bleu")
         columns = [[each] for each in references]
         statistics = {
             name: [float(count) for count in metric._extract_corpus_statistics([text], columns)[0]]
@@ -230,13 +230,13 @@ def bleu(*, tokenizer: str = "13a") -> TranslationScorer:
 
 NGRAM, NGRAM_OF_CHARACTERS = 4, 8
 MIN_LOOP, MIN_LOOP_OF_CHARACTERS = 12, 24
-NUM_TURNS = 3  # of a loop: saying a phrase twice is a figure of speech
+NUM_TURNS = 3  # repetitions that make a loop: saying a phrase twice is a figure of speech
 LONGEST_TURN = 200
 
 
 def repetition_rate(units: Sequence[str], order: int) -> float:
-    """Returns the share of the units that lie in a repeated n-gram: |∪ {i … i+n−1 : the n-gram at i equals one at j <
-    i}| ÷ number of units. It is 0 for an empty text."""
+    """Returns the share of the units in repeated n-grams: |∪ {i … i+n−1 : the n-gram at i equals one at j < i}| ÷
+    number of units; 0 for an empty text."""
     seen: set[tuple[str, ...]] = set()
     repeated = [False] * len(units)
     for start in range(len(units) - order + 1):
@@ -248,8 +248,8 @@ def repetition_rate(units: Sequence[str], order: int) -> float:
 
 
 def ends_in_loop(units: Sequence[str], min_length: int) -> bool:
-    """Returns whether the text ends in a loop: its last units are at least NUM_TURNS repetitions of one period, the
-    last of which may be cut, and at least `min_length` units in all."""
+    """Returns whether the text ends in a loop: at least NUM_TURNS repetitions of one period (the last may be cut), with
+    at least `min_length` units in all."""
     for period in range(1, min(len(units) // NUM_TURNS, LONGEST_TURN) + 1):
         wanted = max(NUM_TURNS * period, min_length)
         length = period
@@ -265,8 +265,8 @@ def text() -> PerAnswer:
     """Measures of a text without a reference, such as a story (arXiv:2605.30580, section 3.1).
 
     loop_free (the main metric): 1 if the text has words and does not end in a loop, else 0. repetition_rate: the share
-    of its words in repeated 4-grams; in scripts without spaces, of characters in repeated 8-grams. The share of texts
-    in the requested language is measured for every task that has a `language`.
+    of its words in repeated 4-grams; for scripts without spaces, the share of characters in repeated 8-grams. The share
+    of texts in the requested language is measured for every task that has a `language`.
     """
 
     def judge(answer: str, reference: Reference) -> dict[str, float]:

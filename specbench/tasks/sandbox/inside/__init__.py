@@ -1,4 +1,4 @@
-"""The processes inside the sandbox: the tester, which is trusted, and the answerer, which is not.
+"""The processes inside the sandbox: the trusted tester and the untrusted answerer.
 
 Only the standard library may be imported here: the sandbox cannot read the rest of this package.
 """

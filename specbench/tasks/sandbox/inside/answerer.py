@@ -1,6 +1,6 @@
-"""The process of the untrusted program: it runs the program, then calls its functions when the tester requests it.
+"""The process of the untrusted program: it runs the program, then calls its functions at the tester's request.
 
-It sends only the values of calls, so that nothing it does can count as a passed test.
+It sends only the values of calls, so it cannot report a passed test.
 """
 
 import os
@@ -33,7 +33,7 @@ def main(requests: int, replies: int) -> None:
 
 
 def restrict(limits: dict[str, Any]) -> None:
-    """Sets limits that only a privileged process could lift: no other processes or threads."""
+    """Sets limits that only a privileged process can lift; they also forbid other processes and threads."""
     seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
     for kind, value in {
         resource.RLIMIT_CPU: seconds,

@@ -1,4 +1,4 @@
-"""Isolation by the Linux kernel: namespaces with a root folder of their own, users, and a filter of system calls."""
+"""Isolation by the Linux kernel: namespaces with their own root folder, users, and a filter of system calls."""
 
 import ctypes
 import errno
@@ -25,19 +25,21 @@ def check(result: int) -> int:
 
 
 def hide_memory() -> None:
-    """Prevents processes of the same user from reading this one's memory or opening its files."""
+    """Prevents other processes of the same user from reading this process's memory or opening its files."""
     check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def end_after(seconds: float) -> None:
-    """Ends this process, and with it its namespace, after some time, in case no other process does."""
+    """Ends this process and its namespace after some time, in case no other process does."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def with_user(user: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns options of Popen that give a process another user: {"id": number, "reads_all": whether it may read all
-    files, which it must if the interpreter is in a folder of root's}. None: the same user."""
+    """Returns the options of Popen that start a process as another user; none if `user` is None.
+
+    user: {"id": number, "reads_all": whether it may read all files}; it must if only root may read the interpreter.
+    """
     if user is None:
         return {}
     preparation: Callable[[], None] | None = None
@@ -63,11 +65,11 @@ AF_UNIX, F_SETPIPE_SZ = 1, 1031
 
 # Name: (number on x86_64, number on aarch64 and riscv64).
 REFUSED = {
-    # Memory that stays allocated without a mapping: System V's, files in memory, pages that are lent to a pipe.
+    # Memory that stays allocated without a mapping: System V IPC, files in memory, pages lent to a pipe.
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "vmsplice": (278, 75),
-    # Sockets of every family (socketpair makes what asyncio needs), names for those of a pair, larger buffers for
-    # them, and open files that are sent to nobody, which RLIMIT_NOFILE does not count.
+    # Sockets of every family (asyncio only needs socketpair), names and larger buffers for the sockets of a pair, and
+    # files that are sent but not received, which RLIMIT_NOFILE does not count.
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201), "setsockopt": (54, 208),
     "sendmsg": (46, 211), "sendmmsg": (307, 269),
     "io_uring_setup": (425, 425),  # performs all of the above calls without the filter
@@ -83,8 +85,8 @@ class _Program(ctypes.Structure):
 
 
 def filter_system_calls() -> None:
-    """Refuses the calls above to this process and its children, permanently, with EPERM. They cannot gain privileges
-    either. A buffer of the kernel's default size for each open pipe and socket stays uncounted.
+    """Refuses the calls above to this process and its children for good, with EPERM. They cannot gain privileges
+    either. The kernel's default buffers of open pipes and sockets are not counted.
 
     Raises OSError if the machine cannot filter system calls.
     """
@@ -98,8 +100,7 @@ def filter_system_calls() -> None:
 
 
 def _filter(architecture: int, column: int) -> bytes:
-    """Returns the filter program. It also refuses all calls of another architecture, whose numbers differ
-    (seccomp(2))."""
+    """Returns the filter program. It also refuses all calls by the numbers of another architecture (seccomp(2))."""
     tests = [(JUMP_IF_AT_LEAST, OTHER_ABI), *((JUMP_IF_EQUAL, numbers[column]) for numbers in REFUSED.values())]
     lines = [(LOAD, 0, 0, ARCHITECTURE), (JUMP_IF_EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE)]
     for kind, value in tests:
@@ -111,7 +112,7 @@ def _filter(architecture: int, column: int) -> bytes:
 
 
 def _on_argument(number: int, place: int, value: int, *, equal: int, other: int) -> list[tuple[int, int, int, int]]:
-    """Returns the filter of one call by the lower 32 bits of an argument, which are all that the kernel reads."""
+    """Returns the filter of one call by the lower 32 bits of an argument; the kernel reads no others."""
     return [
         (LOAD, 0, 0, NUMBER), (JUMP_IF_EQUAL, 0, 4, number), (LOAD, 0, 0, ARGUMENTS + 8 * place),
         (JUMP_IF_EQUAL, 0, 1, value), (RETURN, 0, 0, equal), (RETURN, 0, 0, other),
@@ -132,8 +133,8 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 def enter_namespaces(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> None:
     """Continues as process 1 of new namespaces. Their root holds only the `readable` paths, read-only, and an empty
-    /tmp of `disk_mib`. The calling processes stay outside and wait. `outer_user`: the outside identity of INNER_USER,
-    if root calls.
+    /tmp of `disk_mib`. The calling processes stay outside and wait. `outer_user`: the outside id of INNER_USER, if root
+    calls.
 
     Raises OSError, in either process, if the machine does not allow it.
     """
@@ -142,14 +143,14 @@ def enter_namespaces(readable: Iterable[str], outer_user: int | None, disk_mib: 
     if child:
         os.waitpid(child, 0)
         os._exit(0)
-    with suppress(OSError):  # no nested namespaces, in which a program could mount more disk space
+    with suppress(OSError):  # a program could mount more disk space in nested namespaces
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     _new_root(sorted(readable), disk_mib)
 
 
 def _unshare_mapped(outer_user: int | None) -> None:
-    """Creates namespaces for a child, whose users this process maps: only an outside process may map more than
-    itself."""
+    """Continues in a child with new namespaces. This process maps the child's users, because only a process outside may
+    map other users than its own."""
     user, group = os.getuid(), os.getgid()
     ready, mapped = os.pipe(), os.pipe()
     child = os.fork()
@@ -176,7 +177,7 @@ def _mapping(own: int, outer_user: int | None) -> str:
 
 
 def _new_root(readable: list[str], disk_mib: int) -> None:
-    """Moves the old root to /old, binds the wanted paths into /new, and detaches the old root."""
+    """Moves the old root to /old, binds the readable paths into /new, and detaches the old root."""
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV)
     os.mkdir("/tmp/old")
@@ -195,7 +196,7 @@ def _new_root(readable: list[str], disk_mib: int) -> None:
 
 
 def _bind(path: str) -> None:
-    """Shows a path of the old root at the same place of the new one; a link stays a link."""
+    """Makes a path of the old root visible at the same place in the new root; a link stays a link."""
     old, new = "/old" + path, "/new" + path
     if os.path.lexists(new) or not os.path.lexists(old):
         return

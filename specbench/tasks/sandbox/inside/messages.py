@@ -1,4 +1,4 @@
-"""Messages between tester and answerer: plain values as JSON, so that no code is sent."""
+"""Messages between tester and answerer: plain values as JSON, which contain no code."""
 
 import json
 import os
@@ -18,8 +18,8 @@ class NotPlain(Exception):
 
 
 def encode(value: Any) -> Any:
-    """Returns the value as JSON: lists are lists, other values are tagged with their type; iterators are read to their
-    end. Raises NotPlain."""
+    """Returns the value as JSON. Lists stay lists, other containers are tagged with their type, and iterators are read
+    to their end. Raises NotPlain for any other value."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -72,7 +72,7 @@ def decode(data: Any) -> Any:
 
 
 def send(fd: int, message: Any) -> None:
-    """Writes one message: four bytes of length, then JSON. Raises OSError, and NotPlain if it is too long."""
+    """Writes one message: its length in four bytes, then JSON. Raises OSError, and NotPlain if it is too long."""
     content = json.dumps(message).encode()
     if len(content) > MAX_BYTES:
         raise NotPlain(f"a value of more than {MAX_BYTES} bytes")

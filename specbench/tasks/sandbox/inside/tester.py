@@ -1,4 +1,4 @@
-"""The trusted process of the sandbox: it starts the answerer, runs the tests, and alone reports whether they passed."""
+"""The trusted process of the sandbox: it starts the answerer, runs the tests, and reports whether they passed."""
 
 import ast
 import builtins
@@ -20,8 +20,11 @@ from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, re
 
 
 def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:
-    """Returns the global names that a test uses and that neither it nor `defined` has; if there is none, `continued`,
-    the function that the program continues. Raises SyntaxError and ValueError for invalid Python."""
+    """Returns the global names that a test uses but that neither the test nor `defined` has. If there are none, returns
+    `continued`, the function that the program continues, if the test uses it.
+
+    Raises SyntaxError and ValueError for invalid Python.
+    """
     used, own = set[str](), set[str]()
     top = symtable.symtable(test, "<test>", "exec")
     tables = [top]
@@ -46,16 +49,13 @@ def all_names(source: str) -> set[str]:
 
 
 def last_function(source: str) -> tuple[str | None, bool]:
-    """Returns the function at the end of a source, and whether it lacks a body, which the program then supplies."""
+    """Returns the function at the end of a source, and whether the program must supply its body."""
     statements = ast.parse(source).body
     last = statements[-1] if statements else None
     if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):
         return None, False
-    return last.name, all(isinstance(part, ast.Pass) or _is_constant(part) for part in last.body)
-
-
-def _is_constant(part: ast.stmt) -> bool:
-    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+    others = [part for part in last.body if not isinstance(part, ast.Pass)]
+    return last.name, all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in others)
 
 
 ANSWERER = (
@@ -65,7 +65,7 @@ ANSWERER = (
 
 
 class Tester:
-    """Calls the answerer, and reports the verdict to the file descriptor `report`, which the answerer does not have."""
+    """Calls the answerer and reports the verdict. `report`: a file descriptor that the answerer does not have."""
 
     def __init__(self, job: dict[str, Any], report: int) -> None:
         self.job = job
@@ -78,9 +78,9 @@ class Tester:
         printed = self._discard_output()
         names: dict[str, Any] = {"__name__": "test"}
         continued = self._prepare(names)
-        test, asked = self._test(names, continued)
+        test, functions = self._compile_test(names, continued)
         self._start(printed)
-        with suppress(BrokenPipeError):  # the program has ended: the next line reports it
+        with suppress(BrokenPipeError):  # if the program has ended, the next line reports it
             send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
         loaded = self._receive()
         if "raised" in loaded:
@@ -89,19 +89,19 @@ class Tester:
         self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
         if StopIteration in self.ends_iteration:
             names.setdefault("next", _next)
-        names |= {name: self._function(name) for name in asked}
+        names |= {name: self._make_function(name) for name in functions}
         try:
             exec(test, names)
         except NotPlain as error:
             self.end("not judged", f"the test gives the program {error}, which cannot be sent to it")
         except BaseException as error:
-            self.end("failed" if self.num_calls else "not judged", self._place(error))
+            self.end("failed" if self.num_calls else "not judged", self._describe(error))
         if not self.num_calls:
             self.end("not judged", "the test never calls the program")
         self.end("passed", "")
 
-    def _test(self, names: dict[str, Any], continued: str | None) -> tuple[CodeType, Sequence[str]]:
-        """Returns the compiled test, and the names in it that are the program's: the entry points, or all undefined
+    def _compile_test(self, names: dict[str, Any], continued: str | None) -> tuple[CodeType, Sequence[str]]:
+        """Returns the compiled test, and the names of the program's functions in it: the entry points, or all undefined
         names."""
         source = self.job["test"]
         try:
@@ -154,7 +154,7 @@ class Tester:
         return ""
 
     def _prepare(self, names: dict[str, Any]) -> str | None:
-        """Runs the trusted prefix; one that ends in the head of a function gets a body. Returns its last function."""
+        """Runs the trusted prefix and returns its last function. If it ends in the head of a function, adds a body."""
         self._unfinished = set[str]()
         for source in (self.job["prefix"], self.job["prefix"] + "\n    pass\n"):
             try:
@@ -171,7 +171,7 @@ class Tester:
             return name
         return None
 
-    def _function(self, name: str) -> Callable[..., Any]:
+    def _make_function(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             self.num_calls += 1
             request = {"function": name, "arguments": encode(arguments), "keywords": encode(keywords)}
@@ -189,14 +189,14 @@ class Tester:
         return call
 
     def _exception(self, name: Any, text: Any) -> Exception:
-        """Returns the built-in exception of that name. Others become RuntimeError, and so do those that would end the
-        test, or an iteration of the test (as in PEP 479), unless the test names them."""
+        """Returns the built-in exception of that name. Any other exception becomes RuntimeError, and so does one that
+        would end the test or one of its iterations (as in PEP 479), unless the test names it."""
         kind = getattr(builtins, name, None) if isinstance(name, str) else None
         if not isinstance(kind, type) or not issubclass(kind, Exception):
             return RuntimeError(text)
         return RuntimeError(f"the function raised {name}") if issubclass(kind, self.ends_iteration) else kind(text)
 
-    def _place(self, error: BaseException) -> str:
+    def _describe(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == "<test>" and frame.lineno]
         line = f", test line {lines[-1]}: {self.job['test'].splitlines()[lines[-1] - 1].strip()}" if lines else ""
@@ -204,8 +204,8 @@ class Tester:
 
 
 def _next(iterator: Any, *default: Any) -> Any:
-    """The built-in `next` for tests. Raises RuntimeError if there is no item: a StopIteration would end the test's own
-    iteration early, and `all(map(lambda x: next(f(x)) == 3, xs))` would be true."""
+    """Works as the built-in `next`, for tests. Raises RuntimeError if there is no item: a StopIteration would end the
+    test's own iteration early, and `all(map(lambda x: next(f(x)) == 3, xs))` would be true."""
     try:
         return next(iterator, *default)
     except StopIteration as error:
@@ -228,7 +228,7 @@ def main(report: int) -> None:
         kernel.filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")
-    memory = job["limits"]["memory_mib"] << 20  # values of the program may need memory in its tests
+    memory = job["limits"]["memory_mib"] << 20  # values from the program take memory in the tests
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     kernel.end_after(job["limits"]["timeout_seconds"] + 5)
     tester.run()

@@ -94,7 +94,7 @@ def test_both_spellings_have_one_meaning(specbench: Specbench) -> None:
     [
         (
             ["--task", "mgsm", "--num_fewshot", "2"],
-            "--num_fewshot 2: mgsm has no few-shot examples; tasks that have some: csqa, mbpp, mmlu",
+            "--num_fewshot 2: mgsm has no few-shot examples; tasks with some: csqa, mbpp, mmlu",
         ),
         (
             ["--task", "mgsm", "--set", "fewshot.num_shots=2"],

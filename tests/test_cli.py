@@ -191,7 +191,7 @@ def test_a_file_with_the_name_of_a_known_method_is_said(
         "name: sd\nversion: 1\ntitle: Mine\nnum_draft_tokens: 2\n"
         "drafter: {type: model}\nverification: {rule: rejection}\n"
     )
-    line = "mine.yaml: 'sd' is the name of methods/sd.yaml too: results say sd@1 of both"
+    line = "mine.yaml: 'sd' is also the name of methods/sd.yaml: results call both sd@1"
     code, out, _ = specbench("validate", "mine.yaml")
     assert code == 0 and line in out
     code, _, err = run(specbench, pair, rows, "--limit", "1", "--subset", "en", method="mine.yaml")

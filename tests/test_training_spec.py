@@ -120,7 +120,7 @@ def test_numbers_written_as_powers_are_numbers() -> None:
         ("seed: 1\n", ["scdf.nothing=0"], "--set scdf.nothing=0: scdf.nothing: unknown key"),
         ("seed: 1\n", ["num_steps"], "--set 'num_steps': write it as key=value, such as --set scdf.estimator=sampled"),
         ("kind: distill\n", [], "kind = 'distill', and the command is `train scdf`"),
-        ("- 1\n", [], "holds no mapping of keys"),
+        ("- 1\n", [], "is not a mapping of keys"),
         ("seed: [\n", [], "not valid YAML"),
     ],
 )

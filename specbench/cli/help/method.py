@@ -163,7 +163,7 @@ def embedded(method: MethodSpec) -> list[str]:
     """Returns the embedded models that a run uses by default; none if the method cannot run on them."""
     if not all(part.drafter.features.embedded for part in method.parts if part.decoder is None):
         return []
-    bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
+    bridge = method.decoder.bridge_type if method.decoder is not None else method.bridge.type
     target = f"{EMBEDDED}target"
     drafters = [own_drafter(part, target) or embedded_drafter(bridge) for part in method.parts if part.needs_drafter]
     return [target, *dict.fromkeys(drafters)]

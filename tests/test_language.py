@@ -130,9 +130,9 @@ def test_the_command_ranks_the_languages_of_the_embedded_drafter():
     ("options", "said"),
     [
         (["--samples", "0"], "--samples 0: must be above 0"),
-        (["--samples", "99"], "--samples 99: so few texts do not rank languages"),
+        (["--samples", "99"], "--samples 99: too few texts to rank languages"),
         (["--temperature", "0"], "--temperature 0: must be above 0"),
-        (["--extra-languages", "x-demo"], "--extra-languages x-demo: no language that lingua can identify"),
+        (["--extra-languages", "x-demo"], "--extra-languages x-demo: lingua cannot identify this language"),
     ],
 )
 def test_options_that_mean_nothing_are_one_line(options, said):

@@ -176,7 +176,7 @@ def test_a_target_and_a_drafter_that_do_not_fit(specbench: Run, models: tuple[st
     [
         (["--task", "world:mgsm", "--subset", "en,xx"], "data.subsets: world:mgsm has no language 'xx'"),
         (["--text", "en"], "--text 'en': write it as LANGUAGE=FILE"),
-        (["--text", "en=a.txt", "--text", "en=b.txt"], "--text en=b.txt: 'en' has the file a.txt: give one file for"),
+        (["--text", "en=a.txt", "--text", "en=b.txt"], "--text en=b.txt: 'en' already has the file a.txt"),
         (["--text", "en=nowhere.txt"], "data.text.en: nowhere.txt: no such file"),
         (["--task", "world:mgsm", "--device", "cuda"], "--device cuda: not available"),
         (["--task", "world:mgsm", "--num-steps", "0"], "num_steps = 0"),

@@ -373,7 +373,7 @@ def test_a_draft_model_must_be_there_and_fit(code: Path, pair: ModelPair) -> Non
         ("config", "this pair does not fit"),
         ("nothing", "it returned a NoneType: return token ids, or a Decoded"),
         ("empty", "it returned 0 tokens, which do not end with one of eos_token_ids nor at max_new_tokens"),
-        ("short", "it returned 23 tokens, which end neither"),
+        ("short", "it returned 23 tokens, which do not end"),
         ("wild", "it returned token 100000, but the target has tokens 0 to 256"),
         ("other", "the tokens that it reported to on_token differ from the returned ones"),
         ("most", "step 0 has 4 drafted (of at most 3), 4 judged, 4 accepted, 5 emitted"),

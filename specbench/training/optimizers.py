@@ -42,7 +42,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
             raise ConfigError("optimizer = 'muon': needs torch 2.9 or later: install it, or give optimizer=adamw")
         outputs = {id(parameter) for layer in head.output_layers() for parameter in layer.parameters()}  # type: ignore[operator]
         trained = list(trained_parameters(head).values())
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for parameter in trained:
             (matrices if parameter.ndim == 2 and id(parameter) not in outputs else others).append(parameter)
         self.parts: list[torch.optim.Optimizer] = [

@@ -18,7 +18,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.results.bootstrap import Metric
 from specbench.results.units import with_interval
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 from specbench.tasks.scoring.language import language_of
 from specbench.training.teacher import GenerationJob, Generator
 
@@ -94,7 +94,7 @@ def ranked_languages(found: Sequence[str | None]) -> list[LanguageShare]:
 def share_of(shares: Sequence[LanguageShare], language: str | None) -> LanguageShare | None:
     """Returns the share of a language. A language in none of the texts comes after all that are, with share 0. None for
     one that lingua cannot identify."""
-    code = known(language) if language else None
+    code = identifiable_code(language) if language else None
     if code is None:
         return None
     absent = LanguageShare(rank=len(shares) + 1, language=code, num_texts=0, share=0.0, low=0.0, high=0.0)

@@ -126,7 +126,7 @@ def languages(
 
     lingua identifies the languages. The paper uses NLTK's classifier, which may give other shares.
     """
-    from specbench.specs.languages import known
+    from specbench.specs.languages import identifiable_code
 
     require("lingua", "specbench languages")
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
@@ -139,7 +139,7 @@ def languages(
         )
     extra = split(extra_languages or "")
     for code in extra:
-        if known(code) is None:
+        if identifiable_code(code) is None:
             problem = "lingua cannot identify this language: give ISO 639 codes such as la,eo"
             raise ConfigError(f"--extra-languages {code}: {problem}")
     from specbench.analysis.representation import representation, representation_table

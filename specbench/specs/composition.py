@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
 from specbench.specs.components import DrafterSpec, Spec
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 
 if TYPE_CHECKING:
     from specbench.specs.method import MethodSpec
@@ -71,8 +71,8 @@ def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
 def check_identifiable(routes: Mapping[str, RouteSpec]) -> None:
     """Raises ConfigError for a route whose language cannot be identified from a prompt."""
     for name in routes:
-        if name != DEFAULT and known(name) != name:
-            code = known(name)
+        if name != DEFAULT and identifiable_code(name) != name:
+            code = identifiable_code(name)
             hint = f"write {code}" if code else "delete the route, or write language: given"
             raise ConfigError(f"routes.{name}: no language that can be identified from a prompt has this code: {hint}")
 

@@ -21,6 +21,6 @@ CODES = {code: short for short, long in LINGUA.items() for code in (short, long)
 CODES["amh"] = "am"
 
 
-def known(code: str) -> str | None:
+def identifiable_code(code: str) -> str | None:
     """Returns the code of an identifiable language, ISO 639-1 if there is one ("pt-BR": pt, "yor": yo), else None."""
     return CODES.get(code.lower().partition("-")[0])

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from specbench.core.extras import require
-from specbench.specs.languages import SCRIPTS, known
+from specbench.specs.languages import SCRIPTS, identifiable_code
 
 if TYPE_CHECKING:
     from lingua import LanguageDetector
@@ -39,7 +39,7 @@ def prepare(*asked: str) -> None:
 
 
 def _uncommon(asked: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(filter(None, map(known, asked))) - {*COMMON, *SCRIPTS}
+    return frozenset(filter(None, map(identifiable_code, asked))) - {*COMMON, *SCRIPTS}
 
 
 @cache

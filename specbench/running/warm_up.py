@@ -17,7 +17,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode
-from specbench.specs.run import named
+from specbench.specs.run import versioned_name
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_NEW_TOKENS = 32  # of a block, fewer where the answers are shorter
@@ -128,7 +128,7 @@ def warm_up(
 def forget_warm_up(decoder: Decoder) -> None:
     """Makes the next warm-up of a decoder a whole one, since its program was started again."""
     _WARM.pop(id(decoder), None)
-    _TIMES.get(id(decoder.model), {}).pop(named(decoder.method), None)
+    _TIMES.get(id(decoder.model), {}).pop(versioned_name(decoder.method), None)
 
 
 def _until_steady(
@@ -137,7 +137,7 @@ def _until_steady(
     """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last blocks that the same method
     decoded before with the same loaded model count: a method that was steady needs one more block. They are so few that
     this one block shows a speed that has changed since."""
-    model, name = decoder.model, named(decoder.method)
+    model, name = decoder.model, versioned_name(decoder.method)
     if id(model) not in _TIMES:
         weakref.finalize(model, _TIMES.pop, id(model), None)
     blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])

@@ -149,7 +149,7 @@ def checkpoint_key(name: str) -> str:
     return f"routes.{route}.drafter.checkpoint" if route else "drafter.checkpoint"
 
 
-def named(spec: TaskSpec | MethodSpec) -> str:
+def versioned_name(spec: TaskSpec | MethodSpec) -> str:
     """Returns name@version:digest."""
     return f"{spec.name}@{spec.version}:{digest(spec)}"
 
@@ -170,7 +170,7 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
     return _DIGESTS[id(spec)]
 
 
-def named_dump(method: Mapping[str, Any]) -> str:
+def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
     """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
     return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
 

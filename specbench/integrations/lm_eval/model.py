@@ -30,7 +30,7 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
-from specbench.specs.run import RunSpec, named
+from specbench.specs.run import RunSpec, versioned_name
 from specbench.specs.task import GenerationSpec, TaskSpec
 
 
@@ -358,7 +358,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 "target": models.target.name,
                 "drafter": join_routes({route: drafter.name for route, drafter in drafters.items()}),
                 "drafter_revision": join_routes({route: drafter.revision for route, drafter in drafters.items()}),
-                "method": named(method),
+                "method": versioned_name(method),
                 "num_draft_tokens": method.num_draft_tokens,
                 "seed": self.engine.spec.seed,
                 "tasks": summary(self.answers, method, models),

@@ -261,7 +261,6 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer(self) -> Any:
-        """Returns the target's tokenizer."""
         return self.engine.models.target.tokenizer
 
     @property

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "load", "run"]
 
-# Modules that register the built-in components, by the entry point group of the kind; those used most come first.
+# Modules that register the built-in components, by the entry point group of their kind, the most used ones first.
 BUILT_IN = {
     "specbench.drafters": (
         "specbench.decoding.drafters.none",
@@ -59,7 +59,7 @@ BUILT_IN = {
 }
 
 
-# The Python interface: the modules of its names, which are imported when a name is first used.
+# The modules of the Python interface. They are imported when one of its names is first used.
 INTERFACE = {
     "ConfigError": "specbench.core.errors",
     "Results": "specbench.results.display",
@@ -68,7 +68,7 @@ INTERFACE = {
 
 
 def __getattr__(name: str) -> "Any":
-    """Returns a name of the interface."""
+    """Returns an object of the interface."""
     if name not in INTERFACE:
         raise AttributeError(f"module 'specbench' has no attribute '{name}'")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The console script, and `python -m specbench`: the command line, which an interrupt ends in one line."""
+"""The console script and `python -m specbench`. An interrupt ends the command line with one line."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command line. The imports of a command take seconds, in which it can be interrupted too."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+    """Run the command line. It can be interrupted even during imports, which take seconds."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a shell ignores interrupts
         signal.signal(signal.SIGINT, interrupt)
     from specbench.cli import main as run
 
@@ -16,12 +16,12 @@ def main() -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as Python does; but end the process while a module is imported, where libraries turn
-    the exception into others, or ignore it."""
+    """Raise KeyboardInterrupt, as Python does. But while a module is imported, end the process, since libraries replace
+    or ignore exceptions during their import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"interrupted\n")
-            os._exit(128 + number)  # as a shell says it
+            os._exit(128 + number)  # as shells do
         frame = frame.f_back
     raise KeyboardInterrupt
 

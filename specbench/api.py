@@ -1,4 +1,4 @@
-"""The Python interface: what the commands `run`, `compare` and `check` do, with models and methods that may be objects.
+"""The Python interface of the commands `run`, `compare` and `check`. Models and methods may be Python objects.
 
     import specbench
 
@@ -36,7 +36,7 @@ Options = create_model(  # type: ignore[call-overload]
 
 
 class Model(NamedTuple):
-    """A loaded transformers model and its tokenizer. `name`: as rows show it; that of its class if empty."""
+    """A loaded transformers model and its tokenizer. `name`: its name in rows, by default the name of its class."""
 
     model: Any
     tokenizer: Any
@@ -50,15 +50,16 @@ ModelLike = str | Path | Model | tuple[Any, Any]
 class Method:
     """A method whose drafter or verification rule may be a Python object.
 
-    drafter: the name of a drafter, or a mapping as in YAML; or one of these:
-        a function of the token ids so far and a number, which returns at most so many tokens that may follow;
-        a `specbench.decoding.drafters.Drafter`; a factory of one, as in a plug-in (a class, or a declared function).
-    rule: the same; the function is called as `rule(proposal, target, generator)`, and returns a `Verification` or
-        (num_accepted, next_token); the object is a `specbench.decoding.verification.VerificationRule`.
-    name: as rows show it; made of the names of the objects if empty.
-    lossless: whether a rule that is a function or an object keeps the target's distribution; a factory declares it.
+    drafter: the name of a drafter; a mapping as in YAML; a function of the token ids so far and a maximum number, which
+        returns at most that number of next tokens; a `specbench.decoding.drafters.Drafter`; or its factory, as in a
+        plug-in (a class, or a declared function).
+    rule: the name of a rule; a mapping as in YAML; a function that is called as `rule(proposal, target, generator)` and
+        returns a `Verification` or (num_accepted, next_token); a
+        `specbench.decoding.verification.VerificationRule`; or its factory.
+    name: its name in rows, by default made from the objects' names.
+    lossless: whether a rule that is a function or an object keeps the target's distribution. A factory declares it.
 
-    Rows hold a digest of the code and the state that the objects have now, so that changed code is another method.
+    Rows have a digest of the objects' current code and state, so that changed code counts as another method.
     """
 
     drafter: Any = "model"
@@ -74,16 +75,15 @@ class Method:
         from specbench.decoding.python_parts import drafter_factory, rule_factory
         from specbench.specs.catalogue import method_names
 
-        drafts = DrafterFeatures(provides=frozenset({"probs"}))
-        judges = RuleFeatures(lossless=self.lossless)
-        drafter = _component(DRAFTERS, "type", self.drafter, drafter_factory, drafts)
-        verification = _component(RULES, "rule", self.rule, rule_factory, judges)
+        drafter_features = DrafterFeatures(provides=frozenset({"probs"}))
+        drafter = _component(DRAFTERS, "type", self.drafter, drafter_factory, drafter_features)
+        verification = _component(RULES, "rule", self.rule, rule_factory, RuleFeatures(lossless=self.lossless))
         parts = [part for part in (self.drafter, self.rule) if not isinstance(part, str | Mapping)]
         name = (
             self.name or "-".join(map(_label, parts)) or "-".join([next(iter(drafter.values())), verification["rule"]])
         )
         if name in method_names():
-            raise ConfigError(f"method '{name}': a built-in method has this name: give another one")
+            raise ConfigError(f"method '{name}': a built-in method has this name: give another name")
         data = {
             "name": name, "version": 1, "title": f"{name}, from Python", "drafter": drafter,
             "verification": verification, "num_draft_tokens": self.num_draft_tokens,
@@ -95,8 +95,7 @@ class Method:
 def _component(
     registry: Registry[..., Any], key: str, part: Any, factory_of: Callable[[Any], Callable[..., Any]], default: Any
 ) -> dict[str, Any]:
-    """Returns a component as YAML writes it; one that is an object is registered. `default`: its features where it
-    declares none."""
+    """Returns a component as in YAML. Registers it if it is an object. `default`: its features if it declares none."""
     if isinstance(part, str | Mapping):
         return {key: part} if isinstance(part, str) else dict(part)
     from specbench.models.objects import object_digest
@@ -106,7 +105,7 @@ def _component(
 
 
 def _label(part: Any) -> str:
-    """Returns the name of a function or class, or of the class of an object."""
+    """Returns the name of a function or a class, or of an object's class."""
     name = getattr(part, "__name__", type(part).__name__)
     return re.sub(r"[^A-Za-z0-9_.-]+", "", name).lstrip("_.-") or "object"
 
@@ -117,17 +116,17 @@ def run(
     lm_eval_include: str | Path | None = None, judge: str | None = None, judge_base_url: str | None = None,
     quiet: bool = False, **options: Any,
 ) -> Results:  # fmt: skip
-    """Measures methods and AR on tasks, as `specbench run` does; the same call resumes an interrupted run.
+    """Measures methods and AR on tasks, as `specbench run` does. The same call resumes an interrupted run.
 
-    task, method: names or YAML files, separated by commas or in a list; a method may be a `Method`.
-    target, drafter: hub ids, folders, `embedded:NAME`; or a loaded transformers model with its tokenizer, as a pair or
-        as a `Model`. It is measured on its device and in its dtype, and its rows hold a digest of its weights.
-    output: folder of the run; leaderboard: file that the rows are merged into; quiet: prints no progress.
+    task, method: names or YAML files, separated by commas or in a list. A method may be a `Method`.
+    target, drafter: hub ids, folders or `embedded:NAME`; or a loaded transformers model with its tokenizer, as a pair
+        or a `Model`. It is measured on its device and in its dtype, and its rows have a digest of its weights.
+    output: folder of the run. leaderboard: file that the rows are merged into. quiet: print no progress.
     options: the fields of `RunOptions`, which are the options of `specbench run`, such as limit=8, data="sample",
-        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}. limit=None measures all examples;
-        without `limit` a run of the embedded models measures a share of their sample, as the command does.
+        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}. limit=None measures all examples. Without
+        `limit`, a run of the embedded models measures a part of their sample, as the command does.
 
-    Raises ConfigError for bad input. The rows of an interrupted call are measured by the next one.
+    Raises ConfigError for bad input.
     """
     from specbench.results.execute import execute
     from specbench.running.request import Request
@@ -166,14 +165,14 @@ def _split(names: str) -> list[str]:
 
 
 def _name_of(given: ModelLike | None) -> str:
-    """Returns the name of a model that is an object; an empty one for others."""
+    """Returns the name of a model that is an object, else ""."""
     if given is None or isinstance(given, str | Path):
         return ""
     return Model(*given).name or type(given[0]).__name__
 
 
 def _named_model(given: ModelLike | None, taken: str) -> str | None:
-    """Returns the name by which a model is loaded. `taken`: a name that another model has."""
+    """Returns the name that loads a model. Registers it if it is an object. `taken`: the other model's name."""
     if given is None or isinstance(given, str | Path):
         return None if given is None else str(given)
     from specbench.models.objects import add_model
@@ -183,7 +182,7 @@ def _named_model(given: ModelLike | None, taken: str) -> str | None:
 
 
 def _run_options(given: Mapping[str, Any]) -> RunOptions:
-    """Returns the options of a run. Raises ConfigError for an unknown one, and for a value of a wrong type."""
+    """Returns the options of a run. Raises ConfigError for an unknown option, and for a value of a wrong type."""
     values: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(values.get("subsets"), str):
         values["subsets"] = _split(values["subsets"])
@@ -202,8 +201,8 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
 
 @contextmanager
 def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterator[None]:
-    """Restores what a run changes in this process: torch's threads, the permission to run programs, and the modes and
-    the forward functions of the models. An interrupt stays a KeyboardInterrupt."""
+    """Restores what a run changes in this process: torch's threads, the permission to run programs, and the models'
+    modes and forward functions. An interrupt is raised as KeyboardInterrupt."""
     import torch
 
     from specbench.tasks.sandbox import run as permission
@@ -221,7 +220,7 @@ def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -
         torch.set_num_threads(threads)
         for part, (is_training, forward) in zip(parts, states, strict=True):
             part.training = is_training
-            vars(part).pop("forward", None)  # a recurrent layer gets another one for its measured passes
+            vars(part).pop("forward", None)  # a run replaces that of recurrent layers
             if forward is not None:
                 part.forward = forward
 

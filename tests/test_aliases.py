@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.aliases import with_own_names
+from specbench.cli.aliases import translate_options
 from specbench.core.errors import ConfigError
 from specbench.tasks.examples import take_first
 from tests import tiny
@@ -40,11 +40,11 @@ SMALL = "--method", "sd", "--subset", "en"
     ],
 )
 def test_other_names(given: list[str], own: list[str]) -> None:
-    assert with_own_names(given, KNOWN) == own
+    assert translate_options(given, KNOWN) == own
 
 
 def test_a_command_without_models_has_no_model_options() -> None:
-    assert with_own_names(["--model_args", "pretrained=x", "--batch_size", "1"], {"--task"}) == [
+    assert translate_options(["--model_args", "pretrained=x", "--batch_size", "1"], {"--task"}) == [
         "--model_args", "pretrained=x", "--batch_size", "1",
     ]  # fmt: skip
 
@@ -52,24 +52,27 @@ def test_a_command_without_models_has_no_model_options() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--batch_size", "8"], "--batch_size 8: one sequence is decoded at a time"),
-        (["--batch_size", "auto"], "--batch_size auto: one sequence is decoded at a time"),
+        (["--batch_size", "8"], "--batch_size 8: sequences are decoded one at a time"),
+        (["--batch_size", "auto"], "--batch_size auto: sequences are decoded one at a time"),
         (
             ["--gen_kwargs", "top_k=5"],
-            "--gen_kwargs top_k=5: the task's file has the keys of generation: give --set gen",
+            "--gen_kwargs top_k=5: generation is set in the task's file: give --set gen",
         ),
-        (["--temperature", "1"], "--temperature 1: the task's file has it: give --set generation.temperature=VALUE"),
-        (["--model", "hf"], "--model hf: models are loaded by transformers: give --target"),
+        (
+            ["--temperature", "1"],
+            "--temperature 1: this is set in the task's file: give --set generation.temperature=VALUE",
+        ),
+        (["--model", "hf"], "--model hf: transformers loads the models: give --target"),
         (["--model_args", "pretraned=x"], "--model_args pretraned=x: did you mean 'pretrained'?"),
         (["--model_args", "quantize=nf4"], "--model_args quantize=nf4: "),
         (["--model_args", "x"], "--model_args x: write it as KEY=VALUE"),
         (["--model_args", "{x"], "--model_args {x: is not valid JSON"),
-        (["--apply_chat_template=chatml"], "the template is the tokenizer's own"),
+        (["--apply_chat_template=chatml"], "only the tokenizer's template can be used"),
     ],
 )
 def test_what_cannot_be_followed_is_said(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        with_own_names(words, KNOWN)
+        translate_options(words, KNOWN)
     assert message in str(raised.value)
 
 
@@ -94,7 +97,7 @@ def test_both_spellings_have_one_meaning(specbench: Specbench) -> None:
     [
         (
             ["--task", "mgsm", "--num_fewshot", "2"],
-            "--num_fewshot 2: mgsm has no few-shot examples; tasks that have some: csqa, mbpp, mmlu",
+            "--num_fewshot 2: mgsm has no few-shot examples; tasks with some: csqa, mbpp, mmlu",
         ),
         (
             ["--task", "mgsm", "--set", "fewshot.num_shots=2"],

@@ -608,7 +608,7 @@ def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
         (["--method", "sd", "--draws", "-1"], "--draws -1: give 1 or more"),
         (["--method", "sd", "--temperature", "0"], "--temperature 0: the draws need 0.01 to 100"),
         (["--method", "sd", "--temperature", "nan"], "--temperature nan: the draws need"),
-        (["--method", "sd", "--task", "mgsm,mgsm"], "an audit takes its prompts from one task"),
+        (["--method", "sd", "--task", "mgsm,mgsm"], "an audit uses the prompts of one task"),
         (["--method", "sd", "--output", "."], "--output .: cannot be written (it is a folder): name another file"),
         (["--method", "sd", "--subset", "enn"], "task 'mgsm' has no subset 'enn'"),
         (["--method", ""], "--task and --method need at least one name"),

@@ -190,7 +190,7 @@ def test_p0_says_how_its_representation_and_its_updates_are_read() -> None:
     text = " ".join(" ".join(each.differs) for each in board("p0").published)
     for said in ("K = 100,000", '--prompt " " --samples 100000', "NLTK's classifier", "lingua", "--num-steps 250"):
         assert said in text
-    assert NUM_STEPS["scdf"].startswith("250 of 4 passes")
+    assert NUM_STEPS["scdf"].startswith("250 with 4 passes")
 
 
 @pytest.mark.parametrize("name", board_names())

@@ -116,7 +116,7 @@ def test_a_run_json_that_is_not_whole_is_one_problem_of_each_row(folder, tmp_pat
     for text in ("{}", "[]", '{"seed": 0, "target": 3}'):
         (tmp_path / "run" / "run.json").write_text(text)
         problems = validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems
-        expected = "holds no mapping" if text == "[]" else "run.json: is incomplete"
+        expected = "is not a mapping" if text == "[]" else "run.json: is incomplete"
         assert len(problems) == 12 and all(expected in problem for problem in problems)
 
 
@@ -483,7 +483,7 @@ WRONG_PATHS = {
     "fairness RUN/leaderboard.json": "is a file: give the folder of a finished run",
     "validate RUN": "this is a folder, not a YAML file",
     "validate RUN/leaderboard.json": "this is a leaderboard file: `specbench leaderboard validate` checks it",
-    "validate RUN/records.jsonl": "this has JSON lines, not YAML",
+    "validate RUN/records.jsonl": "this is a JSON lines file, not YAML",
     "board show board.json": "'board.json': this is a file, but not a .yaml file: give the name of a board",
     "run --task mgsm --method board.json": "'board.json': this is a file, but not a .yaml file: give the name of a",
 }

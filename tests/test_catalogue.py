@@ -97,7 +97,7 @@ def test_unknown_names(load, name, expected):
         (METHOD.encode("utf-16"), "mine.yaml: cannot be read: it is not UTF-8 text"),
         (
             METHOD + "paper: {{ row.x }}\n",
-            "mine.yaml, line 7: not valid YAML: a key must be a word, and a template stands",
+            "mine.yaml, line 7: not valid YAML: a key must be a word, and a template must be",
         ),
         (METHOD + "? [a, b]\n: c\n", "mine.yaml, line 7: not valid YAML: a key must be a word"),
         (
@@ -129,9 +129,9 @@ def test_unknown_names(load, name, expected):
             METHOD + "sweep: &s {num_draft_tokens: [*s]}\n",
             "line 7: not valid YAML: found unconstructable recursive node",
         ),
-        ("", "mine.yaml: holds no mapping"),
-        ("- a\n- b\n", "mine.yaml: holds no mapping"),
-        ("name: x\nversion: 1\n", "mine.yaml: no task (key `prompt`) and no method (key `verification`)"),
+        ("", "mine.yaml: is not a mapping"),
+        ("- a\n- b\n", "mine.yaml: is not a mapping"),
+        ("name: x\nversion: 1\n", "mine.yaml: neither a task (key `prompt`) nor a method (key `verification`)"),
         (METHOD.replace(", threshold: 0.3", ""), "mine.yaml: verification.threshold: the key 'threshold' is missing"),
         (
             METHOD.replace("threshold", "treshold"),
@@ -172,7 +172,7 @@ def test_a_built_in_is_called_as_its_file(tmp_path, monkeypatch):
         shutil.copytree(builtin_dir(kind), tmp_path / kind)
     shutil.copy(tmp_path / "methods" / "sd.yaml", tmp_path / "methods" / "dsd.yaml")
     monkeypatch.setattr(catalogue, "builtin_dir", lambda kind: tmp_path / kind)
-    assert "dsd.yaml: name = 'sd': must be the file's own name, 'dsd'" in message(catalogue.load_method, "dsd")
+    assert "dsd.yaml: name = 'sd': must be the name of the file, 'dsd'" in message(catalogue.load_method, "dsd")
     assert catalogue.load_method("sd").name == "sd"
     (tmp_path / "methods" / "sd.yml").write_text(METHOD)
     catalogue._yaml_files.cache_clear()
@@ -237,7 +237,7 @@ def test_set_values_are_yaml_except_for_texts():
     [
         (
             "verification.treshold=1",
-            "--set verification.treshold=1: no chosen task or method has the key 'verification.treshold': "
+            "--set verification.treshold=1: no selected task or method has the key 'verification.treshold': "
             "did you mean 'verification.threshold'?",
         ),
         ("verification.threshold=-1", "--set verification.threshold=-1: verification.threshold = -1: input should be "),
@@ -295,7 +295,7 @@ def test_set_says_what_a_rule_lacks_and_leaves_ar_alone():
 
 
 def test_set_without_a_method_that_has_the_key():
-    with pytest.raises(ConfigError, match="no chosen task or method has the key 'num_draft_tokens'"):
+    with pytest.raises(ConfigError, match="no selected task or method has the key 'num_draft_tokens'"):
         override("num_draft_tokens=8", methods=["ar"])
 
 

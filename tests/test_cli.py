@@ -191,7 +191,7 @@ def test_a_file_with_the_name_of_a_known_method_is_said(
         "name: sd\nversion: 1\ntitle: Mine\nnum_draft_tokens: 2\n"
         "drafter: {type: model}\nverification: {rule: rejection}\n"
     )
-    line = "mine.yaml: 'sd' is the name of methods/sd.yaml too: results say sd@1 of both"
+    line = "mine.yaml: 'sd' is also the name of methods/sd.yaml: results call both sd@1"
     code, out, _ = specbench("validate", "mine.yaml")
     assert code == 0 and line in out
     code, _, err = run(specbench, pair, rows, "--limit", "1", "--subset", "en", method="mine.yaml")
@@ -231,7 +231,7 @@ def test_validate_refuses_what_every_run_refuses(specbench: Specbench, tmp_path:
     assert code == 0 and "mine.yaml: a run at temperature 0 is refused" in out
     (tmp_path / "mine.yaml").write_text((tmp_path / "mine.yaml").read_text().replace("traversal", "k_seq"))
     code, _, err = specbench("validate", "mine.yaml")
-    assert code == 2 and "valid for children that are drawn as independent" in err
+    assert code == 2 and "needs children that are drawn as independent" in err
     (tmp_path / "mine.yaml").write_text(
         "name: mine\nversion: 1\ntitle: Mine\nnum_draft_tokens: 1\ndrafter: {type: model, temperature: 0}\n"
         "verification: {rule: fuzzy, divergence: js, threshold: 0.3, divergence_on: processed}\n"

@@ -211,7 +211,7 @@ def test_a_prompt_is_held_out_with_all_its_answers() -> None:
     for seed in range(8):
         learnt, held_out = split_held_out(texts, 0.3, seed)
         assert len(set(held_out)) == 1 and not set(learnt) & set(held_out)
-    with pytest.raises(ConfigError, match=r"'en' has one text \(equal ones count once\)"):
+    with pytest.raises(ConfigError, match=r"'en' has one text \(equal texts count once\)"):
         split_held_out(texts[:2], 0.3, 0)
 
 
@@ -236,5 +236,5 @@ def test_a_language_of_which_all_is_held_out_is_reported() -> None:
     samples = [Sample(group, (9, prompt, 5), 2) for group, found in pairs.items() for prompt in found]
     learnt, _ = split_held_out(samples, 0.5, 0)
     assert {sample.group for sample in learnt} == set(pairs)
-    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds out every text of 'aa', with those of other"):
+    with pytest.raises(ConfigError, match=r"validation_share = 0.9 holds out every text of 'aa', since other"):
         split_held_out(samples, 0.9, 0)

@@ -33,7 +33,7 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
 from specbench.training.draft_head import DraftHead
-from specbench.training.heads import read_by_target, unrolled
+from specbench.training.heads import read_by_target, unroll
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import TrainSpec
 from tests import tiny
@@ -118,7 +118,7 @@ def test_training_reads_what_drafting_reads(kind: str) -> None:
     head: EagleHead = new_head(kind, model).model
     samples = [Sample("en", tuple(PROMPT), 5), Sample("en", tuple(PROMPT[:13]), 5)]
     found = read_by_target(model, Batch(samples), head)
-    steps = unrolled(head, found, 3)
+    steps = unroll(head, found, 3)
     for row, sample in enumerate(samples):
         ids = list(sample.ids)
         hidden = hidden_of(model, ids, head.layout.hidden_layers)

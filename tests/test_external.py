@@ -352,7 +352,7 @@ def test_an_unknown_module_is_one_line(pair: ModelPair) -> None:
 
 def test_code_that_knows_no_sampling_is_not_run_with_it(code: Path, pair: ModelPair) -> None:
     text = message(compose, method(code, "plain"), pair, WARM)
-    assert "does not take 'sampling', so it decodes greedily only: set generation.temperature=0" in text
+    assert "does not take 'sampling', so it only decodes greedily: set generation.temperature=0" in text
 
 
 def test_a_draft_model_must_be_there_and_fit(code: Path, pair: ModelPair) -> None:
@@ -372,10 +372,10 @@ def test_a_draft_model_must_be_there_and_fit(code: Path, pair: ModelPair) -> Non
         ("raise", "raised RuntimeError: no such luck (decoders.py, line "),
         ("config", "this pair does not fit"),
         ("nothing", "it returned a NoneType: return token ids, or a Decoded"),
-        ("empty", "it returned 0 tokens, which end neither in one of eos_token_ids nor at max_new_tokens"),
-        ("short", "it returned 23 tokens, which end neither"),
+        ("empty", "it returned 0 tokens, which do not end with one of eos_token_ids nor at max_new_tokens"),
+        ("short", "it returned 23 tokens, which do not end"),
         ("wild", "it returned token 100000, but the target has tokens 0 to 256"),
-        ("other", "the tokens it reported to on_token are not those that it returned"),
+        ("other", "the tokens that it reported to on_token differ from the returned ones"),
         ("most", "step 0 has 4 drafted (of at most 3), 4 judged, 4 accepted, 5 emitted"),
         ("judged", "step 0 has 3 drafted (of at most 3), 1 judged, 2 accepted"),
         ("emitted", "1 accepted, 3 emitted: give accepted ≤ judged ≤ drafted and 1 ≤ emitted ≤ accepted + 1"),

@@ -128,7 +128,7 @@ def test_files_of_old_versions_of_torch_are_read(tmp_path: Path) -> None:
         ("model.safetensors", b"", "model.safetensors: cannot be read: .*: restore it from the checkpoint"),
         ("model.safetensors", struct.pack("<Q", 2**60), "model.safetensors: cannot be read: "),
         ("weights.pth", b"", r"has no weights \(none of medusa_lm_head.safetensors, .*, pytorch_model\*.bin\)"),
-        ("config.json", b"[]", "config.json: holds no mapping"),
+        ("config.json", b"[]", "config.json: is not a mapping"),
     ],
 )
 def test_files_that_cannot_be_read(file: str, content: bytes, message: str, tmp_path: Path) -> None:

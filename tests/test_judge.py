@@ -264,7 +264,7 @@ def test_a_judge_that_nobody_serves_is_said_before_the_requests_are_repeated(ser
     assert {each.score for each in found.values()} == {None}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"--judge m at {url}: no reply (ConnectError: ")
-    assert line.endswith(": each request is repeated up to 2 times, for about 0 s")
+    assert line.endswith(": retrying each request up to 2 times, for about 0 s")
 
 
 def test_too_many_requests_are_made_later(server, settings):
@@ -352,7 +352,7 @@ def test_a_missing_key_is_said(server, settings, monkeypatch):
 @pytest.mark.parametrize("key", ["ключ-от-судьи", "sk-a\nkey", "sk-“quoted”"])
 def test_a_key_that_cannot_be_sent_is_said(server, settings, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds a character that no key has") as error:
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY has a character that no key has") as error:
         judged([record({"ar": "x"})], settings)
     assert key not in str(error.value) and server.requests == []
 
@@ -467,9 +467,9 @@ def test_a_dry_run_prints_the_requests_and_sends_none(server, settings, monkeypa
         ({"base_url": "localhost:8000/v1"}, "write it as http://localhost:8000/v1"),
         ({"base_url": "http://me:secret@host/v1"}, "--judge-base-url: has a user or a query"),
         ({"base_url": "https://host/v1?key=secret"}, "--judge-base-url: has a user or a query"),
-        ({"base_url": "http://[bad"}, r"--judge-base-url http://\[bad: no URL"),
-        ({"base_url": "http://host:99999/v1"}, "--judge-base-url http://host:99999/v1: no URL"),
-        ({"base_url": "http://host:eight/v1"}, "no URL"),
+        ({"base_url": "http://[bad"}, r"--judge-base-url http://\[bad: not a URL"),
+        ({"base_url": "http://host:99999/v1"}, "--judge-base-url http://host:99999/v1: not a URL"),
+        ({"base_url": "http://host:eight/v1"}, "not a URL"),
         ({"base_url": "http://[me:secret@host"}, "--judge-base-url: has a user or a query"),
         ({"prices": (float("nan"), 2.0)}, "--judge-prices nan,2: must be finite"),
         ({"prices": (1.0, float("inf"))}, "must be finite"),

@@ -12,7 +12,7 @@ from lm_eval import evaluator
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
-from specbench.cli import PASSED_ON
+from specbench.cli import CONTEXT_SETTINGS
 from specbench.cli.run import lm_eval
 from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
@@ -303,7 +303,7 @@ def test_log_likelihoods_are_refused(tiny_pair: tuple[str, str]) -> None:
     asked = Instance("loglikelihood", {}, ("a", "b"), 0, ("hellaswag", 0, 1))
     lm = model(tiny_pair)
     for refuse in (lm.loglikelihood, lm.loglikelihood_rolling):
-        with pytest.raises(ConfigError, match=r"task hellaswag: asks for log-likelihoods.*generate_until, such as"):
+        with pytest.raises(ConfigError, match=r"task hellaswag: needs log-likelihoods.*generate_until, such as"):
             refuse([asked])
 
 
@@ -362,7 +362,7 @@ def test_the_door_is_a_command(line: Callable[..., list[str]], tmp_path: Path, c
     write_task(tmp_path / "tasks", "sums")
     app = typer.Typer()
     app.callback()(lambda: None)
-    app.command("lm-eval", context_settings=PASSED_ON["lm-eval"])(lm_eval)
+    app.command("lm-eval", context_settings=CONTEXT_SETTINGS["lm-eval"])(lm_eval)
     app(["lm-eval", *line("sums", "-L", "1", "--gen_kwargs", "max_gen_toks=4", "temperature=0")], standalone_mode=False)
     assert "gen_kwargs: ({'max_gen_toks': 4, 'temperature': 0})" in capfd.readouterr().out
 
@@ -394,14 +394,14 @@ CHOICES = {"output_type": "multiple_choice", "doc_to_choice": ["yes", "no"], "do
 @pytest.mark.parametrize(
     ("tasks", "more", "problem"),
     [
-        ("sums", ["--model", "hf"], "--model hf: the model of `specbench lm-eval` is specbench"),
-        ("choices", [], "task choices: output_type multiple_choice asks for log-likelihoods"),
+        ("sums", ["--model", "hf"], "--model hf: `specbench lm-eval` always uses the model specbench"),
+        ("choices", [], "task choices: output_type multiple_choice needs log-likelihoods"),
         ("broken", [], r"broken\.yaml: lm-eval cannot read this task: .*line 2"),
         ("no_data", [], "lm-eval cannot load task no_data: FileNotFoundError"),
         ("tasks/missing.yaml", [], "lm-eval task tasks/missing.yaml: no such file"),
         ("sums", ["--include_path", "nowhere"], "include path nowhere: no such folder"),
-        ("of_choices", [], "task choices: output_type multiple_choice asks"),
-        ("tasks/choices.yaml", [], "output_type multiple_choice asks"),
+        ("of_choices", [], "task choices: output_type multiple_choice needs"),
+        ("tasks/choices.yaml", [], "output_type multiple_choice needs"),
         ("sums", ["--limt", "3"], "lm-eval: unrecognized arguments: --limt 3"),
         ("sums", ["--log_samples"], "lm-eval: Specify --output_path"),
         ("sums", ["--batch_size", "8"], "batch_size 8: specbench decodes one request"),

@@ -362,9 +362,9 @@ def test_of_many_tasks_that_do_not_load_together_few_are_named(monkeypatch: pyte
     [
         (
             "choices",
-            "task choices: output_type multiple_choice asks for log-likelihoods .*output_type generate_until",
+            "task choices: output_type multiple_choice needs log-likelihoods .*output_type generate_until",
         ),
-        ("voted", "task lm_eval:voted: judges 4 answers of each document together"),
+        ("voted", "task lm_eval:voted: scores 4 answers of each document together"),
         ("unsafe", "task lm_eval:unsafe: runs the code of answers without a sandbox"),
         ("beams", "lm_eval:beams: generation_kwargs.num_beams = 4: specbench knows"),
         ("no_data", "lm-eval cannot load task no_data: FileNotFoundError: .*nowhere.jsonl"),
@@ -393,7 +393,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, name: str, problem: str) -> None:
 def test_log_likelihoods_are_refused_before_data_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the whole of lm-eval's index."""
     monkeypatch.setattr(Entries, "build", staticmethod(build_index))
-    with pytest.raises(ConfigError, match="task arc_easy: output_type multiple_choice asks for log-likelihoods"):
+    with pytest.raises(ConfigError, match="task arc_easy: output_type multiple_choice needs log-likelihoods"):
         load_tasks("lm_eval:arc_easy")
 
 
@@ -404,7 +404,7 @@ def test_the_include_folder_is_missing(tmp_path: Path) -> None:
 
 def test_data_is_the_tasks_own(tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
-    with pytest.raises(ConfigError, match="--data rows: task lm_eval:sums brings its own"):
+    with pytest.raises(ConfigError, match="--data rows: task lm_eval:sums has its own rows"):
         examples(only("sums", tmp_path), data="rows")
 
 

@@ -114,5 +114,5 @@ def test_a_version_cannot_go_back(copy):
 
 def test_a_broken_lock_names_its_line(tmp_path):
     (tmp_path / "versions.lock").write_text("methods/sd.yaml 1 abc\nmethods/fsd.yaml one abc\n")
-    with pytest.raises(ConfigError, match=r"versions\.lock, line 2: not `path version digest`"):
+    with pytest.raises(ConfigError, match=r"versions\.lock, line 2: is not `path version digest`"):
         lock.check(tmp_path / "versions.lock")

@@ -32,21 +32,21 @@ def test_a_task_and_a_method_run_at_once(specbench: Specbench) -> None:
 def test_nothing_is_overwritten(specbench: Specbench, tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text("mine")
     code, _, err = specbench("new", "task", "mine")
-    assert code == 2 and "mine.jsonl: exists already: choose another name, or remove it" in err
+    assert code == 2 and "mine.jsonl: already exists: choose another name, or remove it" in err
     assert (tmp_path / "mine.jsonl").read_text() == "mine" and not (tmp_path / "mine.yaml").exists()
     (tmp_path / "mine").mkdir()
     code, _, err = specbench("new", "plugin", "mine")
-    assert code == 2 and "mine: exists already" in err and not list((tmp_path / "mine").iterdir())
+    assert code == 2 and "mine: already exists" in err and not list((tmp_path / "mine").iterdir())
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
         ("tasks", "mine", "unknown kind 'tasks': did you mean 'task'"),
-        ("task", "../mine", "no name of a task: use letters, digits"),
-        ("method", "", "no name of a method"),
-        ("plugin", "9lives", "no name of a plugin: use small letters"),
-        ("plugin", "class", "no name of a plugin"),
+        ("task", "../mine", "not a valid name: use letters, digits"),
+        ("method", "", "not a valid name"),
+        ("plugin", "9lives", "not a valid name: use small letters"),
+        ("plugin", "class", "not a valid name"),
     ],
 )
 def test_bad_names_are_refused(kind: str, name: str, message: str, tmp_path: Path) -> None:

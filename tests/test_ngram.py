@@ -200,7 +200,7 @@ def rewrite_starts(folder: Path) -> None:
     [
         (lambda folder: (folder / "ngram.json").unlink(), "ngram.json is missing"),
         (lambda folder: (folder / "ngram.json").write_text("{"), "not valid JSON"),
-        (lambda folder: (folder / "ngram.json").write_text("[]"), "holds no mapping"),
+        (lambda folder: (folder / "ngram.json").write_text("[]"), "is not a mapping"),
         (lambda folder: edit(folder, format=2), "format = 2"),
         (lambda folder: edit(folder, order="two"), "order = 'two'"),
         (lambda folder: edit(folder, order=3), "num_ngrams: 2 levels, order 3"),

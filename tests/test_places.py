@@ -67,7 +67,7 @@ def test_the_rows_that_are_asked_for_are_part_of_the_digest() -> None:
 
 
 def test_first_and_last_rows_are_not_both_given() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.last_rows: dataset\.first_rows is given too: delete one"):
+    with pytest.raises(ConfigError, match=r"dataset\.last_rows: dataset\.first_rows is also given: delete one"):
         with_overrides([load_task("mcot")], [], ["dataset.last_rows=3"])
 
 

@@ -326,7 +326,7 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
         (
             "sd",
             ["--limit-report", "limit.json", "--target-pass", "9"],
-            "--target-pass 9: --limit-report has these times: leave one",
+            "--target-pass 9: --limit-report has these times: remove one",
         ),
         ("sd", ["--limit-report", "absent.json"], "absent.json: "),
         (

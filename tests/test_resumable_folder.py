@@ -32,7 +32,7 @@ def test_other_work_is_refused_naming_what_differs(tmp_path: Path) -> None:
 
 def test_a_damaged_identity_and_a_file_in_the_place_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"delete .* to begin anew"), ResumableFolder(tmp_path).held({}):
+    with pytest.raises(ConfigError, match=r"delete .* to start again"), ResumableFolder(tmp_path).held({}):
         pass
     with pytest.raises(ConfigError, match="it is a file"), ResumableFolder(tmp_path / "identity.json").held({}):
         pass
@@ -63,5 +63,5 @@ def test_a_missing_file_is_named_and_only_a_folder_that_cannot_be_made_is_called
     assert f"--output {folder.path}: {folder.path / 'rate-0' / 'log.csv'} is missing or was deleted; " in str(
         refused.value
     )
-    with pytest.raises(ConfigError, match="no folder can be made there"), folder.writing():
+    with pytest.raises(ConfigError, match="no folder can be created there"), folder.writing():
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(folder.path))

@@ -83,15 +83,15 @@ def test_a_route_without_a_model_needs_no_bridge() -> None:
         ({"routes": {}}, "routes = {}: write a mapping"),
         ({"routes": {"sw": {"drafter": COPIES}}}, "routes.default: the key 'default' is missing"),
         ({"routes": {"default": {}}}, "routes.default.drafter: the key 'drafter' is missing"),
-        ({"routes": ROUTED["routes"] | {"klingon": {}}}, "routes.klingon: no code of a language"),
+        ({"routes": ROUTED["routes"] | {"klingon": {}}}, "routes.klingon: not a language code"),
         ({"routes": ROUTED["routes"] | {"fr": {"drafter": {"type": "modle"}}}}, "did you mean 'model'?"),
         ({"routes": ROUTED["routes"] | {"fr": {"gamma": 3}}}, "routes.fr.gamma: unknown key 'gamma'"),
         ({"routes": ROUTED["routes"] | {"fr": {"num_draft_tokens": 0}}}, "routes.fr: num_draft_tokens = 0: nothing is"),
         ({"drafter": {"type": "model"}}, "drafter: each route has its own"),
-        ({"decodes_with": "drafter"}, "decodes_with: a method with routes decodes with the target"),
+        ({"decodes_with": "drafter"}, "decodes_with: a method with routes always decodes with the target"),
         ({"language": "guessed"}, "language = 'guessed'"),
-        ({"routes": None, "drafter": COPIES, "language": "given"}, "language = 'given': says how routes are chosen"),
-        ({"language": "identified", "routes": ROUTED["routes"] | {"swa": {}}}, "routes.swa: no language that is"),
+        ({"routes": None, "drafter": COPIES, "language": "given"}, "language = 'given': selects among routes"),
+        ({"language": "identified", "routes": ROUTED["routes"] | {"swa": {}}}, "routes.swa: no language that can be"),
         ({"verification": {"rule": "fuzzy", "divergence": "js", "threshold": 0.3}}, "routes.sw: verification.rule"),
     ],
 )
@@ -169,7 +169,7 @@ def test_whose_drafter_a_method_takes() -> None:
     spec = run_spec(own, none, embedded, target="embedded:target")
     assert [spec.drafter_of(m) for m in (own, none, embedded)] == ["./mine", "embedded:drafter", "embedded:drafter"]
     assert "'c' needs a drafter model trained for 't' (embedded:drafter is not)" in message(lambda: run_spec(embedded))
-    assert "names its own, ./mine: leave --drafter out, or give --set drafter.checkpoint=d" in message(
+    assert "names its own drafter, ./mine: remove --drafter, or give --set drafter.checkpoint=d" in message(
         lambda: run_spec(own, drafter="d")
     )
     assert digest(own) == digest(own.model_copy(update={"drafter": with_checkpoint("a", "b").drafter}))

@@ -150,7 +150,7 @@ def test_pretraining_learns_whole_texts_and_their_ends(target: CausalLM, tmp_pat
 
 def test_an_answer_beyond_the_limit_teaches_nothing(target: CausalLM, tmp_path: Path) -> None:
     assert {len(s.ids) for s in build(target, tmp_path, spec(max_text_tokens=6)).samples} == {6}
-    with pytest.raises(ConfigError, match="answers no prompt of 'en' within max_text_tokens = 4"):
+    with pytest.raises(ConfigError, match="no answer of the target to a prompt of 'en' fits into max_text_tokens = 4"):
         build(target, tmp_path, spec(max_text_tokens=4))
 
 

@@ -466,7 +466,7 @@ def test_a_server_that_does_not_listen_is_named(tmp_path) -> None:
         ({"servers": {"ar": {"url": "a:1", "speculation": "none"}}}, "servers.yaml: servers.ar.url = 'a:1': write an"),
         (
             {"servers": {n: {"url": "http://a:1", "speculation": "none"} for n in ("ar", "b")}},
-            "servers.ar.url = 'http://a:1': is that of 'b' too",
+            "servers.ar.url = 'http://a:1': 'b' has this address too",
         ),
         (
             {"servers": {"ar": {"url": "http://a:1", "speculation": {"method": "x", "num_draft_token": 3}}}},

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from specbench.cli.help.component import component_help
 from specbench.cli.help.method import MethodHelp
-from specbench.cli.help.parameters import described
+from specbench.cli.help.parameters import field_parameters
 from specbench.cli.help.text import component_text, find_help, method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
@@ -103,7 +103,7 @@ def test_the_assignment_in_its_commands_changes_the_method(name: str) -> None:
 @pytest.mark.parametrize(("registry", "name"), COMPONENTS)
 def test_every_option_of_every_component_has_a_meaning_and_a_range(registry: Registry, name: str) -> None:
     assert registry.get(name).__doc__
-    for each in described(registry.options_model(name), registry.kind, {}, set()):
+    for each in field_parameters(registry.options_model(name), registry.kind, {}, set()):
         assert each.meaning and each.meaning.endswith((".", ")")), each
         assert each.range or not {"a number", "an integer"} & {each.type.partition(" or ")[0]}, each
 
@@ -148,7 +148,9 @@ def gadget(
 def test_other_annotations() -> None:
     registry = Registry("gadget", "specbench.no-such-group", NoFeatures)
     registry.register("gadget")(gadget)
-    found = {each.key: each for each in described(registry.options_model("gadget"), "gadget", {}, {"gadget.size"})}
+    found = {
+        each.key: each for each in field_parameters(registry.options_model("gadget"), "gadget", {}, {"gadget.size"})
+    }
     assert {key.removeprefix("gadget."): (each.type, each.range) for key, each in found.items()} == {
         "share": ("a number", "above 0 and below 1"),
         "size": ("an integer or null", "at least 2"),
@@ -190,7 +192,7 @@ def test_external_code_is_read_for_its_options(tmp_path: Path) -> None:
 def test_needs() -> None:
     assert method("ngram").needs[-1].startswith("an n-gram model over the target's tokens")
     assert "with the target's vocabulary" in method("sd").needs[1]
-    assert "may have another vocabulary" in method("slem").needs[1]
+    assert "vocabulary may differ from the target's" in method("slem").needs[1]
     assert method("slrs").embedded == ["embedded:target", "embedded:drafter-bytes"]
 
 

@@ -49,7 +49,7 @@ def test_every_method_with_trees_is_drawn(method: str, by_depth: list[int], num_
     text = help_text(find_help(method)[0])
     assert f"tree: at most {sum(by_depth)} draft tokens on {len(by_depth)} levels" in text
     assert f"up to {sum(by_depth) + num_own} tokens of the tree" in " ".join(text.split())
-    assert "a step:\n  1. draft: " in text and "\n  2. one pass: " in text and "\n  4. kept path: " in text
+    assert "a step:\n  1. draft: " in text and "\n  2. one pass: " in text and "\n  4. cache: " in text
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
@@ -63,9 +63,8 @@ def test_a_tree_that_grows_is_an_example() -> None:
     found = tree_help(load_method("eagle3"))
     assert found is not None and found.is_example and sum(found.nodes_by_depth) == 12
     text = help_text(find_help("eagle3")[0])
-    assert "it grows as it is drafted; with the example chances 0.5, 0.2, 0.1 by rank: 12 draft tokens" in " ".join(
-        text.split()
-    )
+    heading = "it grows as it is drafted; with example acceptance rates 0.5, 0.2, 0.1 by rank: 12 draft tokens"
+    assert heading in " ".join(text.split())
     assert "1. draft: An EAGLE head drafts a tree; it grows as it is drafted" in " ".join(text.split())
     assert "up to 59 tokens of the tree" in text
 

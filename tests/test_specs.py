@@ -82,7 +82,7 @@ def test_lossless_is_derived():
     assert build(MethodSpec, AR).lossless
     assert not method().lossless
     assert not build(MethodSpec, AR | {"decodes_with": "drafter"}).lossless
-    assert "lossless: this is derived from verification.rule" in message(method, lossless=True)
+    assert "lossless: is derived from verification.rule" in message(method, lossless=True)
 
 
 def test_which_methods_draft_token_by_token():
@@ -106,9 +106,12 @@ def test_queries_that_are_shared_out():
         ({"drafter_share": 1.01}, "drafter_share = 1.01: input should be less than or equal to 1"),
         ({"drafter_share": -0.5}, "drafter_share = -0.5: input should be greater than or equal to 0"),
         ({"drafter_share": None}, "drafter_share: the key 'drafter_share' is missing: add it, such as"),
-        ({"decodes_with": "drafter"}, "drafter_share = 0.5: is the share of 'decodes_with: random': delete the key"),
-        ({"decodes_with": "target"}, "drafter_share = 0.5: is the share of 'decodes_with: random': delete the key"),
-        ({"drafter": {"type": "model"}, "num_draft_tokens": 3}, "drafter.type = 'model': to decode alone it must be"),
+        ({"decodes_with": "drafter"}, "drafter_share = 0.5: is only for 'decodes_with: random': delete the key"),
+        ({"decodes_with": "target"}, "drafter_share = 0.5: is only for 'decodes_with: random': delete the key"),
+        (
+            {"drafter": {"type": "model"}, "num_draft_tokens": 3},
+            "drafter.type = 'model': with 'decodes_with: random' it must be",
+        ),
         ({"num_draft_tokens": 3}, "num_draft_tokens = 3: the drafter 'none' drafts nothing: write 0"),
         ({"bridge": "retokenize"}, "bridge = 'retokenize': each model decodes alone, so there is nothing to bridge"),
         ({"sweep": {"drafter_share": [0.1, 2]}}, "sweep.drafter_share: drafter_share = 2: input should be less than"),
@@ -121,7 +124,7 @@ def test_mistakes_in_sharing_out(changes, expected):
 def test_external_code_has_no_share():
     external = {"type": "external", "entry": "package.module:name"}
     whole = {"name": "mine", "version": 1, "title": "Mine", "decoder": external, "num_draft_tokens": 1}
-    assert "drafter_share = 0.5: is the share of" in message(lambda: build(MethodSpec, whole | {"drafter_share": 0.5}))
+    assert "drafter_share = 0.5: is only for" in message(lambda: build(MethodSpec, whole | {"drafter_share": 0.5}))
     assert not build(MethodSpec, whole).drafts_token_by_token
 
 
@@ -165,7 +168,7 @@ FUZZY = FSD["verification"]
         ({"num_draft_tokens": -1}, "num_draft_tokens = -1: input should be greater than or equal to 0"),
         ({"num_draft_tokens": 0}, "num_draft_tokens = 0: nothing is drafted"),
         ({"drafter": {"type": "none"}}, "num_draft_tokens = 5: the drafter 'none' drafts nothing"),
-        ({"decodes_with": "drafter"}, "drafter.type = 'model': to decode alone it must be 'none'"),
+        ({"decodes_with": "drafter"}, "drafter.type = 'model': with 'decodes_with: drafter' it must be 'none'"),
         ({"decodes_with": "traget"}, "decodes_with = 'traget': did you mean 'target'?"),
         ({"version": 0}, "version = 0: input should be greater than or equal to 1"),
         ({"name": "my method"}, "name = 'my method': "),
@@ -267,13 +270,13 @@ def test_real_rules_refuse_a_drafter_without_probabilities(bare_components, rule
         ),
         ({"local": {"files": ["{subset.x}"]}}, "local.files = ['{subset.x}']: the only fields are"),
         ({"local": {"files": ["{subset"]}}, "local.files = ['{subset']: the only fields are"),
-        ({"local": {"files": ["../x"]}}, "local.files = ['../x']: names lie inside the data folder"),
+        ({"local": {"files": ["../x"]}}, "local.files = ['../x']: names must be inside the data folder"),
         ({"local": {"files": []}}, "local.files = []: "),
         ({"subsets": {"de": {"langage": "de"}}}, "subsets.de.langage: unknown key 'langage': did you mean 'language'?"),
         ({"subsets": {"de": {"vars": {"word": "x"}, "version": 2}}}, "subsets.de.version: a subset cannot change"),
         ({"subsets": {"de": {"generation": {"top_p": 2}}}}, "subsets.de.generation.top_p = 2: "),
         ({"subsets": {"de": {"prompt": "{{ vars.no }}"}}}, "subsets.de.prompt: vars.no is not set"),
-        ({"subsets": {"en": {}, "all": {}}}, "subsets.all: the name 'all' is taken by the row over all subsets"),
+        ({"subsets": {"en": {}, "all": {}}}, "subsets.all: 'all' is the name of the row over all subsets"),
         ({"vars": {"word": date(2024, 1, 2)}}, "vars.word: a date that JSON cannot hold: write a text in quotes"),
         ({"vars": {"word": {"inner": {1, 2}}}}, "vars.word: a dict that JSON cannot hold"),
         ({"vars": {"word": b"hi"}}, "vars.word: a bytes that JSON cannot hold"),
@@ -425,7 +428,7 @@ def test_reference_and_references_are_one_or_the_other():
     assert spec.subset("a").columns() == {"question", "answers"}
     assert spec.subset("b").columns() == {"question", "t"}
     both = message(task, references="answers")
-    assert "references: the task has a `reference` too" in both
+    assert "references: the task also has a `reference`" in both
 
 
 def test_columns_of_several_turns():

@@ -9,7 +9,7 @@ from specbench.core.resources import builtin_dir
 from specbench.running.run_folder import read_method_specs, read_methods, read_tasks, write_specs
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.overrides import with_overrides
-from specbench.specs.run import named
+from specbench.specs.run import versioned_name
 
 
 def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
@@ -20,8 +20,8 @@ def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):
     methods.append(endless)
     write_specs(tmp_path, SimpleNamespace(tasks=tasks, methods=methods))
     found = [*read_tasks(tmp_path), *read_method_specs(tmp_path)]
-    assert [named(each) for each in found] == [named(each) for each in (*tasks, *methods)]
-    assert [each.named for each in read_methods(tmp_path).values()] == [named(each) for each in methods]
+    assert [versioned_name(each) for each in found] == [versioned_name(each) for each in (*tasks, *methods)]
+    assert [each.named for each in read_methods(tmp_path).values()] == [versioned_name(each) for each in methods]
     assert str(builtin_dir("tasks")) not in (tmp_path / "specs.json").read_text(), "of which machine it is, is not told"
 
 

@@ -223,5 +223,5 @@ def test_turns_need_the_start_of_every_server(tmp_path) -> None:
     content = json.loads(file.read_text())
     del content["servers"]["draft"]["start"]
     file.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"servers.draft.start: is absent, but by turns"):
+    with pytest.raises(ConfigError, match=r"servers.draft.start: is missing, but with turns"):
         run(tmp_path, file)

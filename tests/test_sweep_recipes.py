@@ -162,7 +162,7 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
         (["--recipe", "joint-temprature"], "did you mean 'joint-temperature'?"),
         (["--recipe", "joint-temperature", "--path", "num_draft_tokens"], "a recipe sweeps no key"),
         (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is for --recipe language-order"),
-        (["--samples", "3"], "--samples 3: is for --recipe language-order"),
+        (["--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),
         (["--recipe", "language-order", "--subset", "en"], "subsets have 1 language"),

@@ -162,7 +162,7 @@ def test_it_decodes_with_real_models_and_their_caches() -> None:
 
 def test_it_goes_with_its_rule_and_with_no_bridge() -> None:
     plain = load_method("synthetic").model_dump()
-    with pytest.raises(ConfigError, match="prescribes what rule 'rejection' accepts"):
+    with pytest.raises(ConfigError, match="sets the acceptance rate of rule 'rejection'"):
         build(MethodSpec, plain | {"verification": {"rule": "exact_match"}})
     with pytest.raises(ConfigError, match="so there is nothing to bridge"):
         build(MethodSpec, plain | {"bridge": {"type": "retokenize"}})

@@ -291,7 +291,10 @@ def test_rows_that_do_not_fit(tmp_path, row, changes, expected):
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("{{ row }}", "UndefinedError: `row` and `vars` are not texts: name one of their values, such as row.question"),
+        (
+            "{{ row }}",
+            "UndefinedError: `row` and `vars` are not texts: write one of their values, such as row.question",
+        ),
         ("{{ vars ~ '' }}", "UndefinedError: `row` and `vars` are not texts"),
         ("{{ row.question.upper }}", "UndefinedError: builtin_function_or_method is not a text: write a value"),
         ("{{ row.question | map('upper') }}", "UndefinedError: a list is not a text"),

@@ -17,7 +17,7 @@ from specbench.training.teacher import (
     GenerationJob,
     Generator,
     LeftPadded,
-    inverse_draw,
+    draw_by_inverse,
     model_fingerprint,
 )
 from tests import tiny
@@ -85,9 +85,9 @@ def test_a_row_that_goes_on_alone_is_what_it_was() -> None:
 def test_draws_follow_the_distribution() -> None:
     probs = torch.tensor([[0.0, 0.5, 0.125, 0.0, 0.375, 0.0]])
     uniforms = (torch.arange(8000, dtype=torch.float64) + 0.5) / 8000
-    drawn = Counter(inverse_draw(probs.expand(8000, -1), uniforms).tolist())
+    drawn = Counter(draw_by_inverse(probs.expand(8000, -1), uniforms).tolist())
     assert drawn == {1: 4000, 2: 1000, 4: 3000}
-    edges = inverse_draw(probs.expand(2, -1), torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64))
+    edges = draw_by_inverse(probs.expand(2, -1), torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64))
     assert edges.tolist() == [1, 4]
 
 
@@ -115,7 +115,7 @@ def test_what_is_kept_is_not_generated_again(tmp_path: Path, monkeypatch: pytest
 
     def ask(jobs: list[GenerationJob], temperature: float = 1.0, number: int = 16, of: CausalLM = model) -> Any:
         asked.clear()
-        return GenerationCache(tmp_path).continued(of, generator(of, temperature, number=number), jobs, 4)
+        return GenerationCache(tmp_path).continuations(of, generator(of, temperature, number=number), jobs, 4)
 
     found = ask(JOBS + JOBS[:1])
     assert found[-1] == found[0] and len(asked) == len(JOBS)
@@ -137,23 +137,23 @@ def test_an_interruption_keeps_what_is_there(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.filled(["x", "y"], ["job x", "job y"], stopped, "texts")
+        store.complete(["x", "y"], ["job x", "job y"], stopped, "texts")
 
     def rest(jobs: Any) -> Any:
         made.extend(jobs)
         yield [(place, "b") for place, _ in enumerate(jobs)]
 
-    assert store.filled(["x", "y"], ["job x", "job y"], rest, "texts") == ["a", "b"]
+    assert store.complete(["x", "y"], ["job x", "job y"], rest, "texts") == ["a", "b"]
     assert made == ["job y"]
 
 
 def test_a_damaged_file_or_a_folder_that_cannot_be_is_one_error(tmp_path: Path) -> None:
     (tmp_path / generations.FILE).write_text("no database, but long enough to be read as one" * 50)
     with pytest.raises(ConfigError, match="delete the file if it is damaged"):
-        GenerationCache(tmp_path).filled(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
+        GenerationCache(tmp_path).complete(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot store the target's continuations there"):
-        GenerationCache(tmp_path / "file").filled(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
+    with pytest.raises(ConfigError, match="cannot store the target's continuations"):
+        GenerationCache(tmp_path / "file").complete(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
 
 
 def test_the_fingerprint_follows_the_weights() -> None:

@@ -77,16 +77,16 @@ def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, 
     before = (tmp_path / "out" / "training.json").read_bytes()
     code, out, err = specbench(*given)
     assert (code, out, err.count("\n")) == (0, "", 1) and f"{tmp_path / 'out'}: is already finished" in err
-    fails(specbench(*given, "--seed", "3"), "a finished training with other settings is there (seed: 0 → 3): choose")
+    fails(specbench(*given, "--seed", "3"), "has a finished training with other settings (seed: 0 → 3): choose")
     (tmp_path / "sw.txt").write_text("other\n")
-    fails(specbench(*given), "a finished training with other settings is there (data_digest: ")
+    fails(specbench(*given), "has a finished training with other settings (data_digest: ")
     corpus(tmp_path)
     fails(specbench(*given, "--drafter", models[0]), f'drafter: "{models[1]}" → "{models[0]}"')
     kind = arguments("scdf", models, tmp_path, *corpus(tmp_path))
-    fails(specbench(*kind), "a finished training is there, and it is not overwritten")
+    fails(specbench(*kind), "has a finished training, which is not overwritten")
     for damaged in ("[]", '{"settings": []}', "{"):
         (tmp_path / "out" / "training.json").write_text(damaged)
-        fails(specbench(*given), "a finished training is there, and it is not overwritten")
+        fails(specbench(*given), "has a finished training, which is not overwritten")
     (tmp_path / "out" / "training.json").write_bytes(before)
     assert specbench(*given)[0] == 0
 
@@ -114,7 +114,7 @@ def test_pretraining_counts_its_epochs_and_warns_of_measured_rows(
     code, out, err = specbench(*arguments("finetune", models, tmp_path, *given, *small))
     assert code == 0, err
     assert "4 steps" in out  # two epochs of 3 + 2 texts
-    assert "warning: `specbench run` measures the rows that are trained on (de-en: 5 rows of wmt" in err
+    assert "warning: `specbench run` measures the training rows (de-en: 5 rows of wmt" in err
     written = json.loads((tmp_path / "out" / "training.json").read_text())
     assert written["data"]["overlap"] == ["de-en: 5 rows of wmt (wmt.jsonl)"]
 
@@ -176,14 +176,14 @@ def test_a_target_and_a_drafter_that_do_not_fit(specbench: Run, models: tuple[st
     [
         (["--task", "world:mgsm", "--subset", "en,xx"], "data.subsets: world:mgsm has no language 'xx'"),
         (["--text", "en"], "--text 'en': write it as LANGUAGE=FILE"),
-        (["--text", "en=a.txt", "--text", "en=b.txt"], "--text en=b.txt: 'en' has the file a.txt: give one file for"),
+        (["--text", "en=a.txt", "--text", "en=b.txt"], "--text en=b.txt: 'en' already has the file a.txt"),
         (["--text", "en=nowhere.txt"], "data.text.en: nowhere.txt: no such file"),
         (["--task", "world:mgsm", "--device", "cuda"], "--device cuda: not available"),
         (["--task", "world:mgsm", "--num-steps", "0"], "num_steps = 0"),
         (["--task", "world:mgsm", "--set", "lora.rank=0"], "--set lora.rank=0: lora.rank = 0"),
         (["--task", "world:mgsm", "--config", "none.yaml"], "none.yaml: cannot be read"),
         (["--task", "world:mgsm", "--set", "scdf"], "such as --set scdf.estimator=sampled"),
-        ([], "data: names no training data"),
+        ([], "data: there is no training data"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -280,16 +280,16 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
 
     monkeypatch.setattr("specbench.training.command.train_drafter", failing(KeyboardInterrupt()))
     code, _, err = specbench(*given)
-    assert code == 130 and "interrupted: nothing is kept yet" in err
+    assert code == 130 and "interrupted: nothing is saved yet" in err
     checkpoint = tmp_path / "out" / ".training" / "rate-0" / "state.pt"
     checkpoint.parent.mkdir()
     checkpoint.write_bytes(b"")
     code, _, err = specbench(*given)
-    assert code == 130 and "interrupted: the last checkpoint is kept" in err
+    assert code == 130 and "interrupted: the last checkpoint is in" in err
     monkeypatch.setattr("specbench.training.command.train_drafter", failing(RuntimeError("CUDA out of memory")))
-    fails(specbench(*given), "out of memory; the last checkpoint is kept")
+    fails(specbench(*given), "out of memory; the last checkpoint is in")
     checkpoint.unlink()
-    fails(specbench(*given), "out of memory; nothing is kept yet: free memory and repeat the command, or train into")
+    fails(specbench(*given), "out of memory; nothing is saved yet: free memory and repeat the command, or train into")
 
 
 def test_what_a_training_is_resumed_by_names_the_precision_that_was_computed_in() -> None:
@@ -310,7 +310,7 @@ def test_a_learning_rate_that_is_lost_is_said_and_the_next_one_trains(
         *arguments("distill", models, tmp_path, *corpus(tmp_path), *small, "--learning-rate", "1e30,1e-3")
     )
     assert code == 0, err
-    assert "learning rate 0.001" in out and "learning rate 1e+30 diverged, the next one is tried: step " in err
+    assert "learning rate 0.001" in out and "learning rate 1e+30 diverged (step " in err
     said = [line for line in err.splitlines() if line.startswith("learning rate ")]
     assert said[0] == "learning rate 1e+30 (1 of 2)" and said[2] == "learning rate 0.001 (2 of 2)" and len(said) == 3
 

@@ -83,7 +83,7 @@ def test_a_file_has_the_settings_and_the_command_line_wins(specbench: Run, targe
 def test_measured_rows_are_said_to_be_so(specbench: Run, target: str) -> None:
     given = ("--task", "wmt", "--subset", "de-en", "--data", "sample", "--limit", "2", "--output", "out")
     code, _, err = specbench("train", "ngram", "--target", target, *given)
-    assert code == 0 and "warning: `specbench run` measures the rows that are trained on (de-en: 2 rows of wmt" in err
+    assert code == 0 and "warning: `specbench run` measures the training rows (de-en: 2 rows of wmt" in err
 
 
 def test_model_and_record_are_replaced_together(
@@ -109,11 +109,11 @@ def test_model_and_record_are_replaced_together(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "data: names no training data: give --corpus or --task or --text or data.parallel in"),
+        ((), "data: there is no training data: give --corpus or --task or --text or data.parallel in"),
         (("--corpus", "a.txt", "--order", "17"), "order = 17"),
         (("--corpus", "a.txt", "--set", "ordr=3"), "--set ordr=3: ordr: unknown key 'ordr': did you mean 'order'?"),
         (("--corpus", "a.txt", "--subset", "en"), "data.subsets: has no effect without data.tasks"),
-        (("--config", "other.yaml"), "other.yaml: kind = 'scdf', and the command is `train ngram`"),
+        (("--config", "other.yaml"), "other.yaml: kind = 'scdf', but the command is `train ngram`"),
         (("--task", "world:mgms"), "data.tasks: 'world:mgms' does not exist: did you mean 'world:mgsm'?"),
         (("--text", "en=gone.txt"), "data.text.en: gone.txt: no such file"),
     ],

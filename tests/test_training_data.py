@@ -46,7 +46,7 @@ def test_another_split_is_no_overlap(tmp_path: Path) -> None:
     test = loaded(tasks=["mgsm"], subsets=["en"], source=str(tmp_path / "test"))
     assert "train question" in train.prompts["en"][0].text and train.overlap == ()
     assert "test question" in test.prompts["en"][0].text and len(test.overlap) == 1
-    with pytest.raises(ConfigError, match=r"data.split = 'train': .*en.tsv, which is not named after it"):
+    with pytest.raises(ConfigError, match=r"data.split = 'train': .*en.tsv, which is not named after the split"):
         loaded(tasks=["mgsm"], subsets=["en"], source=str(tmp_path / "test"), split="train")
     with pytest.raises(ConfigError, match=r"data.split = 'test': is the split that task 'mgsm' measures"):
         loaded(tasks=["mgsm"], source=str(tmp_path / "test"), split="test")
@@ -124,5 +124,5 @@ def test_epochs_are_whole() -> None:
     assert total_steps(spec, 17) == 2 * 3  # batches of 8: 8 + 8 + 1
     assert total_steps(spec.model_copy(update={"gradient_accumulation": 4}), 17) == 2  # 6 passes, and 2 more
     assert total_steps(spec.model_copy(update={"num_steps": 5, "gradient_accumulation": 4}), 17) == 5
-    with pytest.raises(ConfigError, match=r"warmup = 7: .* has num_steps = 6: give fewer, or a share"):
+    with pytest.raises(ConfigError, match=r"warmup = 7: .* has only num_steps = 6: give fewer, or a share"):
         total_steps(spec.model_copy(update={"warmup": 7}), 17)

@@ -189,7 +189,7 @@ def test_a_rate_that_diverged_has_no_validation_loss() -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"step 1: the .*: lower --learning-rate.*; nothing is kept yet$"):
+    with pytest.raises(ConfigError, match=r"step 1: the .*: lower --learning-rate.*; nothing is saved yet$"):
         train_toy(tmp_path, objective=ToyObjective(weights=(float("inf"), 1.0)))
     with pytest.raises(ConfigError, match=r"step \d+: the .* is nan; step \d+: the .*: lower"):
         train_toy(tmp_path, "all", learning_rate=(1e30, 1e29))
@@ -246,7 +246,7 @@ def test_a_short_training_reaches_its_learning_rate_too(kind: str, num_steps: in
 def test_no_room_is_said_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 9, 1))
-    with pytest.raises(ConfigError, match=r"the training takes .* and 1 byte.* are free: make room"):
+    with pytest.raises(ConfigError, match=r"the training needs .* and 1 byte.* are free: make room"):
         train_toy(tmp_path, objective=ToyObjective(lambda step: pytest.fail("it began")))
 
 
@@ -257,14 +257,14 @@ def test_what_is_written_already_needs_no_more_room(tmp_path: Path, monkeypatch:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(100, 80, 20))
     files.OutputFolder(tmp_path).check_room(100)
-    with pytest.raises(ConfigError, match="the training takes 21 bytes more there and 20 bytes are free"):
+    with pytest.raises(ConfigError, match="the training needs 21 bytes more disk space and 20 bytes are free"):
         files.OutputFolder(tmp_path).check_room(101)
 
 
 def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        ConfigError, match=r"cannot write there \(Not a directory\); nothing is kept yet; choose another folder"
+        ConfigError, match=r"cannot write there \(Not a directory\); nothing is saved yet; choose another folder"
     ):
         train_toy(tmp_path, "file/out")
 
@@ -281,7 +281,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr("specbench.training.loop.write_bytes", full)
-        with pytest.raises(ConfigError, match=r"cannot write there .No space left.*the last checkpoint is kept"):
+        with pytest.raises(ConfigError, match=r"cannot write there .No space left.*the last checkpoint is in"):
             train_toy(tmp_path)
     begun: list[int] = []
     train_toy(tmp_path, objective=ToyObjective(begun.append))
@@ -292,7 +292,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
 def test_a_finished_output_is_never_overwritten(tmp_path: Path) -> None:
     train_toy(tmp_path)
     before = (tmp_path / "out" / "training.json").read_bytes()
-    with pytest.raises(ConfigError, match=r"--output .*out: a finished training is there.*choose another"):
+    with pytest.raises(ConfigError, match=r"--output .*out: has a finished training.*choose another"):
         train_toy(tmp_path)
     assert (tmp_path / "out" / "training.json").read_bytes() == before
 
@@ -300,7 +300,7 @@ def test_a_finished_output_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("x")
-    with pytest.raises(ConfigError, match=r"holds thesis\.txt"):
+    with pytest.raises(ConfigError, match=r"it has thesis\.txt"):
         train_toy(tmp_path)
     with pytest.raises(ConfigError, match="is a file: give a folder"):
         files.OutputFolder(tmp_path / "out" / "thesis.txt").check()
@@ -329,7 +329,7 @@ def test_a_broken_checkpoint_is_said(tmp_path: Path) -> None:
 def test_a_log_that_lost_lines_is_said(tmp_path: Path) -> None:
     assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
     (tmp_path / "out" / ".training" / "rate-0" / "log.csv").write_text("timestamp\n")
-    with pytest.raises(ConfigError, match=r"log.csv: 10 bytes where the checkpoint knows \d+"):
+    with pytest.raises(ConfigError, match=r"log.csv: has 10 bytes, but had \d+ at the checkpoint"):
         train_toy(tmp_path)
 
 

@@ -56,7 +56,7 @@ def test_the_example_of_set_is_a_setting_of_its_kind(kind: str) -> None:
 
 
 def test_the_help_says_the_number_of_steps() -> None:
-    assert NUM_STEPS["scdf"].startswith(f"{spec('scdf').num_steps} of {spec('scdf').gradient_accumulation} passes")
+    assert NUM_STEPS["scdf"].startswith(f"{spec('scdf').num_steps} with {spec('scdf').gradient_accumulation} passes")
     assert NUM_STEPS["distill"].startswith(f"{spec('distill').num_steps} ")
     assert spec("finetune").num_steps is None and "finetune.epochs" in NUM_STEPS["finetune"]
 
@@ -69,11 +69,11 @@ def test_the_help_says_the_number_of_steps() -> None:
         ("scdf", {"scdf": {"estimator": "ful"}}, "scdf.estimator = 'ful': did you mean 'full'?"),
         ("scdf", {"distill": {"top_k": 3}}, "distill: has no effect in a training of kind 'scdf'"),
         ("scdf", {"learning_rate": [1e-4, 1e-5]}, "scdf has no validation data"),
-        ("scdf", {"quantize": "nf4"}, "4-bit weights cannot be trained: give lora.rank=16"),
+        ("scdf", {"quantize": "nf4"}, "4-bit weights cannot be trained: also give lora.rank=16"),
         ("scdf", {"scdf": {"weighting": "balanced"}}, "scdf.proportions: weighting = 'balanced' needs them"),
         ("scdf", {"scdf": {"proportions": {"en": 1}}}, "scdf.proportions: have no effect"),
-        ("scdf", {"scdf": {"languages_per_pass": 1}}, "scdf.languages_per_pass = 1: the best language of a pass gets"),
-        ("scdf", {"data": {}}, "data: names no training data"),
+        ("scdf", {"scdf": {"languages_per_pass": 1}}, "scdf.languages_per_pass = 1: the best language of a pass has"),
+        ("scdf", {"data": {}}, "data: there is no training data"),
         ("scdf", {"data": {"text": {"en": "a.txt"}, "source": "hub"}}, "data.source: has no effect without data.tasks"),
         ("distil", {}, "kind = 'distil': did you mean 'distill'?"),
         ("finetune", {"finetune": {"temperatures": []}}, "finetune.temperatures = []"),
@@ -83,9 +83,9 @@ def test_the_help_says_the_number_of_steps() -> None:
         ("scdf", {"scdf": {"temperature": 0.001}}, "scdf.temperature = 0.001"),
         ("scdf", {"scdf": {"temperature": float("inf")}}, "scdf.temperature = inf"),
         ("distill", {"learning_rate": 0}, "learning_rate.0 = 0"),
-        ("distill", {"num_steps": 40, "warmup": 60}, "warmup = 60: the learning rate does not reach its peak before"),
+        ("distill", {"num_steps": 40, "warmup": 60}, "warmup = 60: the learning rate reaches its peak at update 60"),
         ("distill", {"dtype": "fp16"}, "dtype = 'fp16'"),
-        ("distill", {"data": {"parallel": {"de-en": {"source": "a", "prompt": "{text}"}}}}, "it holds {source} once"),
+        ("distill", {"data": {"parallel": {"de-en": {"source": "a", "prompt": "{text}"}}}}, "must have {source} once"),
     ],
 )
 def test_every_mistake_is_named(kind: str, given: dict[str, Any], problem: str) -> None:
@@ -119,8 +119,8 @@ def test_numbers_written_as_powers_are_numbers() -> None:
         ("seed: 1\n", ["num_steps=0"], "--set num_steps=0: num_steps = 0"),
         ("seed: 1\n", ["scdf.nothing=0"], "--set scdf.nothing=0: scdf.nothing: unknown key"),
         ("seed: 1\n", ["num_steps"], "--set 'num_steps': write it as key=value, such as --set scdf.estimator=sampled"),
-        ("kind: distill\n", [], "kind = 'distill', and the command is `train scdf`"),
-        ("- 1\n", [], "holds no mapping of keys"),
+        ("kind: distill\n", [], "kind = 'distill', but the command is `train scdf`"),
+        ("- 1\n", [], "is not a mapping of keys"),
         ("seed: [\n", [], "not valid YAML"),
     ],
 )
@@ -135,7 +135,7 @@ def test_where_a_mistake_was_made_is_said(tmp_path: Path, content: str, override
 def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--output: is missing"):
         read_settings(TrainSpec, "scdf", None, {"data.tasks": ["world:mgsm"]}, [])
-    with pytest.raises(ConfigError, match="data: names no training data: give --task"):
+    with pytest.raises(ConfigError, match="data: there is no training data: give --task"):
         read_settings(TrainSpec, "scdf", None, {"output": "o"}, [])
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_settings(TrainSpec, "scdf", tmp_path / "none.yaml", {"output": "o"}, [])

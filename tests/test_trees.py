@@ -219,7 +219,7 @@ def test_a_rule_for_chains_does_not_take_a_drafter_of_trees(monkeypatch: pytest.
 
     asked = {"name": "bush", "version": 1, "title": "Trees", "drafter": {"type": "bush"}, "num_draft_tokens": 3}
     build(MethodSpec, {**asked, "verification": {"rule": "exact_match"}})
-    with pytest.raises(ConfigError, match="judges chains only, and drafter 'bush' proposes trees"):
+    with pytest.raises(ConfigError, match="verifies chains only, and drafter 'bush' proposes trees"):
         build(MethodSpec, {**asked, "verification": {"rule": "rejection"}})
 
 

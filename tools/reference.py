@@ -19,7 +19,7 @@ import specbench
 from specbench.cli import make_app
 from specbench.cli.help.component import KINDS, component_parameters
 from specbench.cli.help.method import MethodHelp, method_help, prose
-from specbench.cli.help.parameters import Parameter, described
+from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.cli.help.text import shown
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
@@ -211,7 +211,7 @@ def keys(title: str, specs: Mapping[str, type[BaseModel]]) -> str:
         lines += [f"## {heading}", ""]
         for place, model in nested(spec, ""):
             lines += [f"### {place}", ""] if place else []
-            lines += [paragraphs(prose(model)), "", *parameters_table(described(model, "", {}, set()))]
+            lines += [paragraphs(prose(model)), "", *parameters_table(field_parameters(model, "", {}, set()))]
     return "\n".join(lines)
 
 

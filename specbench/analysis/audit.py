@@ -40,7 +40,7 @@ from specbench.running.requirements import reserve_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, named
+from specbench.specs.run import RunSpec, versioned_name
 
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
@@ -100,7 +100,7 @@ def audited_identities(
         if isinstance(decoder := decoders.get(method.name), Decoder):
             drafter = drafter_identity(decoder, models)
             found[method.name] = AuditedIdentity(
-                method=named(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
+                method=versioned_name(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
                 engine=models.engine(method),
             )  # fmt: skip
     return found

@@ -35,7 +35,7 @@ from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 
@@ -102,7 +102,9 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
     common = common_records([run for run, _ in methods], request.tasks, request.subsets)
     row = common.runs[0].rows[0]
     set_threads(request.threads, row.target.startswith(EMBEDDED))
-    languages = [group.language for group in common.groups.values() if group.language and known(group.language)]
+    languages = [
+        group.language for group in common.groups.values() if group.language and identifiable_code(group.language)
+    ]
     if request.samples and languages:
         require("lingua", "--samples")
     progress("loading models")

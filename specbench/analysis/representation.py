@@ -18,7 +18,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
 from specbench.results.bootstrap import Metric
 from specbench.results.units import with_interval
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 from specbench.tasks.scoring.language import language_of
 from specbench.training.teacher import GenerationJob, Generator
 
@@ -93,7 +93,7 @@ def rank_languages(found: Sequence[str | None]) -> list[LanguageShare]:
 def share_of(shares: Sequence[LanguageShare], language: str | None) -> LanguageShare | None:
     """Returns the share of a language; None if lingua cannot identify the language. A language without texts has the
     share 0 and the last rank."""
-    code = known(language) if language else None
+    code = identifiable_code(language) if language else None
     if code is None:
         return None
     absent = LanguageShare(rank=len(shares) + 1, language=code, num_texts=0, share=0.0, low=0.0, high=0.0)

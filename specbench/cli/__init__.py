@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
-from specbench.cli.aliases import with_given_names
+from specbench.cli.aliases import restore_option_names
 from specbench.cli.arguments import bound_numbers, check_words
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import ConfigError
 
-# The base class of all usage errors, in click or in the copy of click in newer versions of typer.
+# The base class of usage errors, in click or in the copy of click inside newer versions of typer.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
 
@@ -43,11 +43,11 @@ COMMANDS = {
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
 }  # fmt: skip
-PASSED_ON = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest
+CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Returns the command line with some of its commands; it imports the modules of these alone."""
+    """Returns the command line with the named commands. Only their modules are imported."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(options)
     for name in names:
@@ -56,7 +56,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name, context_settings=PASSED_ON.get(name))(command)
+            app.command(name, context_settings=CONTEXT_SETTINGS.get(name))(command)
     bound_numbers(app)
     return app
 
@@ -65,7 +65,7 @@ def main() -> None:
     """Runs the console script. A user error is one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # in an encoding without α a result must not be lost
+            stream.reconfigure(errors="replace")  # no result must be lost in an encoding without α
     warnings.showwarning = show_warning
     try:
         code = call_app()
@@ -86,11 +86,11 @@ def call_app() -> int:
         app = make_app([first] if first in COMMANDS else COMMANDS)
         code = int(app(standalone_mode=False) or 0)
     except ConfigError as error:
-        return fail(ConfigError(with_given_names(str(error), sys.argv[1:])))
+        return fail(ConfigError(restore_option_names(str(error), sys.argv[1:])))
     except typer.Abort:
         code = INTERRUPTED
     except UsageError as error:
-        if not sys.argv[1:]:  # the message is then the help
+        if not sys.argv[1:]:  # the message is the help
             error.show()
             return error.exit_code
         return fail(ConfigError(with_value(error)))
@@ -101,7 +101,7 @@ def call_app() -> int:
             raise
         remedy = "use a smaller model or dtype, or shorter texts, or free memory"
         return fail(ConfigError(f"{memory_message(error)}: {remedy}"))
-    if code == INTERRUPTED:  # some versions of typer return it for KeyboardInterrupt, others raise Abort
+    if code == INTERRUPTED:  # for a KeyboardInterrupt some versions of typer return it, others raise Abort
         say(stderr, "interrupted")
     return code
 
@@ -110,12 +110,12 @@ def with_value(error: typer.BadParameter) -> str:
     """Returns the message of a usage error with the value of the option."""
     message = error.format_message()
     if "unexpected extra argument" in message and error.ctx is not None:
-        return f"{message.rstrip('.')}: `{error.ctx.command_path} --help` lists what it takes"
+        return f"{message.rstrip('.')}: `{error.ctx.command_path} --help` lists the arguments"
     for name in getattr(getattr(error, "param", None), "opts", []):
         for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one wins
-            given = following if word == name else word.removeprefix(f"{name}=")
-            if given != word:
-                message = message.replace(f"'{name}':", f"'{name} {given}':", 1)
+            value = following if word == name else word.removeprefix(f"{name}=")
+            if value != word:
+                message = message.replace(f"'{name}':", f"'{name} {value}':", 1)
     return message
 
 

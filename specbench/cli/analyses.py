@@ -27,8 +27,8 @@ from specbench.specs.run_options import RunOptions
 if TYPE_CHECKING:
     from specbench.analysis.fairness_report import FairnessReport
 
-RUNS = "Folders of runs, each as RUN or RUN:METHOD; all methods that draft when no METHOD is given."
-FEWEST_TEXTS = 100  # of `languages`
+RUNS = "Folders of runs, as RUN or RUN:METHOD; by default all methods that draft."
+FEWEST_TEXTS = 100  # that `languages` ranks
 
 PAIR_HELP = {
     "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
@@ -37,30 +37,30 @@ PAIR_HELP = {
 
 @takes_run_options(
     only=("subsets", "data", "seed", "dtype", "device", "threads", "trust_remote_code"),
-    data="Folder or file of the runs' rows, if it was moved.",
+    data="Folder or file of the runs' rows, if it has been moved.",
 )
 def fairness(
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help=RUNS)] = None,
     drafter: Annotated[
-        list[str] | None, typer.Option(help="A further drafter that no run measured; may be given several times.")
+        list[str] | None, typer.Option(help="Another drafter, not measured by a run; may be repeated.")
     ] = None,
     before: Annotated[str | None, typer.Option(help="RUN or RUN:METHOD that --after is compared with.")] = None,
     after: Annotated[str | None, typer.Option(help="RUN or RUN:METHOD that is compared with --before.")] = None,
     reference: Annotated[
-        str, typer.Option(help="Texts whose positions count: the target's own continuation, or those of the data.")
+        str, typer.Option(help="Texts that are scored: the target's continuation, or the texts of the data.")
     ] = "continuation",
     samples: Annotated[
-        int, typer.Option(help="Texts sampled from each drafter to rank languages; 0 for none; the paper: 100000.")
+        int, typer.Option(help="Texts sampled from each drafter to rank languages; 0: none; the paper: 100000.")
     ] = 1000,
     prompt: SamplePrompt = "",
-    task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; all when absent.")] = None,
+    task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; by default all.")] = None,
     *,
     options: RunOptions,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON whose rows of these runs get the numbers.")
     ] = None,
     plot: Annotated[
-        str | None, typer.Option(help="Picture of rates, fitness and bounds, such as fairness.png.")
+        str | None, typer.Option(help="File for a plot of rates, fitness and bounds, such as fairness.png.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
@@ -92,7 +92,7 @@ def fairness(
 
 
 def save_fairness(report: "FairnessReport", picture: Path | None, board: Path | None) -> None:
-    """Draws the picture, and adds the numbers to the rows of the leaderboard, where they are wanted."""
+    """Draws the plot and adds the numbers to the leaderboard's rows, if requested."""
     from specbench.analysis.fairness import add_fairness
     from specbench.analysis.fairness_tables import draw_fairness
 
@@ -111,10 +111,10 @@ def save_fairness(report: "FairnessReport", picture: Path | None, board: Path | 
 def languages(
     samples: Annotated[int, typer.Option(help="Texts to sample; arXiv:2510.02128 takes 100000.")] = 1000,
     prompt: SamplePrompt = "",
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of a text, at most.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens of a text.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
     extra_languages: Annotated[
-        str | None, typer.Option(help="Codes of languages besides the common ones, separated by commas.")
+        str | None, typer.Option(help="Codes of further languages, separated by commas.")
     ] = None,
     *,
     options: RunOptions,
@@ -124,9 +124,9 @@ def languages(
 
     The ranking shows which languages the model knows best.
 
-    lingua identifies the languages; the paper uses NLTK's classifier, which may give other shares.
+    lingua identifies the languages. The paper uses NLTK's classifier, which may give other shares.
     """
-    from specbench.specs.languages import known
+    from specbench.specs.languages import identifiable_code
 
     require("lingua", "specbench languages")
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
@@ -134,13 +134,13 @@ def languages(
             raise ConfigError(f"{option} {value:g}: must be above 0")
     if samples < FEWEST_TEXTS:
         raise ConfigError(
-            f"--samples {samples}: so few texts do not rank languages (of {FEWEST_TEXTS}, a share of 50 % has an "
+            f"--samples {samples}: too few texts to rank languages (with {FEWEST_TEXTS} texts, a share of 50 % has an "
             f"interval of ± 10 points): give {FEWEST_TEXTS} or more"
         )
     extra = split(extra_languages or "")
     for code in extra:
-        if known(code) is None:
-            problem = "no language that lingua can identify: give ISO 639 codes like la,eo"
+        if identifiable_code(code) is None:
+            problem = "lingua cannot identify this language: give ISO 639 codes such as la,eo"
             raise ConfigError(f"--extra-languages {code}: {problem}")
     from specbench.analysis.representation import representation, representation_table
     from specbench.models.loading import load_model
@@ -168,24 +168,22 @@ def limit(
     *,
     options: RunOptions,
     context: Annotated[
-        int, typer.Option(help="Context, in cached tokens, at which passes of every length are timed.")
+        int, typer.Option(help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
-    repeats: Annotated[int, typer.Option(help="Rounds, each with every pass of both models.")] = 9,
+    repeats: Annotated[int, typer.Option(help="Rounds; each times every pass of both models.")] = 9,
     plot: Annotated[
-        str | None, typer.Option(help="Picture of passes, bounds and speed-ups, such as limit.png.")
+        str | None, typer.Option(help="File for a plot of passes, bounds and speed-ups, such as limit.png.")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="JSON file that the report is written into.")] = None,
+    output: Annotated[str | None, typer.Option(help="JSON file for the report.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
-    """Compare a model pair with the limits of the hardware: pass times, draft cost c, best draft lengths.
+    """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
-    Forward passes over 1 to 64 tokens (compiled: fewer) at several contexts alternate with the decode loop.
+    Forward passes over 1 to 64 tokens (compiled: fewer) at several contexts alternate with the decode loop. Copies,
+    sums and matrix products are timed too.
 
-    Copies, sums and matrix products are timed too.
-
-    Bounds: bytes of weights and cache that a pass must read ÷ the copy bandwidth;
-
-    operations of a pass ÷ the rate of matrix products.
+    Bounds: bytes of weights and cache that a pass must read ÷ copy bandwidth; operations of a pass ÷ rate of matrix
+    products.
     """
     from specbench.analysis.limit import LimitOptions, measure_pair
     from specbench.analysis.limit_report import draw_limit, tables
@@ -208,7 +206,7 @@ def limit(
     with status_line("measuring") as say:
         report = measure_pair(limit_options, say)
     print_result(report, as_json, lambda: tables(report))
-    console = stderr if as_json else stdout  # with --json stdout has only the JSON
+    console = stderr if as_json else stdout  # with --json, stdout is only JSON
     if file is not None:
         write_output("--output", file, report.model_dump_json(indent=2) + "\n")
         console.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
@@ -222,19 +220,20 @@ def predict(
     target_pass: Annotated[
         float | None, typer.Option(help="Milliseconds of a target pass over one token on the other machine.")
     ] = None,
-    draft_pass: Annotated[float | None, typer.Option(help="Milliseconds of a draft pass there.")] = None,
+    draft_pass: Annotated[float | None, typer.Option(help="Milliseconds of a draft pass on it.")] = None,
     verification_cost: Annotated[
-        float | None, typer.Option(help="Cost of the longest verifying pass there, in target passes; 1 when absent.")
+        float | None, typer.Option(help="Cost of the longest verifying pass on it, in target passes; by default 1.")
     ] = None,
     limit_report: Annotated[
-        str | None, typer.Option(help="File of `specbench limit --output` on the other machine, with all these times.")
+        str | None,
+        typer.Option(help="File of `specbench limit --output` on the other machine, in place of these times."),
     ] = None,
     subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
 ) -> None:
-    """Predict speed-ups on another machine from recorded steps and the times of its passes.
+    """Predict speed-ups on another machine from recorded steps and the machine's pass times.
 
-    Each recorded pass counts with the time that a pass of its length takes there.
+    Each recorded pass counts as the time that a pass of its length takes on that machine.
 
     Shorter draft lengths are predicted too if the recorded verdicts determine their steps.
     """
@@ -249,13 +248,13 @@ def predict(
         if not 0 <= value < float("inf") or (value == 0 and not can_be_zero):
             raise ConfigError(f"{option} {value:g}: give a finite number {'from 0' if can_be_zero else 'above 0'}")
         if file is not None and option != "--draft-pass":
-            raise ConfigError(f"{option} {value:g}: --limit-report has these times: leave one of the two out")
+            raise ConfigError(f"{option} {value:g}: --limit-report has these times: remove one of the two")
     if file is None and target_pass is None:
         raise ConfigError(
             "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
         )
-    report_there = None if file is None else analysis.read_limit(file)
-    machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_there)
+    report_of_machine = None if file is None else analysis.read_limit(file)
+    machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_of_machine)
     with stderr.status("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
     print_result(report, as_json, lambda: [analysis.table(report)])
@@ -267,7 +266,7 @@ VOCAB_OPTIONS = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device", "
 @takes_run_options(
     only=VOCAB_OPTIONS,
     defaults={"target": "embedded:target", "drafter": "embedded:drafter-bpe"},
-    limit="Prompts per subset; 50 over all subsets when absent.",
+    limit="Prompts per subset; by default 50 over all subsets.",
     seed="Seed of the drafts and continuations of --acceptance.",
     dtype="For --acceptance: auto, float32, bfloat16 or float16.",
     device="For --acceptance: auto, cuda, mps or cpu.",
@@ -277,10 +276,10 @@ def vocab(
     *,
     options: RunOptions,
     task: Annotated[
-        str | None, typer.Option(help="Task whose prompts are the texts; the bundled prompts of mgsm when absent.")
+        str | None, typer.Option(help="Task whose prompts are the texts; by default the bundled prompts of mgsm.")
     ] = None,
     acceptance: Annotated[
-        bool, flag("--acceptance", help="Load both models and compute the expected acceptance of each method.")
+        bool, flag("--acceptance", help="Load both models and compute each method's expected acceptance.")
     ] = False,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
@@ -295,32 +294,32 @@ def vocab(
 
 @takes_run_options(
     without=("subsets_per_task", "repeats", "allow_code_execution"),
-    limit="Examples per subset; when absent, as many as make 8 prompts.",
+    limit="Examples per subset; by default as many as give 8 prompts in all.",
 )
 def audit(
     method: Annotated[str | None, typer.Option(help="Method names or YAML files, separated by commas; or all.")] = None,
-    task: Annotated[str, typer.Option(help="Task name or YAML file that the prompts are from.")] = "mgsm",
+    task: Annotated[str, typer.Option(help="Task name or YAML file of the prompts.")] = "mgsm",
     *,
     servers: Annotated[
         str | None,
-        typer.Option(help="YAML file of servers; all but ar are audited, or those that --method names."),
+        typer.Option(help="YAML file of servers; by default all but ar are audited, or the ones in --method."),
     ] = None,
     options: RunOptions,
-    draws: Annotated[int, typer.Option(help="Draws of each method for the distribution test; 0 leaves it out.")] = 1200,
-    temperature: Annotated[float, typer.Option(help="Temperature of the draws.")] = 1.0,
-    output: Annotated[str | None, typer.Option(help="File that the report is written to, as JSON.")] = None,
+    draws: Annotated[int, typer.Option(help="Samples of each method for the distribution test; 0: no test.")] = 1200,
+    temperature: Annotated[float, typer.Option(help="Temperature of the samples.")] = 1.0,
+    output: Annotated[str | None, typer.Option(help="JSON file for the report.")] = None,
     leaderboard: Annotated[
-        str | None, typer.Option(help="Leaderboard JSON whose rows of these methods and models get the verdict.")
+        str | None, typer.Option(help="Leaderboard JSON; its rows of these methods and models get the verdict.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
 ) -> None:
-    """Test whether methods are lossless on a model pair; exit code 1 if one that is declared lossless is not.
+    """Test whether methods are lossless on a model pair. Exit code 1 if a method that is declared lossless is not.
 
-    Two tests: greedy outputs are compared with AR's on the prompts of --task, --subset and --limit.
+    Test 1: greedy outputs are compared with AR's on the prompts of --task, --subset and --limit.
 
-    --draws short samples of each method are tested against the target's exact probabilities; more find smaller errors.
-    With --servers they are tested against samples of the server ar, or, if --target is given, against that target in
-    this process.
+    Test 2: --draws short samples of each method are tested against the target's exact probabilities. More samples find
+    smaller errors. With --servers they are tested against samples of the server ar or, with --target, against that
+    target in this process.
     """
     from specbench.analysis.audit import run_audit
     from specbench.analysis.audit_report import audit_table, paragraphs
@@ -332,7 +331,7 @@ def audit(
 
     tasks = split(task)
     if len(tasks) != 1:
-        raise ConfigError(f"--task {task}: an audit takes its prompts from one task: name one")
+        raise ConfigError(f"--task {task}: an audit uses the prompts of one task: give one")
     request = Request(tasks, split(method or ""), options, command_line(), servers=path("--servers", servers))
     file = path("--output", output)
     if file is not None:
@@ -352,7 +351,7 @@ def audit(
         stderr.print(f"{board}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
         if place is None:
             stderr.print(
-                "the audit's report is not kept without --output: `leaderboard validate` lists the verdict as stated",
+                "without --output the report is not saved: `leaderboard validate` will list the verdict as stated",
                 soft_wrap=True,
             )
     if not report.as_declared:

@@ -1,4 +1,4 @@
-"""Options that several commands have in common, and their parsing."""
+"""Options that several commands share, and their parsing."""
 
 import inspect
 import json
@@ -14,7 +14,7 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperCommand
 
-from specbench.cli.aliases import with_own_names
+from specbench.cli.aliases import translate_options
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import RunOptions, flag_of
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from specbench.specs.run import RunSpec
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
-RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; the rows over all when absent.")]
+RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default the rows over all.")]
 SamplePrompt = Annotated[
     str,
-    typer.Option("--prompt", help="Prompt of the sampled texts; empty: the token that begins a text; the paper: ' '."),
+    typer.Option("--prompt", help="Prompt of the sampled texts; empty: the BOS token; the paper: ' '."),
 ]
-flag = partial(typer.Option, metavar="")  # the help shows no value for a flag
+flag = partial(typer.Option, metavar="")  # so that the help shows no value
 
 PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 # Types and help texts of RunOptions by field, in the order of the help.
 RUN_OPTIONS = {name: get_args(kind) for name, kind in get_type_hints(RunOptions, include_extras=True).items()}
 CHOICES = {name: get_args(kind) for name, (kind, _) in RUN_OPTIONS.items() if get_origin(kind) is Literal}
-TYPED = {  # as a user types them
+TYPED = {  # types on the command line
     "subsets": str | None, "overrides": list[str] | None, "limit": str | None, "chat_template_args": str | None,
     **dict.fromkeys(CHOICES, str),
 }  # fmt: skip
 
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
-LONGEST_NAME = 255  # bytes of a file name, on all common file systems
+LONGEST_NAME = 255  # bytes of a file name on common file systems
 
 
 def takes_run_options(
     only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), defaults: Mapping[str, str] | None = None,
     **helps: str,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
-    """Returns a decorator that replaces a command's parameter `options` with the options of a run.
+    """Returns a decorator that replaces a command's parameter `options` with run options.
 
-    The command is called with a RunOptions of their values. `only` and `without` select fields of RunOptions; the
-    others keep their defaults, as do parameters of the command itself that are in `without` and no options of a run.
+    The command gets their values as a RunOptions. `only` and `without` select fields of RunOptions; the other fields
+    keep their defaults. `without` may also name parameters of the command, which then keep their defaults too.
     `defaults`, `helps`: defaults and help texts, by field, that differ from those of `specbench run`.
     """
     names = [name for name in RUN_OPTIONS if name in only and name not in without]
@@ -60,9 +60,9 @@ def takes_run_options(
         options = [_parameter(name, helps.get(name), (defaults or {}).get(name)) for name in names]
         signature = inspect.signature(function, eval_str=True)
         parameters = [
-            each
-            for own in signature.parameters.values() if own.name not in without or own.name in RUN_OPTIONS
-            for each in (options if own.name == "options" else [own])
+            parameter
+            for given in signature.parameters.values() if given.name not in without or given.name in RUN_OPTIONS
+            for parameter in (options if given.name == "options" else [given])
         ]  # fmt: skip
 
         @wraps(function)
@@ -102,8 +102,8 @@ def _run_options(values: dict[str, Any]) -> RunOptions:
 
 
 def serving_of(servers: str | None) -> "AbstractContextManager[Callable[[RunSpec], Models] | None]":
-    """Returns a block that yields the function which finds the servers of a run, and that ends those that it starts;
-    the block yields None if there is no file of servers."""
+    """Returns a context manager that yields the function that connects to a run's servers, and stops those that it
+    started. It yields None if there is no servers file."""
     if servers is None:
         return nullcontext()
     from specbench.served.models import serving
@@ -112,7 +112,7 @@ def serving_of(servers: str | None) -> "AbstractContextManager[Callable[[RunSpec
 
 
 def amount(option: str, text: str | None) -> int | float | None:
-    """Returns the number of examples of an option, or their share, which is below 1. Raises ConfigError for others."""
+    """Returns an option's number of examples, or a share below 1. Raises ConfigError for other values."""
     if text is None:
         return None
     with suppress(ValueError):
@@ -127,7 +127,7 @@ def amount(option: str, text: str | None) -> int | float | None:
 
 
 def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]) -> None:
-    """Prints a result on stdout: a pydantic model or plain values as JSON, or else its tables."""
+    """Prints a result on stdout: a pydantic model or plain values as JSON, or its tables."""
     if not as_json:
         for table in tables():
             stdout.print(table)
@@ -143,7 +143,7 @@ def command_line() -> str:
 
 
 def limit_of(text: str | None) -> int | float | None:
-    """Returns the number of --limit, or its share; None for all examples. Raises ConfigError for another text."""
+    """Returns the number or share of --limit; None for all examples. Raises ConfigError for other values."""
     return None if text == "all" else amount("--limit", text)
 
 
@@ -153,12 +153,12 @@ def split(names: str) -> list[str]:
 
 
 def path(option: str, text: str | None) -> Path | None:
-    """Returns the path of an option. Raises ConfigError for an empty one, which would mean the current folder, and for
-    a file name that is too long."""
+    """Returns the path of an option. Raises ConfigError if it is empty, which would mean the current folder, or if a
+    file name is too long."""
     if text is None:
         return None
     if not text.strip():
-        raise ConfigError(f"{option} '{text}': is empty: give a path, or leave the option out")
+        raise ConfigError(f"{option} '{text}': is empty: give a path, or remove the option")
     longest = max(Path(text).parts, key=lambda name: len(name.encode()), default="")
     if (size := len(longest.encode())) > LONGEST_NAME:
         problem = f"a name of {size} bytes, but a file's name has at most {LONGEST_NAME}: shorten it"
@@ -171,13 +171,13 @@ def check_words(words: Sequence[str]) -> None:
     for word in words:
         shown = word.encode("utf-8", "backslashreplace").decode()
         if shown != word:
-            raise ConfigError(f"'{shown}': is not UTF-8: rename the file or folder, or correct the word")
+            raise ConfigError(f"'{shown}': is not UTF-8: rename the file or folder, or correct the argument")
         if "\0" in word:
-            raise ConfigError(f"{word!r}: holds the character NUL, which no name of a file has: leave it out")
+            raise ConfigError(f"{word!r}: has the character NUL, which no file name can have: remove it")
 
 
 def bound_numbers(app: typer.Typer) -> None:
-    """Makes all commands raise ConfigError, with the name of the option, for integers that are too large."""
+    """Makes all commands raise ConfigError that names the option for integers that are too large."""
     for command in app.registered_commands:
         if command.cls is TyperCommand:
             command.cls = BoundedCommand
@@ -187,20 +187,15 @@ def bound_numbers(app: typer.Typer) -> None:
 
 
 class BoundedCommand(TyperCommand):
-    """A command whose integers are bounded, and whose options have the other names of `aliases`."""
+    """A command with bounded integers that accepts the option names of `aliases`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {spelling for parameter in self.params for spelling in parameter.opts}
-        rest: list[str] = super().parse_args(ctx, with_own_names(args, known))
+        rest: list[str] = super().parse_args(ctx, translate_options(args, known))
         for name, value in ctx.params.items():
             if isinstance(value, int):
-                check_bound(name, value)
+                largest = LARGEST_SEED if name == "seed" else LARGEST
+                if abs(value) > largest:
+                    bound = f"at most {largest}" if value > 0 else f"at least {-largest}"
+                    raise ConfigError(f"--{name.replace('_', '-')} {value}: give {bound}")
         return rest
-
-
-def check_bound(name: str, value: int) -> None:
-    """Raises ConfigError, with the name of the option, for an integer that is too large."""
-    largest = LARGEST_SEED if name == "seed" else LARGEST
-    if abs(value) > largest:
-        side = f"at most {largest}" if value > 0 else f"at least {-largest}"
-        raise ConfigError(f"--{name.replace('_', '-')} {value}: give {side}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.arguments import flag, takes_run_options
-from specbench.cli.arguments import split as parts
+from specbench.cli.arguments import split as split_names
 from specbench.cli.help.method import other_needs, verdict
 from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
@@ -20,22 +20,22 @@ from specbench.specs.composition import possible_draws, proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 
-SHOWN = 3  # subsets of a task; `specbench list tasks NAME` prints all
+MOST_SUBSETS = 3  # printed per task; `specbench list tasks NAME` prints all
 
 
 def columns(*headings: str) -> list[Column]:
-    """Returns columns of words. Names are not wrapped, so that they can be copied."""
+    """Returns text columns. Names are not wrapped, so that they can be copied."""
     return [Column(heading, folds=heading != "name") for heading in headings]
 
 
 def tasks_table() -> Table:
-    """Returns a table of the tasks; `*` marks tasks without a bundled sample."""
+    """Returns a table of the tasks. `*` marks tasks without a bundled sample."""
     rows = []
     for task in map(load_task, task_names()):
-        scorers = dict.fromkeys(one.type for name in task.subset_names if (one := task.subset(name).scorer))
+        scorers = dict.fromkeys(scorer.type for name in task.subset_names if (scorer := task.subset(name).scorer))
         name = task.name if task.has_sample else f"{task.name} *"
         names = task.subset_names
-        subsets = " ".join(names) if len(names) <= SHOWN else f"{len(names)} subsets"
+        subsets = " ".join(names) if len(names) <= MOST_SUBSETS else f"{len(names)} subsets"
         rows.append([name, task.title, task.paper or "–", subsets, " ".join(scorers) or "–"])
     return Table("tasks (* needs --data or the hub)", columns("name", "title", "paper", "subsets", "score"), rows)
 
@@ -71,36 +71,37 @@ def metrics_table() -> Table:
 
 
 def subsets_table(name: str) -> Table:
-    """Returns a table of the subsets of a task; `*` marks subsets without a bundled sample."""
+    """Returns a table of a task's subsets. `*` marks subsets without a bundled sample."""
     task, rows = load_task(name), []
-    for subset in task.subset_names:
-        own = task.subset(subset)
-        marked = subset if task.sample_of(subset) else f"{subset} *"
-        rows.append([marked, own.language or "–", own.scorer.type if own.scorer else "–"])
+    for subset_name in task.subset_names:
+        subset = task.subset(subset_name)
+        marked = subset_name if task.sample_of(subset_name) else f"{subset_name} *"
+        rows.append([marked, subset.language or "–", subset.scorer.type if subset.scorer else "–"])
     caption = [task.title or "", "* needs --data or the hub", f"`specbench show {task.name}` explains it"]
     return Table(task.name, columns("name", "language", "score"), rows, caption)
 
 
 def overview_table() -> Table:
-    """Returns a table of the tasks by their score, and of the methods by their drafter."""
+    """Returns a table of the tasks by score and the methods by drafter."""
     families: dict[tuple[str, str], list[str]] = {}
     for task in map(load_task, task_names()):
-        scorers = {one.type for name in task.subset_names if (one := task.subset(name).scorer)}
+        scorers = {scorer.type for name in task.subset_names if (scorer := task.subset(name).scorer)}
         family = scorers.pop() if len(scorers) == 1 else "several scores" if scorers else "no score"
         families.setdefault(("tasks", family), []).append(task.name)
     for name in method_names():
-        families.setdefault(("methods", drafter_in(method_keys(name))), []).append(name)
-    rows = [[kind, family, " ".join(names)] for (kind, family), names in sorted(families.items(), key=by_kind)]
+        families.setdefault(("methods", drafter_of(method_keys(name))), []).append(name)
+    ordered = sorted(families.items(), key=lambda item: (list(TABLES).index(item[0][0]), -len(item[1])))
+    rows = [[kind, family, " ".join(names)] for (kind, family), names in ordered]
     caption = [
-        "`specbench list tasks`, `methods`, `components` or `metrics`: a line for each; `list tasks mmlu`: its subsets",
-        "`specbench show NAME` explains a task, a method or a component, and what a method needs",
+        "`specbench list tasks`, `methods`, `components` or `metrics`: one line each; `list tasks mmlu`: its subsets",
+        "`specbench show NAME` explains a task, a method with its needs, or a component",
     ]
     headings = (*columns("kind"), Column("score, or drafter"), *columns("names"))
     return Table("tasks and methods", headings, in_sections(rows), caption)
 
 
-def drafter_in(method: Mapping[str, Any]) -> str:
-    """Returns the type of the drafter that the keys of a method's file name."""
+def drafter_of(method: Mapping[str, Any]) -> str:
+    """Returns the drafter that a method's keys describe, for the overview."""
     if "decoder" in method:
         return "an external decoder's"
     if "routes" in method:
@@ -110,41 +111,35 @@ def drafter_in(method: Mapping[str, Any]) -> str:
     return name if method.get("bridge", "shared") == "shared" else f"{name} of another vocabulary"
 
 
-def by_kind(family: tuple[tuple[str, str], list[str]]) -> tuple[int, int]:
-    """Returns the place of a family in the overview: that of its kind, the largest family first."""
-    (kind, _), names = family
-    return list(TABLES).index(kind), -len(names)
-
-
 TABLES: Mapping[str, Callable[[], Table]] = {
     "tasks": tasks_table, "methods": methods_table, "components": components_table, "metrics": metrics_table
 }  # fmt: skip
 
 
 def needs(method: MethodSpec) -> str:
-    """Returns the models that a method needs, and what else its drafters declare, without how to get it."""
+    """Returns the models that a method needs, and the other needs of its drafters without instructions."""
     found = ["target"]
     if method.needs_drafter:
-        own = all(part.checkpoint for part in method.parts if part.needs_drafter)
-        found.append(("its own drafter" if own else "drafter") + " with its vocabulary" * method.same_vocabulary)
+        is_named = all(part.checkpoint for part in method.parts if part.needs_drafter)
+        found.append(("its own drafter" if is_named else "drafter") + " with its vocabulary" * method.same_vocabulary)
     return ", ".join([*found, *(text.partition(" (")[0] for text in other_needs(method))])
 
 
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="tasks, methods, components or metrics; the names of tasks and methods if absent."),
+        typer.Argument(help="tasks, methods, components or metrics; by default the names of tasks and methods."),
     ] = None,
-    task: Annotated[str | None, typer.Argument(help="After `tasks`: the task whose subsets are listed.")] = None,
+    task: Annotated[str | None, typer.Argument(help="After `tasks`: list this task's subsets.")] = None,
 ) -> None:
-    """List tasks, methods and components (built-in ones and those of plug-ins), and the meaning of the metrics."""
+    """List tasks, methods and components, built-in or from plug-ins, and the meaning of metrics."""
     if kind is None:
         stdout.print(overview_table())
         return
     if kind not in TABLES:
         raise ConfigError(f"specbench list {kind}: unknown kind '{kind}': {nearest(kind, TABLES)}")
     if task is not None and kind != "tasks":
-        raise ConfigError(f"specbench list {kind} {task}: only tasks have parts to list: see `specbench show {task}`")
+        raise ConfigError(f"specbench list {kind} {task}: only tasks have subsets to list: see `specbench show {task}`")
     stdout.print(TABLES[kind]() if task is None else subsets_table(task))
 
 
@@ -164,7 +159,7 @@ def show(
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
-    """Check task, method and suite files and print the problems of each; exit code 2 if there are any."""
+    """Check task, method and suite files and print their problems. Exit code 2 if there are any."""
     from specbench.publish.cells import is_suite, load_suite
     from specbench.specs.catalogue import load_file, namesake
 
@@ -190,8 +185,8 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
 
 
 def check_method(file: Path, method: MethodSpec) -> list[str]:
-    """Returns what a user must know of a valid method. Raises ConfigError if every run of it would be refused: its
-    external code cannot be loaded, or its rule needs distributions of a drafter that is greedy."""
+    """Returns notes on a valid method. Raises ConfigError if every run of it would be refused: its external code cannot
+    be loaded, or its rule needs the distributions of a greedy drafter."""
     if method.decoder is not None:
         from specbench.integrations.entry import load
 
@@ -220,12 +215,12 @@ def check_method(file: Path, method: MethodSpec) -> list[str]:
     return notes
 
 
-@takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; all when absent.")
+@takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; by default all.")
 def fetch(
     task: Annotated[str | None, typer.Option(help="Task names or YAML files, separated by commas.")] = None,
-    split: Annotated[str | None, typer.Option(help="Another split than the task's own.")] = None,
+    split: Annotated[str | None, typer.Option(help="A split other than the task's.")] = None,
     check: Annotated[
-        str | None, typer.Option(help="Download nothing, but read the first rows of these tasks, or of all.")
+        str | None, typer.Option(help="Tasks, or all: only read their first rows, without a download.")
     ] = None,
     *,
     options: RunOptions,
@@ -233,21 +228,21 @@ def fetch(
     """Download the files of tasks from the hub, so that a later run needs no connection.
 
     With --check, print the state of every location: there, gated, moved, not there, script only, other columns or
-    unreadable. The exit code is 1 if any is moved, not there, script only, of other columns or unreadable.
+    unreadable. Exit code 1 if any location is in one of the last five states.
     """
     overrides = [*options.overrides, *([f"dataset.split={split}"] if split is not None else [])]
     if (task is None) == (check is None):
-        raise ConfigError("fetch: give either --task, the tasks to download, or --check, the tasks (or all) to look at")
+        raise ConfigError("fetch: give either --task with tasks to download, or --check with tasks (or all) to check")
     if task is not None:
         from specbench.tasks.fetch import fetch_tasks
 
-        for line in fetch_tasks(parts(task), options.subsets, overrides, stderr):
+        for line in fetch_tasks(split_names(task), options.subsets, overrides, stderr):
             stdout.print(line, soft_wrap=True, markup=False, highlight=False)
         return
     from specbench.tasks.hub_check import FINE, check_locations
 
     states: Counter[str] = Counter()
-    for found in check_locations(parts(check or ""), options.subsets, overrides):
+    for found in check_locations(split_names(check or ""), options.subsets, overrides):
         states[found.state] += 1
         stdout.print(str(found), soft_wrap=True, markup=False, highlight=False)
     stdout.print(", ".join(f"{num} {state}" for state, num in states.most_common()), highlight=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specbench.running.request import Request
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-SHOWN = 50  # problems of a file
+MOST_PROBLEMS = 50  # printed per file
 
 
 @leaderboard.callback()
@@ -32,15 +32,15 @@ def about() -> None:
 @leaderboard.command()
 def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
+    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; created if it does not exist.")],
 ) -> None:
     """Add the rows of runs, with the paths of their records, to a leaderboard file.
 
     Several processes may add to a file at the same time.
 
-    A row replaces the file's row of the same configuration; the replaced rows are listed, with both speed-ups.
+    A row replaces the file's row of the same configuration. Replaced rows are listed with both speed-ups.
 
-    All rows of a file are from one machine and one set of versions; other rows are rejected, showing both values.
+    All rows of a file are from one machine and one set of versions. Other rows are rejected, and both values printed.
     """
     from specbench.results.leaderboard_merge import add_runs
 
@@ -55,11 +55,11 @@ def add(
 @leaderboard.command()
 def merge(
     files: Files,
-    leaderboard: Annotated[str, typer.Option(help="File that takes the rows of all: a new one, or one of them.")],
+    leaderboard: Annotated[str, typer.Option(help="File for all rows: a new one, or one of FILE.")],
 ) -> None:
-    """Merge leaderboard files; incompatible rows are rejected, showing both values.
+    """Merge leaderboard files. Incompatible rows are rejected, and both values printed.
 
-    An audit verdict that only one of the files has is kept.
+    If only one of the files has a row's audit verdict, it is kept.
     """
     from specbench.results.leaderboard_merge import merge_files
 
@@ -71,34 +71,34 @@ def merge(
 @leaderboard.command()
 def validate(
     files: Files,
-    records: Annotated[bool, flag("--records", help="Compute every row again from the folder of its run.")] = False,
+    records: Annotated[bool, flag("--records", help="Recompute every row from its run's folder.")] = False,
     run: Annotated[
-        list[Path] | None, typer.Option(help="Folder of a run whose rows do not name it; may be given several times.")
+        list[Path] | None, typer.Option(help="Folder of a run that its rows do not name; may be repeated.")
     ] = None,
 ) -> None:
     """Check that leaderboard files are complete, unedited, and of one machine and set of versions; exit code 2 if not.
 
-    All problems are printed, up to 50 of a file.
+    Up to 50 problems of a file are printed.
 
     Each row has a digest, which detects accidental changes but not forgery.
 
-    --records recomputes every row from the folder of its run and compares all fields, numbers to twelve digits.
+    --records recomputes every row from its run's folder and compares all fields, with numbers to twelve digits.
 
     Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
     from specbench.analysis.audit_report import verdict_in_report
-    from specbench.results.validation import validate as validated
+    from specbench.results import validation
 
     if run and not records:
-        raise ConfigError(f"--run {run[0]}: has no effect without --records: add it, or leave this out")
+        raise ConfigError(f"--run {run[0]}: has no effect without --records: add --records, or remove --run")
     wrong = False
     for file in files:
         with stderr.status(f"checking {file}"):
-            found = validated(file, records, run or [], verdict_in_report)
-        for problem in found.problems[:SHOWN]:
+            found = validation.validate(file, records, run or [], verdict_in_report)
+        for problem in found.problems[:MOST_PROBLEMS]:
             fail(ConfigError(problem))
-        if len(found.problems) > SHOWN:
-            fail(ConfigError(f"{file}: and {len(found.problems) - SHOWN} more problems"))
+        if len(found.problems) > MOST_PROBLEMS:
+            fail(ConfigError(f"{file}: and {len(found.problems) - MOST_PROBLEMS} more problems"))
         wrong |= bool(found.problems)
         if not found.problems:
             stdout.print(f"ok: {file} ({found})", soft_wrap=True)
@@ -116,19 +116,19 @@ def show(
     subset: RowSubsets = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
 ) -> None:
-    """Print ranked tables, one per set of conditions; rows that the intervals cannot separate share ranks.
+    """Print ranked tables, one per set of conditions. Rows that the intervals cannot separate share ranks.
 
-    A rank such as 2–3: the paired intervals cannot separate the row from its neighbours.
+    A rank such as 2–3 means that the paired intervals cannot separate the row from its neighbours.
 
-    Intervals are corrected for all pairs of a table (Bonferroni): of tables of equal rows, 5 % rank any of them.
+    Intervals are corrected for all pairs of a table (Bonferroni): only 5 % of tables with equal rows rank any of them.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read by numpy: in products this small, threads only wait
-    from specbench.results.ranking import show as shown
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for numpy: its products are too small for threads
+    from specbench.results import ranking
 
     with stderr.status("reading the records"):
-        found = shown(files, sort, filter_ or [], split(subset or ""), format_)
-    for each in found:
-        stdout.print(each, soft_wrap=isinstance(each, str))
+        tables = ranking.show(files, sort, filter_ or [], split(subset or ""), format_)
+    for table in tables:
+        stdout.print(table, soft_wrap=isinstance(table, str))
 
 
 REPOSITORY = "Dataset repository on the Hugging Face hub: OWNER/NAME."
@@ -138,17 +138,17 @@ IN_REPOSITORY = "Name of the file in the repository"
 @leaderboard.command()
 def push(
     file: Annotated[Path, typer.Argument(help="Leaderboard file (JSON).")],
-    to: Annotated[str, typer.Option(help=f"{REPOSITORY} It is created where it does not exist.")],
-    name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; that of FILE when absent.")] = None,
+    to: Annotated[str, typer.Option(help=f"{REPOSITORY} Created if it does not exist.")],
+    name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; by default that of FILE.")] = None,
     private: Annotated[bool, flag("--private", help="Make a new repository private.")] = False,
 ) -> None:
-    """Add the rows of a leaderboard file to one in a dataset repository.
+    """Add the rows of a leaderboard file to a file in a dataset repository.
 
-    Rows of the same configuration are replaced, as by `leaderboard add`; the paths of records are left out.
+    Rows of the same configuration are replaced, as by `leaderboard add`. The paths of records are left out.
     """
-    from specbench.results.leaderboard_merge import push as pushed
+    from specbench.results import leaderboard_merge
 
-    added, address = pushed(file, to, name or file.name, private)
+    added, address = leaderboard_merge.push(file, to, name or file.name, private)
     for line in added.replaced:
         stdout.print(line, soft_wrap=True)
     stdout.print(f"{to}/{name or file.name}: {added}\n{address}", soft_wrap=True)
@@ -157,16 +157,16 @@ def push(
 @leaderboard.command()
 def pull(
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help=REPOSITORY)],
-    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; it is created where it does not exist.")],
-    name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; that of the local file when absent.")] = None,
+    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; created if it does not exist.")],
+    name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; by default that of the local file.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
 ) -> None:
-    """Add the rows of a leaderboard file in a dataset repository to a local one."""
-    from specbench.results.leaderboard_merge import pull as pulled
+    """Add the rows of a leaderboard file in a dataset repository to a local file."""
+    from specbench.results import leaderboard_merge
 
     file = path("--leaderboard", leaderboard)
     assert file is not None
-    added, commit = pulled(repository, name or file.name, revision, file)
+    added, commit = leaderboard_merge.pull(repository, name or file.name, revision, file)
     for line in added.replaced:
         stdout.print(line, soft_wrap=True)
     stdout.print(f"{file}: {added}, from commit {commit[:12]}", soft_wrap=True)
@@ -174,23 +174,23 @@ def pull(
 
 @leaderboard.command()
 def export(files: Files, output: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
-    """Write the rows of leaderboard files as a table: a line per row, three columns per metric and its interval."""
+    """Write leaderboard files as a table: one line per row, and three columns per metric for value and interval."""
     from specbench.core.console import counted
-    from specbench.results.export import export as exported
+    from specbench.results.export import export as write_table
     from specbench.results.leaderboard import load
 
     file = path("--output", output)
     assert file is not None
-    rows = [row for each in files for row in load(each)]
-    exported(rows, file)
+    rows = [row for board in files for row in load(board)]
+    write_table(rows, file)
     stdout.print(f"{file}: {counted(len(rows), 'row')}", soft_wrap=True)
 
 
 def schema() -> None:
     """Print the JSON Schema of leaderboard files, with their format number."""
-    from specbench.results.leaderboard import schema as made
+    from specbench.results import leaderboard as leaderboard_files
 
-    stdout.out(json.dumps(made(), indent=2, ensure_ascii=False))
+    stdout.out(json.dumps(leaderboard_files.schema(), indent=2, ensure_ascii=False))
 
 
 SIDE = "The folder of a run, or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."
@@ -199,11 +199,9 @@ SIDE = "The folder of a run, or a leaderboard file: PATH, PATH:METHOD, or FILE:N
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help=SIDE)],
-    task: Annotated[
-        str | None, typer.Option(help="Tasks, separated by commas; all that both have when absent.")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Tasks, separated by commas; by default all that both have.")] = None,
     subset: Annotated[
-        str | None, typer.Option(help="Subsets, separated by commas; all that both have when absent.")
+        str | None, typer.Option(help="Subsets, separated by commas; by default all that both have.")
     ] = None,
     filter_: Annotated[
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows of both must have: seed=0")
@@ -212,24 +210,23 @@ def compare(
 ) -> None:
     """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics.
 
-    If both paths have a method, it is compared with itself. PATH:METHOD compares different methods.
+    A method that both paths have is compared with itself. PATH:METHOD compares different methods.
 
-    Intervals are over prompts, as if others of the task were drawn: equal values have an interval too.
+    Intervals show how much the result would change with other prompts of the task; even equal values have one.
     """
-    from specbench.results.compare import compare as compared
-    from specbench.results.compare import comparison_tables
+    from specbench.results import compare as comparison
     from specbench.results.comparison_input import read_input, select_rows
 
     tasks, subsets = split(task or ""), split(subset or "")
     inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with stderr.status("reading the records"):
-        found = compared(*inputs)
-    print_result(found.as_json(), as_json, lambda: comparison_tables(found))
+        found = comparison.compare(*inputs)
+    print_result(found.as_json(), as_json, lambda: comparison.comparison_tables(found))
     for line in found.unread if not as_json else ():
         stdout.print(line, soft_wrap=True)
 
 
-REGRESSION = "How far a speed-up, or with --against a speed, may fall, such as 3% or 0.03; 3% or 1% when absent."
+REGRESSION = "Largest allowed fall of a speed-up (default 3%), or with --against of a speed (1%), such as 3% or 0.03."
 ALLOWED, ALLOWED_IN_TURNS = "3%", "1%"
 IGNORED = "Conditions that may differ, separated by commas: attention, device, dtype, target, versions."
 
@@ -240,11 +237,11 @@ def check(
         str | None, typer.Option(help="Folder of a run, or leaderboard JSON; PATH:METHOD for one method.")
     ] = None,
     candidate: Annotated[
-        str | None, typer.Option(help="Folder of the run that is judged; RUN:METHOD for one method.")
+        str | None, typer.Option(help="Folder of the run to check; RUN:METHOD for one method.")
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="Python of an environment with another specbench: measures with both, in place of two runs."),
+        typer.Option(help="Python of an environment with another specbench: measures with both versions."),
     ] = None,
     max_regression: Annotated[str | None, typer.Option(help=REGRESSION)] = None,
     ignore: Annotated[str | None, typer.Option(help=IGNORED)] = None,
@@ -255,26 +252,29 @@ def check(
     *,
     options: RunOptions,
     output: Annotated[
-        str | None, typer.Option(help="With --against: folder of both runs; runs/check-… when absent; it is resumed.")
+        str | None,
+        typer.Option(help="With --against: folder of both runs, which are resumed; by default runs/check-…."),
     ] = None,
 ) -> None:
-    """Check whether a run is worse than a baseline; exit code 0: no, 1: yes, 2: they cannot be compared.
+    """Check whether a run is worse than a baseline. Exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    --against PYTHON measures --task and --method with two versions in turns and compares each method's speed, AR's too.
+    --against PYTHON measures --task and --method with two versions in turns and compares the speed of AR and of each
+    method.
 
-    The options of a run, from --subset on, belong to --against; --trust-remote-code also tells near-ties apart.
+    The run options, from --subset on, are for --against. --trust-remote-code also helps to recognise near-ties.
 
-    Same outputs: any increase of passes per token and any decrease of τ or α is a regression.
+    Equal outputs: more passes per token or a smaller τ or α is a regression.
 
-    Same tokens: another text, finish reason or score is a regression.
+    Equal tokens: another text, finish reason or score is a regression.
 
-    Other outputs are a regression of a lossless method, except near-ties; of other methods τ is tested like a speed-up.
+    Different outputs, except near-ties, are a regression of a lossless method. For other methods τ is tested like a
+    speed-up.
 
-    Speed-ups: the whole interval of new ÷ old must be below 1 − MAX_REGRESSION to be a regression.
+    Speed-ups: a regression if the whole interval of new ÷ old is below 1 − MAX_REGRESSION.
 
     With a leaderboard file as the baseline, outputs and draft passes are not compared, and intervals are not paired.
 
-    If the file has several rows of a method, the one with the most similar conditions and options is used.
+    If the file has several rows of a method, the row with the most similar conditions and options is used.
     """
     against = None if against is None else interpreter(against)
 
@@ -292,11 +292,11 @@ def check(
     sides, amounts = {"--baseline": baseline, "--candidate": candidate}, {"--task": task, "--method": method}
     if against is None:
         given = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
-        of_turns = [*given, *replace(options, trust_remote_code=False).words()]
-        report = check_runs(sides, of_turns, allowed, ignored, options.trust_remote_code)
+        given += replace(options, trust_remote_code=False).words()
+        report = check_runs(sides, given, allowed, ignored, options.trust_remote_code)
     else:
         if given := [name for name, value in sides.items() if value is not None]:
-            raise ConfigError(f"{given[0]}: has no effect with --against, which measures both sides: leave it out")
+            raise ConfigError(f"{given[0]}: has no effect with --against, which measures both sides: remove it")
         if missing := [name for name, value in amounts.items() if value is None]:
             raise ConfigError(f"{missing[0]} is missing: --against measures --task with --method")
         request = Request(split(task or ""), split(method or ""), options, command_line(), path("--output", output))
@@ -314,11 +314,13 @@ def check_runs(
     sides: Mapping[str, str | None], given: Sequence[str], allowed: float, ignored: Sequence[str],
     trust_remote_code: bool,
 ) -> "CheckReport":  # fmt: skip
-    """Returns the report on two runs. `given`: options that need --against. Raises ConfigError where there are any."""
+    """Returns the report on two runs. `given`: options that need --against. Raises ConfigError if there are any."""
     from specbench.results.check import check as compare
 
     if given:
-        raise ConfigError(f"{given[0]}: has no effect without --against, since the runs are measured: leave it out")
+        raise ConfigError(
+            f"{given[0]}: has no effect without --against, since the runs are already measured: remove it"
+        )
     for name, value in sides.items():
         if value is None:
             raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")
@@ -328,7 +330,7 @@ def check_runs(
 
 
 def check_versions(request: "Request", against: str, allowed: float, ignored: Sequence[str]) -> "CheckReport":
-    """Returns the report on a run that another version and this one measure in turns."""
+    """Measures a run with another version and this one in turns. Returns the report on them."""
     from specbench.publish.turns import measure_in_turns
     from specbench.results.check import check as compare
 
@@ -343,7 +345,7 @@ def check_versions(request: "Request", against: str, allowed: float, ignored: Se
 
 
 def interpreter(text: str) -> str:
-    """Returns the path of an interpreter. Raises ConfigError where there is none."""
+    """Returns the path of an interpreter. Raises ConfigError if there is none."""
     found = shutil.which(text)
     if found is None:
         raise ConfigError(

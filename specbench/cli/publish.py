@@ -12,41 +12,41 @@ from specbench.specs.run_options import RunOptions
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="YAML file of a suite, or the name of a board: `specbench board list`.")
 ]
-Runs = Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; runs when absent.")]
+Runs = Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; by default runs.")]
 
 
 @takes_run_options(only=("limit", "data", "device", "engine", "threads", "trust_remote_code", "allow_code_execution"))
 def suite(
     name: Name,
     dry_run: Annotated[
-        bool, flag("--dry-run", help="Print the cells, what is measured of them and the time of the rest.")
+        bool, flag("--dry-run", help="Print the cells, what is already measured, and the time of the rest.")
     ] = False,
-    pair: Annotated[str | None, typer.Option(help="Pair of the suite; all when absent.")] = None,
-    task: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; all when absent.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Pair of the suite; by default all.")] = None,
+    task: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; by default all.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Workers of --ray; all its GPUs when absent, or one where it has none.")
+        int | None, typer.Option(help="Number of --ray workers; by default one per GPU, or one without GPUs.")
     ] = None,
     *,
     options: RunOptions,
     runs: Runs = None,
     leaderboard: Annotated[
-        str | None, typer.Option(help="Leaderboard JSON of all rows; in the suite's folder when absent.")
+        str | None, typer.Option(help="Leaderboard JSON of all rows; by default in the suite's folder.")
     ] = None,
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
-    Each cell is a run in its own folder, and the same command resumes an interrupted suite.
+    Each cell is a run in its own folder. The same command resumes an interrupted suite.
 
-    A failed cell does not stop the others: failures are listed at the end, with exit code 1.
+    A failed cell does not stop the others. Failures are listed at the end, with exit code 1.
 
     The estimated time is based on one example of every task on every pair, measured before the grid starts.
 
     With --ray each worker has one GPU, or --threads CPUs if there is none, and measures one cell at a time.
 
-    If a worker is lost, another one continues its cell from the records; after the third loss the cell has failed.
+    If a worker is lost, another worker continues its cell from the records. After the third loss the cell has failed.
 
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
@@ -74,7 +74,7 @@ board.command("run")(suite)
 
 @board.callback()
 def about() -> None:
-    """Boards: suites whose rows are compared with the published figures of a paper."""
+    """Boards: suites whose rows are compared with a paper's published figures."""
 
 
 @board.command("list")
@@ -88,19 +88,17 @@ def list_() -> None:
 @board.command("show")
 def show_board(
     name: Name,
-    pair: Annotated[
-        str | None, typer.Option(help="Pair of the board, all of whose published figures are then printed.")
-    ] = None,
+    pair: Annotated[str | None, typer.Option(help="Pair of the board whose published figures are all printed.")] = None,
     runs: Runs = None,
-    as_json: Annotated[bool, flag("--json", help="Print the published figures with ours as JSON.")] = False,
+    as_json: Annotated[bool, flag("--json", help="Print the published and the measured figures as JSON.")] = False,
 ) -> None:
-    """Print what the pairs of a board need, what is measured, and the published figures with our numbers beside them.
+    """Print what the pairs of a board need, what is measured, and the published figures next to the measured ones.
 
-    Without --pair, published tables without our results are only listed.
+    Without --pair, published tables without measured results are only listed.
 
-    Measured rows are those of `board run`, and those of a .json file next to the board's YAML.
+    Measured rows are from `board run`, or from a .json file next to the board's YAML.
 
-    Lines below the table list rows that were measured with other options or versions than the board now requires.
+    Lines below the table list rows that were measured with options or versions other than the board now requires.
     """
     from rich.text import Text
 
@@ -108,14 +106,15 @@ def show_board(
     from specbench.publish.pairs_table import pairs_table
     from specbench.publish.tables import nothing_measured, pair_table, published_tables
 
-    every = measured_pairs(name, pair, path("--runs", runs))
-    found = [each for each in every if each.measured] or every[:1]
+    all_pairs = measured_pairs(name, pair, path("--runs", runs))
+    shown_pairs = [rows for rows in all_pairs if rows.measured] or all_pairs[:1]
     if as_json:
-        stdout.out(json.dumps([each for rows in found for each in as_records(rows)], ensure_ascii=False, indent=2))
+        records = [record for rows in shown_pairs for record in as_records(rows)]
+        stdout.out(json.dumps(records, ensure_ascii=False, indent=2))
         return
     if pair is None:
-        stdout.print(pairs_table(name, every))
-    for rows in found:
+        stdout.print(pairs_table(name, all_pairs))
+    for rows in shown_pairs:
         if rows.measured:
             stdout.print(pair_table(rows))
         elif pair is not None:
@@ -126,16 +125,14 @@ def show_board(
 
 def site(
     files: Files,
-    output: Annotated[
-        str, typer.Option(help="Folder of the site: absent, empty, or an earlier site, which is replaced.")
-    ],
-    title: Annotated[str, typer.Option(help="Title of its pages.")] = "specbench leaderboard",
+    output: Annotated[str, typer.Option(help="Folder of the site: new, empty, or an earlier site, which is replaced.")],
+    title: Annotated[str, typer.Option(help="Title of the pages.")] = "specbench leaderboard",
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
 
-    They need no server and no network; the view of a table is in its URL, so that it can be linked.
+    The pages need no server and no network. A table's URL contains its view, so that the view can be linked.
 
-    A row's page has its command, provenance, languages, accepted lengths, times and warnings.
+    A row's page shows its command, provenance, languages, accepted lengths, times and warnings.
 
     Plots: quality and speed with the Pareto front (a sweep is a curve); predicted and measured speed-ups.
 

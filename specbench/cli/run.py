@@ -26,51 +26,51 @@ def run(
         str | None,
         typer.Option(
             help="Names or YAML files of methods, separated by commas; ar is always measured too. With --servers: "
-            "names of servers, all when absent."
+            "names of servers, by default all."
         ),
     ] = None,
     *,
     servers: Annotated[
         str | None,
-        typer.Option(help="YAML file of servers: one is ar, each other a method."),
+        typer.Option(help="YAML file of servers: ar, and one for each method."),
     ] = None,
     options: RunOptions,
     limit: Annotated[
         str | None,
         typer.Option(
-            help="Examples of each subset, a share of them such as 0.1, or all. When absent: all; of the embedded "
-            f"models' bundled sample {SHARE} over all subsets, at least {LEAST} of each."
+            help="Examples of each subset: a number, a share such as 0.1, or all. By default all, but of the embedded "
+            f"models' bundled sample {SHARE} over all subsets, with at least {LEAST} of each."
         ),
     ] = None,
     lm_eval_include: Annotated[
         str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Model that rates every answer, such as gpt-4o.")] = None,
-    judge_base_url: Annotated[str | None, typer.Option(help="Server of the judge, if not OpenAI's.")] = None,
+    judge_base_url: Annotated[str | None, typer.Option(help="URL of the judge's server; by default OpenAI's.")] = None,
     judge_prices: Annotated[
-        str | None, typer.Option(help="IN,OUT: dollars per million tokens, to count what the judge costs.")
+        str | None, typer.Option(help="IN,OUT: dollars per million tokens, to compute the cost of the judge.")
     ] = None,
     judge_dry_run: Annotated[
         bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
     output: Annotated[
         str | None,
-        typer.Option(help="Folder of the run; runs/TASK-METHOD-DIGEST when absent. An existing run is resumed."),
+        typer.Option(help="Folder of the run; by default runs/TASK-METHOD-DIGEST. An existing run is resumed."),
     ] = None,
     leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
         str | None,
-        typer.Option(
-            help="File for a picture of speed-up and acceptance, and of throughput by load, such as speed.png."
-        ),
+        typer.Option(help="File for a plot of speed-up and acceptance, and of throughput by load, such as speed.png."),
     ] = None,
     log: Annotated[
         str | None,
-        typer.Option(help="Trackers that get the numbers, separated by commas: wandb, mlflow, tensorboard, plug-ins."),
+        typer.Option(
+            help="Trackers that log the numbers, separated by commas: wandb, mlflow, tensorboard or plug-ins."
+        ),
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
-    """Measure methods and autoregressive decoding on tasks; the same command resumes an interrupted run."""
+    """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission

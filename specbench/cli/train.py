@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from specbench.cli.arguments import PAIR, BoundedCommand, command_line, path, split, takes_run_options
-from specbench.cli.help.parameters import Parameter, described
+from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
@@ -26,15 +26,15 @@ def about() -> None:
     """Train a drafter for a target model."""
 
 
-Config = Annotated[str | None, typer.Option(help="YAML file; options and --set override it.")]
-Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME is the embedded world's.")]
-Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, a line each (.txt) or of .jsonl.")]
+Config = Annotated[str | None, typer.Option(help="YAML file of settings; options and --set override it.")]
+Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME for the embedded world's.")]
+Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or as .jsonl.")]
 DATA = ("subsets", "limit", "data")  # run options
 Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
-    """Yields the keys of a kind of training; keys of nested specs have dotted names."""
+    """Yields the keys of a training kind. Keys of nested specs have dotted names."""
     model: type[Spec] = TrainSpec if kind in DEFAULTS else CORPUS_MODELS[kind]
     for parameter in nested_keys(model, "", DEFAULTS.get(kind, {})):
         block = parameter.key.partition(".")[0]
@@ -44,8 +44,8 @@ def spec_keys(kind: str) -> Iterator[Parameter]:
 
 
 def nested_keys(model: type[Spec], place: str, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Yields the keys of a spec in order; the keys of an optional nested spec follow its own key."""
-    parameters = described(model, place, defaults, set())
+    """Yields the keys of a spec in order. The keys of an optional nested spec follow the key of the spec."""
+    parameters = field_parameters(model, place, defaults, set())
     for parameter, field in zip(parameters, model.model_fields.values(), strict=True):
         key = parameter.key.removeprefix(".")
         part = nested_spec(field.annotation)
@@ -56,9 +56,9 @@ def nested_keys(model: type[Spec], place: str, defaults: Mapping[str, Any]) -> I
 
 
 def nested_spec(annotation: Any) -> type[Spec] | None:
-    """Returns the spec type of a key's value, or None. A mapping, whose keys the user chooses, has none."""
+    """Returns the spec type of a key's value, or None. A mapping has none, since the user chooses its keys."""
     types = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
-    return next((each for each in types if isinstance(each, type) and issubclass(each, Spec)), None)
+    return next((type_ for type_ in types if isinstance(type_, type) and issubclass(type_, Spec)), None)
 
 
 def key_lines(parameter: Parameter) -> list[str]:
@@ -71,7 +71,7 @@ def key_lines(parameter: Parameter) -> list[str]:
 
 
 class WithKeys(BoundedCommand):
-    """A command whose help ends with the keys of --set and --config."""
+    """A command whose help lists the keys of --set and --config at the end."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
@@ -84,23 +84,23 @@ Corpus = Annotated[
     list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
 ]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
-Column = Annotated[str | None, typer.Option(help="Column of a .jsonl file that holds the text: text.")]
+Column = Annotated[str | None, typer.Option(help="Column of a .jsonl file with the text; by default text.")]
 ROWS = (
-    "Where the rows of --task come from: hub (the default), sample (the bundled rows, which `specbench run` measures), "
-    "a folder or a file; tasks named world:NAME need none."
+    "Source of the rows of --task: hub (the default), sample (the bundled rows, which `specbench run` measures), a "
+    "folder or a file; not needed for world:NAME."
 )
 
 
 CORPUS_KINDS = {
-    "ngram": "Count n-grams of texts in the target's tokens; the model drafts for the method ngram.",
-    "retrieval": "Sort the tokens of texts into a datastore; the method rest drafts what follows there.",
+    "ngram": "Count the n-grams of texts in the target's tokens, for drafts by the method ngram.",
+    "retrieval": "Sort the tokens of texts into a datastore, for drafts by the method rest.",
 }
-MADE = {"ngram": "n-gram model", "retrieval": "datastore"}
-DRAFTING = {"ngram": "ngram", "retrieval": "rest"}  # the method that drafts with the model
+NOUNS = {"ngram": "n-gram model", "retrieval": "datastore"}
+METHODS = {"ngram": "ngram", "retrieval": "rest"}  # the methods that use the models
 
 
 def corpus_trainer(kind: str) -> Callable[..., None]:
-    """Returns the command of one kind of model that is made of a corpus."""
+    """Returns the command that builds one kind of model from a corpus."""
 
     @takes_run_options(
         only=("target", "target_revision", *DATA, "trust_remote_code"),
@@ -116,11 +116,9 @@ def corpus_trainer(kind: str) -> Callable[..., None]:
         options: RunOptions,
         text: Texts = None,
         column: Column = None,
-        order: Annotated[
-            int | None, typer.Option(help="Tokens of the longest n-gram; 2, bigrams, when absent.")
-        ] = None,
+        order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; by default 2 (bigrams).")] = None,
         output: Annotated[
-            str | None, typer.Option(help=f"Folder of the {MADE[kind]}; an existing {MADE[kind]} is replaced.")
+            str | None, typer.Option(help=f"Folder of the {NOUNS[kind]}; an existing {NOUNS[kind]} is replaced.")
         ] = None,
         seed: Seed = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
@@ -138,27 +136,24 @@ def corpus_trainer(kind: str) -> Callable[..., None]:
         try:
             record = build_from_corpus(spec, stderr, command_line())
         except KeyboardInterrupt:
-            stderr.print("interrupted: nothing is kept, and the output folder is unchanged", soft_wrap=True)
+            stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
             sys.exit(INTERRUPTED)
         folder = Path(spec.output)
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-        stderr.print(f"draft with it: --method {DRAFTING[kind]} --set drafter.path={folder}", soft_wrap=True)
+        stderr.print(f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}", soft_wrap=True)
 
     return command
 
 
 NUM_STEPS = {
-    "scdf": "250 of 4 passes (the paper's 1,000 draws, as we read it)",
-    "distill": "800 (the paper's)",
-    "finetune": "as many as finetune.epochs take",
-    "medusa": "as many as medusa.epochs take",
-    "eagle": "as many as eagle.epochs take",
-    "eagle3": "as many as eagle3.epochs take",
+    "scdf": "250 with 4 passes each (the paper's 1,000 draws, as we read it)",
+    "distill": "800 (as in the paper)",
+    **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", "medusa", "eagle", "eagle3")},
 }
 
 
 def trainer(kind: str) -> Callable[..., None]:
-    """Returns the command of one kind of training. All kinds have the same options; --set sets all other keys."""
+    """Returns the command of one training kind. All kinds have the same options; --set sets all other keys."""
 
     @takes_run_options(only=(*PAIR, *DATA, "threads", "trust_remote_code"), data=ROWS)
     def command(
@@ -172,14 +167,17 @@ def trainer(kind: str) -> Callable[..., None]:
         ] = None,
         num_steps: Annotated[
             int | None,
-            typer.Option(help=f"Updates, of gradient_accumulation passes each; {NUM_STEPS[kind]} when absent."),
+            typer.Option(help=f"Updates of the weights; by default {NUM_STEPS[kind]}."),
         ] = None,
         learning_rate: Annotated[
-            str | None, typer.Option(help="One, or several separated by commas: the validation loss chooses.")
+            str | None, typer.Option(help="One, or several separated by commas; the validation loss selects one.")
         ] = None,
         seed: Seed = None,
         dtype: Annotated[
-            str | None, typer.Option(help="auto, float32, or bfloat16 (mixed precision); stored as the drafter was.")
+            str | None,
+            typer.Option(
+                help="auto, float32 or bfloat16 (mixed precision); the drafter is saved in its original dtype."
+            ),
         ] = None,
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
@@ -187,14 +185,14 @@ def trainer(kind: str) -> Callable[..., None]:
         path("--output", output)
         given = {
             **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
-            "num_steps": num_steps, "learning_rate": rates(learning_rate), "seed": seed,
+            "num_steps": num_steps, "learning_rate": learning_rates(learning_rate), "seed": seed,
             "dtype": dtype, "device": device, "trust_remote_code": options.trust_remote_code or None,
         }  # fmt: skip
         spec = settings(TrainSpec, kind, config, given, set_)
         from specbench.training.command import measurement_command, run_training
 
         record = run_training(spec, options.threads, stderr, command_line())
-        if record is None:  # another process reports, or the training was already finished
+        if record is None:  # this is not the main process, or the training was already finished
             return
         folder = Path(spec.output)
         stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
@@ -206,14 +204,14 @@ def trainer(kind: str) -> Callable[..., None]:
 def settings(
     model: type[AnySpec], kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None
 ) -> AnySpec:
-    """Returns the checked settings of --config, the options and --set."""
+    """Returns the validated settings of --config, the options and --set."""
     require("accelerate", f"specbench train {kind}")
     from specbench.training.command import read_settings
 
     return read_settings(model, kind, path("--config", config), options, overrides or [])
 
 
-def rates(text: str | None) -> Any:
+def learning_rates(text: str | None) -> Any:
     """Returns the numbers of a comma-separated list."""
     from specbench.specs import yaml_files
 
@@ -221,14 +219,14 @@ def rates(text: str | None) -> Any:
 
 
 def data_options(task: str | None, text: list[str] | None, options: RunOptions) -> dict[str, Any]:
-    """Returns the options of the training data by key."""
+    """Returns the training-data options by key."""
     return {
         "data.tasks": task and split(task), "data.subsets": options.subsets, "data.limit": options.limit,
-        "data.source": options.data, "data.text": by_language(text),
+        "data.source": options.data, "data.text": files_by_language(text),
     }  # fmt: skip
 
 
-def by_language(texts: list[str] | None) -> dict[str, str] | None:
+def files_by_language(texts: list[str] | None) -> dict[str, str] | None:
     """Returns the files of --text by language. Raises ConfigError for a value without a language or file, and for a
     language that is given twice."""
     if texts is None:
@@ -240,7 +238,7 @@ def by_language(texts: list[str] | None) -> dict[str, str] | None:
     for language, _, file in (text.partition("=") for text in texts):
         if language in files:
             raise ConfigError(
-                f"--text {language}={file}: '{language}' has the file {files[language]}: give one file for each "
+                f"--text {language}={file}: '{language}' already has the file {files[language]}: give one file per "
                 "language, with the texts of both"
             )
         files[language] = file
@@ -248,14 +246,14 @@ def by_language(texts: list[str] | None) -> dict[str, str] | None:
 
 
 KINDS = {
-    "scdf": "Fine-tune a drafter on the target's continuations; the languages that it drafts worst weigh most.",
-    "distill": "Distil the target's most probable tokens into a drafter: on its answers to a task, or on raw text.",
-    "finetune": "Pretrain a drafter on texts, or fine-tune it on what the target generates.",
-    "medusa": "Train Medusa heads on what the target generates.",
-    "eagle": "Train an EAGLE-1 head, which EAGLE-2 uses too, on what the target generates.",
-    "eagle3": "Train an EAGLE-3 head on what the target generates.",
+    "scdf": "Fine-tune a drafter on the target's continuations, weighting the languages that it drafts worst most.",
+    "distill": "Distil the target's most probable tokens into a drafter, on answers to a task or on raw text.",
+    "finetune": "Pretrain a drafter on texts, or fine-tune it on text that the target generates.",
+    "medusa": "Train Medusa heads on text that the target generates.",
+    "eagle": "Train an EAGLE-1 head, which EAGLE-2 also uses, on text that the target generates.",
+    "eagle3": "Train an EAGLE-3 head on text that the target generates.",
 }
-for kind, about_it in CORPUS_KINDS.items():
-    train.command(kind, cls=WithKeys, help=about_it)(corpus_trainer(kind))
-for kind, about_it in KINDS.items():
-    train.command(kind, cls=WithKeys, help=about_it + " The same command resumes.")(trainer(kind))
+for kind, summary in CORPUS_KINDS.items():
+    train.command(kind, cls=WithKeys, help=summary)(corpus_trainer(kind))
+for kind, summary in KINDS.items():
+    train.command(kind, cls=WithKeys, help=f"{summary} The same command resumes a training.")(trainer(kind))

@@ -18,35 +18,40 @@ Runs = Annotated[str | None, typer.Option(help="Parent folder of the runs; exist
 @takes_run_options(without=("subsets_per_task", "allow_code_execution"))
 def sweep(
     task: Task,
-    method: Annotated[str, typer.Option(help="Method name or YAML file, with a `sweep` of its own or --values.")],
-    path: Annotated[str | None, typer.Option(help="The key to sweep, such as verification.threshold.")] = None,
+    method: Annotated[
+        str, typer.Option(help="Method name or YAML file; without --path and --values it needs a key `sweep`.")
+    ],
+    path: Annotated[str | None, typer.Option(help="Key to sweep, such as verification.threshold.")] = None,
     values: Annotated[str | None, typer.Option(help="Values of --path, separated by commas.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="joint-temperature (--values: temperatures) or language-order.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Texts of the drafter that rank the languages of language-order; 1000.")
+        int | None,
+        typer.Option(help="For language-order: texts sampled from the drafter to rank languages; by default 1000."),
     ] = None,
     measure_all: Annotated[
-        bool, flag("--measure-all", help="Run every value, also where the records of one run give estimates.")
+        bool, flag("--measure-all", help="Run every value, even if the records of one run can estimate it.")
     ] = False,
-    checks: Annotated[int, typer.Option(help="Thresholds that are run to show the error of the estimates.")] = 3,
+    checks: Annotated[
+        int, typer.Option(help="Number of thresholds that are run to show the error of the estimates.")
+    ] = 3,
     *,
     options: RunOptions,
     runs: Runs = None,
     leaderboard: Annotated[
         str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
-    plot: Annotated[str | None, typer.Option(help="Picture of the sweep, such as sweep.png.")] = None,
+    plot: Annotated[str | None, typer.Option(help="File for a plot of the sweep, such as sweep.png.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:
-    """Measure a method at several values of a key; for a fuzzy method one run estimates all thresholds and lengths."""
+    """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
     from specbench.analysis.recipes import run_recipe
     from specbench.analysis.sweep import run_sweep
     from specbench.running.request import Request
 
     if samples is not None and recipe is None:
-        raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
+        raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
     request = Request(
         split(task), split(method), options, command_line(), output=path_of("--runs", runs),
         leaderboard=path_of("--leaderboard", leaderboard), plot=path_of("--plot", plot),
@@ -62,45 +67,45 @@ def sweep(
 
 @takes_run_options(
     without=("subsets_per_task", "allow_code_execution"),
-    limit="Examples per subset, of which --calibration takes a part.",
-    seed="Seed of the choice of examples and of every random stream.",
+    limit="Examples per subset, of which --calibration selects a part.",
+    seed="Seed of the selected examples and of every random stream.",
 )
 def tune(
     task: Task,
-    method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy ones get low, med and high.")],
+    method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy methods get presets low, med and high.")],
     calibration: Annotated[
         str,
-        typer.Option(help="Examples of each subset to tune on: a share or a number; 5 or more in all."),
+        typer.Option(help="Examples of each subset to tune on: a share or a number, in all at least 5."),
     ] = "0.25",
-    lengths: Annotated[str | None, typer.Option(help="Draft lengths to try, separated by commas; 5,10,15,20.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="Draft lengths to try; by default 5,10,15,20.")] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(help="Numbers of draft tokens to try for draft trees, separated by commas; 4,8,16,32,64."),
+        typer.Option(help="Numbers of draft tokens to try for draft trees; by default 4,8,16,32,64."),
     ] = None,
     step: Annotated[float, typer.Option(help="Distance between the thresholds to try for fuzzy methods.")] = 0.1,
     *,
     options: RunOptions,
     output: Annotated[
-        str | None, typer.Option(help="Method file to write; of fuzzy methods three: NAME-low.yaml, ….")
+        str | None, typer.Option(help="Method file to write; for fuzzy methods three files, NAME-low.yaml, ….")
     ] = None,
     runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
 ) -> None:
-    """Choose a method's draft length or tree, and its thresholds, on some examples, and write them as method files.
+    """Tune a method's draft length or tree, and its thresholds, on some examples, and write the method files.
 
-    Runs of the tuned methods leave these examples out.
+    Runs of the tuned methods exclude these examples.
 
     Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.
 
-    An existing file is replaced only if tune wrote it and it has not been changed since.
+    An existing file is replaced only if tune wrote it and nobody changed it since.
     """
     from specbench.analysis.tuned_methods import run_tune
     from specbench.running.request import Request
 
     request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))
-    named = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
+    file = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
     tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
-    report = run_tune(request, named, amount=calibration, step=step, console=stderr, **tried)
+    report = run_tune(request, file, amount=calibration, step=step, console=stderr, **tried)
     print_result(report.data, as_json, lambda: report.tables)
     if not as_json:
         stdout.print(f"files: {', '.join(report.data['files'])}\nruns: {report.folder}", soft_wrap=True)

@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import IO, Any, AnyStr
 
 from specbench.core.errors import ConfigError
 
-MAX_BYTES = 64 * 2**20  # of a whole file, and of a line
-MAX_MEMORY = 512 * 2**20  # bytes, estimated, of the values of a JSON text
-MAX_DEPTH = 64  # of nested lists and mappings
-MAX_DIGITS = 300  # of a number; a float has at most 309 digits
+MAX_BYTES = 64 * 2**20  # of a file and of a line
+MAX_MEMORY = 512 * 2**20  # estimated bytes of the values of a JSON text
+MAX_DEPTH = 64  # levels of nested lists and mappings
+MAX_DIGITS = 300  # of a number (a float has at most 309)
 MAX_LINES = 2_000_000
 MAX_EXPANSION = 50  # characters per byte of a compressed file, beyond the first MAX_BYTES
 
@@ -27,8 +28,7 @@ ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class OutOfBounds(ValueError):
-    """The error of a JSON text that exceeds a limit, has a duplicate key, or holds a number or a text that is not
-    allowed."""
+    """A JSON text exceeds a limit, has a duplicate key, or holds a number or a text that is not allowed."""
 
 
 def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
@@ -46,7 +46,7 @@ def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> str:
-    """Returns the content of a UTF-8 file. Raises ConfigError as `read_bytes` does, and for another encoding."""
+    """Returns the content of a UTF-8 file. Raises ConfigError if `read_bytes` does, or for another encoding."""
     try:
         return read_bytes(path, remedy, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -60,15 +60,15 @@ def read_json(path: Path, remedy: str, strict: bool = True) -> Any:
 
 
 def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]:
-    """Returns the mapping in a JSON file. Raises ConfigError as `read_json` does, and for any other value."""
+    """Returns the mapping in a JSON file. Raises ConfigError if `read_json` does, or for any other value."""
     value = read_json(path, remedy, strict)
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: holds no mapping of keys to values: {remedy}")
+        raise ConfigError(f"{path}: is not a mapping of keys to values: {remedy}")
     return value
 
 
 def parse_json(text: str, place: object, remedy: str, line: int | None = None, strict: bool = True) -> Any:
-    """Returns the value of a JSON text. `place` names it in errors; `line` is the number of its first line in a file.
+    """Returns the value of a JSON text. `place`: its name in errors. `line`: the number of its first line in a file.
 
     If not `strict`, NaN, infinite numbers, NUL and lone surrogates are allowed. Raises ConfigError.
     """
@@ -76,8 +76,8 @@ def parse_json(text: str, place: object, remedy: str, line: int | None = None, s
     try:
         return json_value(text, strict)
     except json.JSONDecodeError as error:
-        first = line or 1
-        raise ConfigError(f"{place}, line {first + error.lineno - 1}: not valid JSON: {error.msg}: {remedy}") from error
+        number = (line or 1) + error.lineno - 1
+        raise ConfigError(f"{place}, line {number}: not valid JSON: {error.msg}: {remedy}") from error
     except OutOfBounds as error:
         raise ConfigError(f"{at}: {error}: {remedy}") from error
 
@@ -93,7 +93,7 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
             text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
             parse_constant=_refuse_constant if strict else float,
         )  # fmt: skip
-        has_escapes = strict and "\\u" in text  # the patterns take long in a large text
+        has_escapes = strict and "\\u" in text  # searching the patterns in a large text takes long
         if has_escapes and ESCAPED_NUL.search(text):
             raise OutOfBounds("has a NUL character, which no name and no path can have")
         if has_escapes and ESCAPED_SURROGATE.search(text):
@@ -128,7 +128,7 @@ def check_depth(value: Any) -> None:
 def lines(
     file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float = MAX_LINES
 ) -> Iterator[AnyStr]:
-    """Yields the lines of an open file. `num_packed_bytes`: the size of the compressed file that it comes from.
+    """Yields the lines of an open file. `num_packed_bytes`: size of the compressed file that it was unpacked from.
 
     Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a
     compressed file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
@@ -148,7 +148,7 @@ def lines(
         yield line
 
 
-SPLIT = "divide it, or take what is not needed out"
+SPLIT = "split it, or remove what is not needed"
 
 
 def expanded_bound(num_packed_bytes: int) -> int:
@@ -159,23 +159,22 @@ def expanded_bound(num_packed_bytes: int) -> int:
 def too_large(place: object) -> ConfigError:
     return ConfigError(
         f"{place}: expands to more than {MAX_EXPANSION} times its size (and {MAX_BYTES:,} bytes), which is "
-        "the limit: unpack it, and give the file that is in it"
+        "the limit: unpack it, and give the file inside"
     )
 
 
 def _memory(text: str) -> int:
-    """Returns an estimate of the bytes that Python needs for the values: 32 for a number, 64 or more for a text, 64 for
-    a list, 128 for a mapping and 32 for each of its keys."""
+    """Returns the estimated bytes that Python needs for the values: 32 for a number, 64 or more for a text, 64 for a
+    list, 128 for a mapping and 32 for each of its keys."""
     return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise OutOfBounds(f"duplicate key {twice[:60]!r}")
-    return made
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise OutOfBounds(f"duplicate key {key[:60]!r}")
+    return values
 
 
 def _int(digits: str) -> int:
@@ -191,7 +190,7 @@ def _float(digits: str) -> float:
 
 
 def _too_long(digits: str) -> OutOfBounds:
-    return OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…): {MAX_DIGITS} are the most")
+    return OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…), and the limit is {MAX_DIGITS}")
 
 
 def _finite(text: str) -> float:

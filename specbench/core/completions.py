@@ -1,4 +1,4 @@
-"""A client of servers with OpenAI's API. Requests have a deadline, replies have a maximum size, and the API key is
+"""A client for servers with OpenAI's API. Requests have a deadline, replies have a maximum size, and the API key is
 removed from all replies."""
 
 import asyncio
@@ -34,9 +34,9 @@ class ApiKey:
     """An API key from the environment.
 
     A key with fewer than 8 characters is not hidden: it is a placeholder for a server without keys ("EMPTY", "1"), and
-    removing it from a reply could remove a rating. A longer key is hidden regardless of case, also if it is split by
-    white space, escaped for JSON, URLs or HTML, or base64-encoded. Other encodings are not covered: the server knows
-    the key anyway.
+    hiding it could remove a rating from a reply. A longer key is hidden in any case, even if white space splits it, or
+    if it is escaped for JSON, URLs or HTML, or base64-encoded. Other encodings are not covered: the server knows the
+    key anyway.
     """
 
     def __init__(self, text: str) -> None:
@@ -49,10 +49,10 @@ class ApiKey:
         usable key is set."""
         text = os.environ.get(variable, "").strip()
         if not text:
-            raise ConfigError(f"{setting}: {variable} is not set: export the key (any text for a server without)")
+            raise ConfigError(f"{setting}: {variable} is not set: export the key (any text for a server without keys)")
         if not (text.isascii() and text.isprintable()):
             raise ConfigError(
-                f"{setting}: {variable} holds a character that no key has (not ASCII, or a control character): "
+                f"{setting}: {variable} has a character that no key has (not ASCII, or a control character): "
                 "copy it again"
             )
         return cls(text)
@@ -69,13 +69,13 @@ class ApiKey:
 
 
 def _forms(key: str) -> Iterator[str]:
-    """Yields regular expressions for the forms in which programs write a key."""
+    """Yields regular expressions for the ways in which programs write a key."""
     yield GAP.join(map(_character, key))
-    for num_before in range(3):  # its base64 depends on the number of bytes before it, modulo 3
+    for num_before in range(3):  # base64 depends on the number of bytes before the key, modulo 3
         text = base64.b64encode(bytes(num_before) + key.encode()).decode().rstrip("=")
         end = None if (num_before + len(key)) % 3 == 0 else -1  # the last character depends on what follows
-        own = text[(0, 2, 3)[num_before] : end]
-        yield GAP.join({"+": "[+-]", "/": "[/_]"}.get(character, character) for character in own)
+        text = text[(0, 2, 3)[num_before] : end]
+        yield GAP.join({"+": "[+-]", "/": "[/_]"}.get(character, character) for character in text)
 
 
 def _character(character: str) -> str:
@@ -84,16 +84,16 @@ def _character(character: str) -> str:
     return rf"(?:\\{{0,4}}(?:{plain}|u00{digits}|x{digits})|%{digits}|&#(?:0{{0,4}}{code}|x0{{0,4}}{code:x});)"
 
 
-MOST_BYTES = 2 * 2**20  # of the body of a reply; a judge's reply has a few thousand
+MOST_BYTES = 2 * 2**20  # of a reply's body; a judge's reply has a few thousand
 MOST_SHOWN = 200  # characters of a server's message
-NO_CREDIT = "insufficient_quota"  # the code of an error with status 429 that waiting does not resolve
+NO_CREDIT = "insufficient_quota"  # error code with status 429 that waiting does not resolve
 MAX_WAIT_SECONDS = 60.0  # before another attempt, even if the server asks for more
 Count = Annotated[int, Field(ge=0, lt=10**7, strict=True)]  # at most 7 digits, fewer than a hidden key has characters
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Reply:
-    """A model's reply. The token counts and the finish reason are those of the server, or None if it reports none.
+    """A model's reply. The server reports the token counts and the finish reason; they are None if it does not.
 
     Raises ValueError (pydantic's ValidationError) for invalid values.
     """
@@ -105,10 +105,10 @@ class Reply:
 
 
 class RequestFailed(Exception):
-    """A request without a usable reply. The message is one printable line without the key.
+    """A request got no usable reply. The message is one printable line without the key.
 
-    `status`: HTTP status of the reply, None if there was no reply. `may_pass`: the same request may succeed later.
-    `code`: the server's error code. `retry_after`: seconds that the server asks to wait, 0 if it does not say.
+    `status`: HTTP status of the reply, None without a reply. `may_pass`: whether the same request may succeed later.
+    `code`: the server's error code. `retry_after`: seconds that the server asks to wait, by default 0.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RequestFailed(Exception):
 
 
 class Completions:
-    """A server at `url`, which errors call `setting`. It is thread-safe.
+    """A client of the server at `url`. It is thread-safe. `setting`: the option that errors name.
 
     Raises ConfigError if the environment has no key, or openai is not installed.
     """
@@ -136,19 +136,16 @@ class Completions:
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
         self._warned = threading.Lock()  # held once the user was warned
         self.stopped = threading.Event()
-        for name in (
-            "openai",
-            "httpx2",
-            "httpcore2",
-        ):  # at lower levels they log headers, in which a server may echo the key
+        # At lower levels these log headers, in which a server may echo the key.
+        for name in ("openai", "httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
 
     def ask(self, path: str, request: Mapping[str, Any]) -> Reply:
         """Returns the reply to a request to a path such as `chat/completions`. Repeats failed requests that may succeed
         later, until `stopped` is set.
 
-        An attempt takes at most `timeout_seconds`. Prints a line when the first request is repeated because there was
-        no reply. Raises RequestFailed.
+        An attempt takes at most `timeout_seconds`. Prints a line before the first repetition without a reply. Raises
+        RequestFailed.
         """
         for attempt in range(self._num_retries + 1):
             try:
@@ -158,10 +155,10 @@ class Completions:
                     raise
                 if error.status is None and self._warned.acquire(blocking=False):
                     seconds = self._backoff_seconds * (2**self._num_retries - 1)
+                    problem = f"{self._setting} at {self._url}: no reply ({error})"
                     say(
                         stderr,
-                        f"{self._setting} at {self._url}: no reply ({error}): each request is repeated up to "
-                        f"{self._num_retries} times, for about {seconds:.0f} s",
+                        f"{problem}: retrying each request up to {self._num_retries} times, for about {seconds:.0f} s",
                     )
                 wait = self._backoff_seconds * 2**attempt * random.uniform(0.75, 1.25)
                 if self.stopped.wait(min(MAX_WAIT_SECONDS, max(wait, error.retry_after))):
@@ -203,7 +200,6 @@ class Completions:
     def _no_answer(self, error: Exception) -> RequestFailed:
         """Returns the error for a request without a complete reply. An invalid address or proxy is not worth a
         retry."""
-
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if isinstance(cause, Unbounded):
             return RequestFailed(f"{cause.status}: {cause}", cause.status, _may_pass(cause.status))
@@ -214,17 +210,17 @@ class Completions:
 
     def _refusal(self, answer: "_Answer") -> RequestFailed:
         """Returns the error for a status other than success."""
-        message, code = _said(answer.body)
+        message, code = _error_message(answer.body)
         if answer.status < 400:
             place = answer.headers.get("location", "nowhere")
-            message = f"redirects to {place}, where nothing is sent: name that URL to trust it"
+            message = f"redirects to {place}, which is not followed: give that URL if you trust it"
         may_pass = _may_pass(answer.status) and code != NO_CREDIT
         line = f"{answer.status}: {self._line(message) or 'no message'}"
         return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
 
-    def _line(self, said: str) -> str:
+    def _line(self, message: str) -> str:
         """Returns one printable line without the key."""
-        text = "".join(each if each.isprintable() else " " for each in self._key.hide(said))
+        text = "".join(each if each.isprintable() else " " for each in self._key.hide(message))
         return " ".join(text.split())[:MOST_SHOWN]
 
 
@@ -251,7 +247,7 @@ def _without_key(value: Any, info: ValidationInfo[ApiKey]) -> Any:
     return info.context.hide(value) if isinstance(value, str) else value
 
 
-Text = Annotated[str, BeforeValidator(_without_key)]  # all texts of a reply that are read have this type
+Text = Annotated[str, BeforeValidator(_without_key)]  # the type of every text that is read from a reply
 
 
 class _Message(BaseModel):
@@ -259,7 +255,7 @@ class _Message(BaseModel):
 
 
 class _Choice(BaseModel):
-    """A choice of a reply: chats have a message, other completions a text."""
+    """A choice of a reply. Chats have a message, other completions a text."""
 
     message: _Message | None = None
     text: Text | None = None
@@ -276,7 +272,7 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
 
-def _said(body: str) -> tuple[str, str | None]:
+def _error_message(body: str) -> tuple[str, str | None]:
     """Returns the message and the code of an error body: `{"error": {"message": …, "code": …}}`, `{"detail": …}`, or
     any text."""
     try:
@@ -290,7 +286,7 @@ def _said(body: str) -> tuple[str, str | None]:
 
 
 def _reply(completion: _Completion) -> Reply:
-    """Returns the first choice. Raises ValueError if it holds no text."""
+    """Returns the first choice. Raises ValueError if it has no text."""
     choice, usage = completion.choices[0], completion.usage or _Usage()
     if choice.message is None and choice.text is None:
         raise ValueError("neither a message nor a text")
@@ -302,22 +298,22 @@ def _reply(completion: _Completion) -> Reply:
 def check_url(url: str, setting: str) -> None:
     """Raises ConfigError, whose message begins with `setting`, for an invalid server address or one that contains
     secrets."""
-    if "@" in url or "?" in url:  # these would appear in every log of a request
-        raise ConfigError(f"{setting}: has a user or a query: leave them out, and set {KEY_VARIABLE}")
+    if "@" in url or "?" in url:  # these would be in every log of a request
+        raise ConfigError(f"{setting}: has a user or a query: remove it, and set {KEY_VARIABLE}")
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # unclosed brackets, or a port that is not a number or too large
         is_address = False
     if not is_address:
-        raise ConfigError(f"{setting} {url}: no URL: write it as http://localhost:8000/v1")
+        raise ConfigError(f"{setting} {url}: not a URL: write it as http://localhost:8000/v1")
 
 
-KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would change how the body is decoded
+KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would change the decoding of the body
 
 
 class Unbounded(Exception):
-    """A reply that was refused before its end was read. `status`: its HTTP status."""
+    """A reply was refused before it was read completely. `status`: its HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -347,11 +343,11 @@ class BoundedClient(httpx2.AsyncClient):
     async def _read(self, response: httpx2.Response) -> bytes:
         status, body = response.status_code, bytearray()
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Unbounded("what came is compressed, which was not asked for", status)
+            raise Unbounded("the reply is compressed, although this was not requested", status)
         async for part in response.aiter_raw():
             body += part
             if len(body) > self._max_bytes:
-                raise Unbounded(f"more than {self._max_bytes:,} bytes came", status)
+                raise Unbounded(f"the reply has more than {self._max_bytes:,} bytes", status)
         return bytes(body)
 
 

@@ -20,20 +20,19 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 class PlainConsole(Console):
-    """A console that prints texts literally, because names from users may contain brackets and colons."""
+    """A console that prints texts literally, because users' names may contain brackets and colons."""
 
     def __init__(self, stderr: bool = False) -> None:
-        # A pipe or a file has no width of its own; 100 columns hold every table.
+        # A pipe or a file has no width. 100 columns hold every table.
         width = None if stderr or sys.stdout.isatty() else 100
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Escapes control characters as `render` does, before a table measures the text."""
+        """Escapes control characters before a table measures the text."""
         return super().render_str(visible(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Escapes control characters in everything that is printed, so that no file content can control the
-        terminal."""
+        """Escapes control characters in all output, so that no file content can control the terminal."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)
 
@@ -51,7 +50,7 @@ stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
 
 def counted(num: int, noun: str) -> str:
-    """Returns a number of things, such as "1 row" or "3 rows"."""
+    """Returns a number with its noun, such as "1 row" or "3 rows"."""
     return f"{num:,} {noun}{'' if num == 1 else 's'}"
 
 
@@ -61,13 +60,13 @@ def say(console: Console, text: str) -> None:
 
 
 def fail(error: ConfigError) -> int:
-    """Prints the error in one line; returns the exit code."""
+    """Prints an error in one line and returns the exit code."""
     stderr.print(f"error: {error}", soft_wrap=True)
     return 2
 
 
 def discard_output() -> None:
-    """Discards the rest of a closed stream, about which Python would complain at exit."""
+    """Discards the output that a closed stream did not take, since Python would report it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

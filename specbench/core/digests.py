@@ -10,7 +10,7 @@ WHOLE = 64  # all hex digits of SHA-256
 
 
 def bytes_digest(parts: Iterable[bytes], length: int = 12) -> str:
-    """Returns the first hex digits of SHA-256 over the parts, joined."""
+    """Returns the first `length` hex digits of SHA-256 over the joined parts."""
     state = hashlib.sha256()
     for part in parts:
         state.update(part)
@@ -18,12 +18,12 @@ def bytes_digest(parts: Iterable[bytes], length: int = 12) -> str:
 
 
 def text_digest(text: str, length: int = 12) -> str:
-    """Returns the first hex digits of SHA-256 over a text in UTF-8, which may hold lone surrogates."""
+    """Returns the first hex digits of SHA-256 over a text in UTF-8. Lone surrogates are allowed."""
     return bytes_digest([text.encode("utf-8", "surrogatepass")], length)
 
 
 def json_digest(value: Any, length: int = 12) -> str:
-    """Returns the first hex digits of SHA-256 over a value as JSON, whatever the order of its keys."""
+    """Returns the first hex digits of SHA-256 over a value as JSON with sorted keys."""
     return text_digest(json.dumps(value, sort_keys=True), length)
 
 

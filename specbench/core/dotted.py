@@ -5,8 +5,8 @@ from typing import Any
 
 
 def flat(data: Mapping[str, Any], lists: bool = False, place: str = "") -> dict[str, Any]:
-    """Returns all values that are not mappings, and empty mappings, by dotted path. `lists`: a list is a mapping from
-    the numbers of its items."""
+    """Returns all values by dotted path, except non-empty mappings. `lists`: lists are flattened too, with item numbers
+    as keys."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         path = f"{place}.{key}" if place else str(key)
@@ -26,14 +26,14 @@ def get(data: Mapping[str, Any], path: str) -> Any:
 
 
 def put(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Returns a copy of `data` with a value set at a dotted path; missing mappings on the path are created."""
+    """Returns a copy of `data` with a value set at a dotted path. Missing mappings on the path are created."""
     key, _, rest = path.partition(".")
     inner = data.get(key)
     return {**data, key: put(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a deep merge: mappings are merged, any other value of `over` replaces the one of `base`."""
+    """Returns a deep merge: mappings are merged, and any other value of `over` replaces the value of `base`."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)

@@ -8,18 +8,18 @@ class ConfigError(Exception):
     """A user's mistake, or a missing resource outside the program. It is printed as one line, with exit code 2."""
 
     def __init__(self, message: str, others: Iterable[str] = ()) -> None:
-        """`others`: further problems, which only `specbench validate` prints."""
+        """`others`: further problems. Only `specbench validate` prints them."""
         super().__init__(" ".join(message.split()))
         self.others = tuple(others)
 
 
 class NeedsCode(ConfigError):
-    """A checkpoint has Python code of its own, which is not allowed to run."""
+    """A checkpoint comes with Python code that is not allowed to run."""
 
 
 def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
-    """Returns the part of an error that lists the valid choices, a similar one first: "did you mean 'fsd'? (choices:
-    …)". `listed`: a sentence in place of a list that would be too long."""
+    """Returns the end of an error message that lists the valid choices, the most similar one first: "did you mean
+    'fsd'? (choices: …)". `listed`: a sentence that replaces a list that would be too long."""
     known = sorted(choices)
     close, every = get_close_matches(value, known, n=1, cutoff=0.5), ", ".join(known)
     if close:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from specbench.core.errors import ConfigError
 
 DISTRIBUTION = "specbench-lm"  # on PyPI, "specbench" is another project
-EXTRAS = {  # by the name that is imported
+EXTRAS = {  # by import name
     "accelerate": "train",
     "peft": "train",
     "openai": "judge",
@@ -28,12 +28,12 @@ def is_installed(package: str) -> bool:
 
 
 def require(package: str, user: str) -> None:
-    """Raises ConfigError with the command that installs an optional package if it is not installed. `user`: the
-    option, key or command that needs it."""
+    """Raises ConfigError with the install command if an optional package is missing. `user`: the option, key or command
+    that needs it."""
     if not is_installed(package):
         raise ConfigError(f"{user}: {missing(package)}")
 
 
 def missing(package: str) -> str:
-    """Returns what to do where an optional package is missing."""
+    """Returns the end of an error message that says how to install an optional package."""
     return f"needs {package}: pip install '{DISTRIBUTION}[{EXTRAS[package]}]'"

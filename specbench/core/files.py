@@ -1,4 +1,4 @@
-"""Reading and writing of whole files: locks and atomic writes."""
+"""File locks and atomic writes."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 
 
 def _module(name: str) -> Any:
-    """Returns a module of the standard library that only some systems have; None on the others."""
+    """Returns a module of the standard library, or None on systems without it."""
     try:
         return import_module(name)
     except ImportError:
@@ -23,13 +23,13 @@ def _module(name: str) -> Any:
 
 
 fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
-PAUSE, READERS = 0.05, 10.0  # seconds on Windows: between two tries; maximum wait of a reader for another one
+PAUSE, READERS = 0.05, 10.0  # seconds on Windows: between two tries, and the longest wait for another reader
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[None]:
-    """Holds a lock file, which is created with its folder if absent; the system releases the lock when the process
-    ends. `shared`: other holders of a shared lock are allowed; Windows has no such locks, so holders take turns there.
+    """Holds a lock file. The file and its folder are created if absent. The system releases the lock when the process
+    ends. `shared`: several processes may hold the lock. Windows has no such locks, so they take turns there.
 
     Raises OSError if the file cannot be created, and BlockingIOError if another process holds it and `wait` is False.
     Warns if the file system does not support locks.
@@ -46,7 +46,7 @@ def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[None]:
 
 
 def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> bool:
-    """Returns whether the file is locked now. Warns and returns False if the file system does not support locks."""
+    """Locks a file and returns True. Warns and returns False if the file system does not support locks."""
     try:
         if fcntl is not None:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
@@ -62,14 +62,14 @@ def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> bool:
 
 
 def _lock_byte(file: IO[str], wait: bool, seconds: float) -> None:
-    """Locks the first byte, as is usual on Windows. Retries without a limit if `wait`, else for up to `seconds`."""
+    """Locks the first byte, as is usual on Windows. Retries forever if `wait`, else for up to `seconds`."""
     end = time.monotonic() + seconds
     while True:
         file.seek(0)
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             return
-        except PermissionError as error:  # another holds it
+        except PermissionError as error:  # another process holds it
             if not wait and time.monotonic() >= end:
                 raise BlockingIOError(errno.EAGAIN, "another process holds it") from error
         time.sleep(PAUSE)
@@ -81,8 +81,8 @@ TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbe
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a text in UTF-8, as `write_bytes`. Raises OSError also for a text that UTF-8 cannot encode, such as some
-    file names."""
+    """Writes a text in UTF-8 as `write_bytes` does. Raises OSError also for a text that UTF-8 cannot encode, such as
+    some file names."""
     try:
         content = text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -93,9 +93,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Replaces a file atomically: readers, also after a crash, see either the old content or the new one. Raises
-    OSError and leaves the file unchanged if that fails. Removes temporary files of this file left by killed
-    processes."""
+    """Replaces a file atomically: even after a crash, readers see either the old or the new content. Raises OSError and
+    leaves the file unchanged if that fails. Removes temporary files that killed writers of this file left behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, file = _open_temporary(path)
     try:
@@ -110,12 +109,11 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    _remove_left(path)
+    _remove_leftovers(path)
 
 
 def check_place(path: Path) -> None:
-    """Raises OSError if `write_atomically` could not replace the file, so that this is known before there is content to
-    write."""
+    """Raises OSError if `write_atomically` could not replace the file, before there is content to write."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
@@ -127,8 +125,7 @@ def check_place(path: Path) -> None:
 
 
 def check_output(option: str, path: Path) -> None:
-    """Raises ConfigError if `write_output` could not replace the file of an option; called before anything is
-    measured."""
+    """Raises ConfigError if `write_output` could not replace the file of an option, before anything is measured."""
     try:
         check_place(path.resolve())
     except OSError as error:
@@ -136,8 +133,8 @@ def check_output(option: str, path: Path) -> None:
 
 
 def write_output(option: str, path: Path, content: str | bytes, kept: str = "") -> None:
-    """Replaces the file of an option, such as --output. Raises ConfigError if it cannot be written; `kept`: what the
-    message says of other results."""
+    """Replaces the file of an option such as --output. Raises ConfigError if it cannot be written. `kept`: a part of
+    that message that says where other results are."""
     try:
         if isinstance(content, str):
             write_atomically(path.resolve(), content)
@@ -152,7 +149,7 @@ def _not_written(option: str, path: Path, error: OSError, kept: str = "") -> Con
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
-    """Returns a new file in the same folder. It is locked while it is open, which tells other processes, on any host,
+    """Returns a new file in the same folder. It is locked while it is open, so that other processes on any host know
     that its writer is alive."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     while True:
@@ -160,22 +157,22 @@ def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
         if not _lock(file, wait=True) or _is_at(file, temporary):
             file.truncate()
             return temporary, file
-        file.close()  # a process that was removing leftovers has unlinked it
+        file.close()  # another process has just removed it as a leftover
 
 
-def _remove_left(path: Path) -> None:
-    """Removes the temporary files of this file that no process has locked: their writers were killed."""
+def _remove_leftovers(path: Path) -> None:
+    """Removes temporary files of this file whose writers were killed, so that no process has locked them."""
     pattern = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
     with suppress(OSError):
-        for left in [path.with_name(name) for name in os.listdir(path.parent) if pattern.fullmatch(name)]:
-            with suppress(OSError), left.open("r+b") as file:
-                if _lock(file, wait=False) and _is_at(file, left):
-                    left.unlink()
+        for leftover in [path.with_name(name) for name in os.listdir(path.parent) if pattern.fullmatch(name)]:
+            with suppress(OSError), leftover.open("r+b") as file:
+                if _lock(file, wait=False) and _is_at(file, leftover):
+                    leftover.unlink()
 
 
 def _lock(file: IO[bytes], wait: bool) -> bool:
-    """Returns whether this process now holds an exclusive lock; False if the system or the file system has no such
-    locks."""
+    """Returns whether this process now holds an exclusive lock. It is False if the system or the file system has no
+    such locks."""
     if fcntl is None:
         return False
     try:

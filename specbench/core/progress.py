@@ -12,28 +12,28 @@ from specbench.core.console import say, stderr
 
 SILENCE = 10.0  # minimum seconds between plain lines
 REDRAW = 0.25  # minimum seconds between two pictures of a table above a bar
-Say = Callable[[str], None]  # shows or prints a line of progress
+Say = Callable[[str], None]  # shows or prints a progress line
 
 
 def say_nothing(line: str) -> None:
-    """Ignores the line, where nobody reads it."""
+    """Ignores a progress line."""
 
 
 class SpacedLines:
-    """Prints lines of progress with at least SILENCE seconds between them; none if there is no console."""
+    """Prints progress lines with at least SILENCE seconds between them. Without a console it prints nothing."""
 
     def __init__(self, console: Console | None) -> None:
         self._console, self._printed = console, time.monotonic()
 
     def say(self, text: str, is_due: bool = False) -> None:
-        """Prints the text if SILENCE has passed, or if `is_due`, as the last line always is."""
+        """Prints the text if SILENCE seconds have passed or `is_due` is true."""
         if self._console is not None and (is_due or time.monotonic() - self._printed >= SILENCE):
             self._printed = time.monotonic()
             say(self._console, text)
 
 
 class BarBelow(Progress):
-    """A progress bar below what `above` returns."""
+    """A progress bar below the renderables that `above` returns."""
 
     def __init__(
         self, above: Callable[[], Iterable[RenderableType]] | None, *columns: ProgressColumn, **options: Any
@@ -42,17 +42,18 @@ class BarBelow(Progress):
         super().__init__(*columns, **options)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yields the lines above the bar, and the bar."""
+        """Yields the renderables above the bar, then the bar."""
         yield from self._above() if self._above is not None else ()
         yield from super().get_renderables()
 
 
 class ProgressBar:
-    """A bar with a description on a terminal; plain lines elsewhere; nothing if `quiet`.
+    """A bar with a description on a terminal, plain lines elsewhere, nothing if `quiet`.
 
-    `total`: None if it is unknown at first. `columns`: what follows the bar, by default counts and the time left.
-    `redirect`: whether the bar keeps other output of the process from breaking its line. `above`: returns what is shown
-    above the bar; the picture then changes with updates alone, so that no thread draws while something is measured.
+    `total`: None if it is unknown at first. `columns`: the columns after the bar, by default counts and the time left.
+    `redirect`: whether other output of the process is kept from breaking the bar's line. `above`: returns renderables
+    that are shown above the bar. The screen is then redrawn only by `update`, so that no thread draws during a
+    measurement.
     """
 
     def __init__(
@@ -80,21 +81,20 @@ class ProgressBar:
     def update(
         self, description: str, completed: float, plain: str = "", is_due: bool = False, total: float | None = None
     ) -> None:
-        """Shows the description. `plain`: the plain line, by default the description; shown at once if `is_due`.
-        `total`: the new total; None leaves it as it is."""
-        draws = not self._draws_itself and (is_due or time.monotonic() - self._drawn >= REDRAW)
-        self._bar.update(self._task, description=description, completed=completed, total=total, refresh=draws)
-        if draws:
+        """Shows the description. `plain`: the plain line, by default the description. `is_due`: show it at once.
+        `total`: the new total; None keeps the old one."""
+        redraw = not self._draws_itself and (is_due or time.monotonic() - self._drawn >= REDRAW)
+        self._bar.update(self._task, description=description, completed=completed, total=total, refresh=redraw)
+        if redraw:
             self._drawn = time.monotonic()
         self._lines.say(plain or description, is_due)
 
 
 @contextmanager
-def status_line(what: str) -> Iterator[Say]:
-    """Shows the progress of a command of unknown length: a changing line on a terminal, a line at intervals
-    elsewhere."""
+def status_line(text: str) -> Iterator[Say]:
+    """Shows the progress of a command of unknown length: a changing line on a terminal, spaced lines elsewhere."""
     if stderr.is_terminal:
-        with stderr.status(what) as status:
+        with stderr.status(text) as status:
             yield status.update
         return
     yield SpacedLines(stderr).say

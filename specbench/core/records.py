@@ -1,4 +1,4 @@
-"""Records as plain values: one line of a run's records.jsonl, and its key. `running.records` checks and stores them."""
+"""A record: one line of a run's records.jsonl as plain values. `running.records` checks and stores them."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Registries of components: names mapped to factories of drafters, rules, bridges, decoders, readers, scorers, task
-sources and serving engines, from this package and from plug-ins.
+"""Registries that map names to factories of components, from this package and from plug-ins: drafters, verification
+rules, vocabulary bridges, decoders, readers, loggers, scorers, task sources and serving engines.
 
 The keyword-only parameters of a factory are the options of the component; their annotations and defaults are the
 schema.
@@ -24,7 +24,7 @@ from specbench.core.resources import OBJECT
 
 Factory = Callable[..., Any]
 ELSEWHERE = "this is a Python object of another process: give it to specbench.run in Python"
-MAX_INT = 2**63 - 1  # maximum of every integer in a spec: tensors and files hold no larger ones
+MAX_INT = 2**63 - 1  # maximum of integers in a spec, since tensors and files hold no larger ones
 
 
 AnyFactory = TypeVar("AnyFactory", bound=Factory)
@@ -35,8 +35,8 @@ AnyFeatures = TypeVar("AnyFeatures")
 class Registry(Generic[Declared, AnyFeatures]):
     """The registry of one kind of component.
 
-    `group`: the entry point group of its plug-ins, and the key of its modules in BUILT_IN. `features`: the record of
-    what a factory declares about its components; its fields are keywords of `register` and `declare`.
+    `group`: the entry point group of its plug-ins, and the key of its modules in BUILT_IN. `features`: the class of
+    what a factory declares about its components. Its fields are the keywords of `register` and `declare`.
     """
 
     def __init__(self, kind: str, group: str, features: Callable[Declared, AnyFeatures]) -> None:
@@ -62,7 +62,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return add
 
     def declare(self, *args: Declared.args, **declared: Declared.kwargs) -> Callable[[AnyFactory], AnyFactory]:
-        """Returns a decorator for the factory of a plug-in, whose name is that of its entry point."""
+        """Returns a decorator for the factory of a plug-in, which is named by its entry point."""
         features = self._make_features(*args, **declared)
 
         def add(factory: AnyFactory) -> AnyFactory:
@@ -72,8 +72,8 @@ class Registry(Generic[Declared, AnyFeatures]):
         return add
 
     def add_object(self, name: str, factory: Factory, default: AnyFeatures) -> str:
-        """Makes a factory of this process known as `object:NAME` and returns that name. `default`: the features of a
-        factory that declares none."""
+        """Registers a factory of this process as `object:NAME` and returns that name. `default`: its features if it
+        declares none."""
         self._objects[OBJECT + name] = factory
         self._features.setdefault(factory, default)
         return OBJECT + name
@@ -83,7 +83,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return isinstance(factory, Hashable) and factory in self._features
 
     def features(self, name: str) -> AnyFeatures:
-        """Returns what the factory of a name declares; if it declares nothing, the defaults."""
+        """Returns the features that a factory declares, by default those of an empty declaration."""
         default = cast(Callable[[], AnyFeatures], self._make_features)
         return self._features.get(self.get(name)) or default()
 
@@ -97,7 +97,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return sorted({*self._builtin, *self._plugins})
 
     def get(self, name: str) -> Factory:
-        """Returns the factory; built-in modules are imported only until one has registered it. Raises ConfigError that
+        """Returns a factory. Built-in modules are imported only until one of them registers it. Raises ConfigError that
         lists the choices."""
         if name.startswith(OBJECT):
             if name not in self._objects:
@@ -126,8 +126,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return known[1]
 
     def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-        """Returns validated options with defaults filled in. Raises ConfigError that names the key, prefixed by
-        `place`."""
+        """Returns validated options with defaults filled in. Raises ConfigError that begins with `place` and key."""
         model = self.options_model(name)
         try:
             return model.model_validate(dict(options)).model_dump()
@@ -150,9 +149,9 @@ def _make_strict(schema: Any) -> None:
 
 
 class StrictModel(BaseModel):
-    """A model that does not convert between texts, numbers and booleans, except that an integer is accepted as a float.
+    """A model that does not convert between texts, numbers and booleans, except integers to floats.
 
-    pydantic's own strict mode would also reject lists for tuples.
+    pydantic's strict mode would also reject lists for tuples.
     """
 
     @classmethod
@@ -176,34 +175,34 @@ class _Options(StrictModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-PYDANTIC_PARTS = ("[key]", "constrained-int", "constrained-float")  # of a location, which are no keys of the user
+PYDANTIC_PARTS = ("[key]", "constrained-int", "constrained-float")  # parts of a location that are not the user's keys
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
     """Returns the first problem of a pydantic error in one line: the path of the key, the problem, and the nearest
-    valid choice. If several keys are missing, all are named. `remedy`: appended for a value that is out of range or of
-    a wrong type."""
+    valid choice. If several keys are missing, all are named. `remedy`: appended if a value is out of range or has a
+    wrong type."""
     return all_problems(error, model, place, remedy)[0]
 
 
 def all_problems(
     error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it"
 ) -> list[str]:  # fmt: skip
-    """Returns all problems of a pydantic error, each as `first_problem` does."""
-    # Unknown keys are reported first, because they are often misspelt missing keys.
-    found = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    missing = [_path(place, each["loc"]) for each in found if each["type"] == "missing"]
-    together = f"{', '.join(missing)}: these keys are missing: add them" if len(missing) > 1 else None
+    """Returns all problems of a pydantic error, each as `first_problem` writes it."""
+    # Unknown keys come first, because they are often misspelt missing keys.
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    missing = [_path(place, problem["loc"]) for problem in problems if problem["type"] == "missing"]
+    all_missing = f"{', '.join(missing)}: these keys are missing: add them" if len(missing) > 1 else None
     return list(dict.fromkeys(
-        together if together and each["type"] == "missing" else _problem(each, model, place, remedy) for each in found
+        all_missing if all_missing and problem["type"] == "missing" else _problem(problem, model, place, remedy)
+        for problem in problems
     ))  # fmt: skip
 
 
-CONFIG_ERROR = "config_error"  # the type of a problem of pydantic whose message is that of a ConfigError
+CONFIG_ERROR = "config_error"  # type of a pydantic problem whose message is a ConfigError's
 
 
 def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: str) -> str:
-    """Returns one problem in one line."""
     if problem["type"] == CONFIG_ERROR:
         return problem["msg"]
     path = _path(place, problem["loc"])
@@ -215,7 +214,7 @@ def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: 
     if problem["type"] == "missing":
         return f"{path}: the key '{key}' is missing: add it"
     value = repr(problem["input"])
-    where = f"{path} = {value if len(value) <= 60 else value[:57] + '...'}" if path else "the whole"
+    where = f"{path} = {value if len(value) <= 60 else value[:57] + '...'}" if path else "the whole input"
     if problem["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         return f"{where}: {nearest(str(problem['input']), choices)}"
@@ -230,7 +229,7 @@ def _path(place: str, location: tuple[int | str, ...]) -> str:
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         field = model.model_fields.get(str(part))
-        if field is None:  # the index or the key of an entry
+        if field is None:  # an index, or a key that the user chose
             continue
         inner = field.annotation
         models = [t for t in [inner, *get_args(inner)] if isinstance(t, type) and issubclass(t, BaseModel)]
@@ -244,15 +243,15 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
 class DrafterFeatures:
     """What the factory of a drafter declares.
 
-    provides: the distributions that come with its proposals, `probs` (after temperature and truncation) and
-        `raw_probs`. needs_model: whether it needs a draft model. needs: what else a user must provide, and in
-        brackets how to get it; {option} stands for an option's value. embedded: whether the embedded target has it.
-    prescribes: the verification rule whose acceptance rate the drafter sets, so that it is not a measurement.
-    tree_shape: for a drafter whose proposals may be trees; it maps the drafter's options to the largest tree (`parents`
-        and `ranks` of the nodes and `depth`, as in decoding.tree_shape), or to the largest number of levels if trees
-        grow as they are drafted. It raises ConfigError for options that do not fit.
-    draws: for trees; maps the options to the ways in which the children of a node may be drawn (see `TreeProposal`), of
-        which the temperature chooses one; None: fixed children.
+    provides: the distributions that its proposals have, `probs` (after temperature and truncation) and `raw_probs`.
+    needs_model: whether it needs a draft model. needs: what else a user must provide, and in brackets how to get it;
+        {option} stands for an option's value. embedded: whether it works with the embedded target.
+    prescribes: the verification rule whose acceptance rate the drafter sets, so that the rate is not a measurement.
+    tree_shape: for a drafter that may propose trees. Maps its options to the largest tree (`parents` and `ranks` of the
+        nodes and `depth`, as in decoding.tree_shape), or to the maximum number of levels if trees grow as they are
+        drafted. Raises ConfigError for options that do not fit.
+    draws: for trees. Maps the options to the ways in which a node's children may be drawn (see `TreeProposal`). The
+        temperature selects one of them. None: fixed children.
     """
 
     provides: AbstractSet[str] = frozenset()
@@ -266,9 +265,12 @@ class DrafterFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFeatures:
-    """What the factory of a verification rule declares: whether the output follows the target's distribution, the
-    distributions that a drafter must provide, whether the rule judges draft trees as well as chains, and the ways of
-    drawing children that it is valid for (None: all)."""
+    """What the factory of a verification rule declares.
+
+    lossless: whether the output follows the target's distribution. requires: the distributions that a drafter must
+        provide. verifies_trees: whether it verifies draft trees too. draws: the ways of drawing children that it is
+        valid for; None: all.
+    """
 
     lossless: bool = False
     requires: AbstractSet[str] = frozenset()
@@ -278,8 +280,10 @@ class RuleFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class BridgeFeatures:
-    """What the factory of a vocabulary bridge declares: whether it needs equal vocabularies, and which of the
-    distributions that a drafter provides are not available through the bridge."""
+    """What the factory of a vocabulary bridge declares.
+
+    same_vocabulary: whether it needs equal vocabularies. removes: distributions of the drafter that do not pass it.
+    """
 
     same_vocabulary: bool = False
     removes: AbstractSet[str] = frozenset()
@@ -289,9 +293,9 @@ class BridgeFeatures:
 class ScorerFeatures:
     """What the factory of a scorer declares.
 
-    needs_reference: a scorer that needs none is called with "". takes_language: whether the first argument of the
-        factory is the language of the task. examples: for tasks of another harness, a function of the scorer's
-        options, `data` and `limit` that returns the TaskData which replaces the rows of the task.
+    needs_reference: if False, the scorer is called with "" as reference. takes_language: whether the factory's first
+        argument is the task's language. examples: for tasks of another harness, a function of the scorer's options,
+        `data` and `limit`. It returns the TaskData that replaces the task's rows.
     """
 
     needs_reference: bool = True
@@ -301,15 +305,15 @@ class ScorerFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderFeatures:
-    """What the factory of a reader declares. join: merges two consecutive rows into one before they are read, or
-    returns None."""
+    """What the factory of a reader declares. join: merges two consecutive rows before they are read, or returns None to
+    keep both."""
 
     join: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoFeatures:
-    """The record of kinds whose factories declare nothing."""
+    """The features of kinds whose factories declare nothing."""
 
 
 DRAFTERS = Registry("drafter", "specbench.drafters", DrafterFeatures)

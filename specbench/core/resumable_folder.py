@@ -1,4 +1,4 @@
-"""A folder for one resumable task: one process at a time works in it, the same command resumes it, and results are
+"""A folder of one resumable job: one process at a time works in it, the same command resumes the job, and results are
 written completely or not at all."""
 
 import json
@@ -21,8 +21,7 @@ class ResumableFolder:
     """A locked folder with the identity of the work that is done in it.
 
     `path`: the folder that messages name. `option`: the command-line option that sets it. `work`: the folder of the
-    lock and the identity, by default `path`. Subclasses override the parts of messages and the comparison of
-    identities.
+    lock and the identity, by default `path`. Subclasses override parts of messages and how identities are compared.
     """
 
     IDENTITY = "identity.json"
@@ -35,9 +34,9 @@ class ResumableFolder:
 
     @contextmanager
     def held(self, identity: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Locks the folder, which is created if absent, until the block ends. Without an identity it is only locked.
+        """Locks the folder until the block ends, and claims it if an identity is given. Creates it if absent.
 
-        Raises ConfigError if another process holds it, it cannot be written, or it belongs to other work.
+        Raises ConfigError if another process holds the folder, it cannot be written, or it belongs to other work.
         """
         with ExitStack() as lock:
             with self.writing():
@@ -57,13 +56,13 @@ class ResumableFolder:
             ) from error
         except OSError as error:
             raise ConfigError(
-                f"{self.option} {self.path}: {refusal(self.path, error)}{self.kept()}; choose another folder, or mend "
-                "this one and repeat the command"
+                f"{self.option} {self.path}: {_write_problem(self.path, error)}{self.kept()}; choose another folder, "
+                "or repair this one and repeat the command"
             ) from error
 
     def claim(self, identity: dict[str, Any]) -> None:
-        """Writes the identity into a new folder, or compares it with that of an existing one. Raises ConfigError that
-        names the differences, and OSError."""
+        """Writes the identity into a new folder, or compares it with the existing one. Raises ConfigError with the
+        differences, and OSError."""
         file = self.work / self.IDENTITY
         if not file.exists():
             write_identity(file, identity)
@@ -79,19 +78,19 @@ class ResumableFolder:
             )
 
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Returns a text for each setting that prevents this work from resuming the old one."""
+        """Returns a text for each changed setting that prevents this work from resuming the old one."""
         return changed_settings(old, now)
 
     def repair(self) -> str:
         """Returns the remedy for an unreadable identity."""
-        return f"delete {self.work} to begin anew, or choose another {self.option}"
+        return f"delete {self.work} to start again, or choose another {self.option}"
 
     def holds(self) -> str:
         """Returns a description of the content, such as "holds records"."""
         return "holds work"
 
     def kept(self) -> str:
-        """Returns the part of a disk error that names what is kept, as the end of a sentence; empty by default."""
+        """Returns the end of a disk error's sentence that names what is kept. It is empty by default."""
         return ""
 
 
@@ -100,20 +99,26 @@ def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
     write_atomically(file, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
 
 
-def refusal(path: Path, error: OSError) -> str:
+def _write_problem(path: Path, error: OSError) -> str:
     """Returns the reason why a folder cannot be written."""
     if path.is_file():
         return "it is a file, not a folder"
     if isinstance(error, FileNotFoundError):
         is_inside = error.filename is not None and Path(error.filename) not in (path, *path.parents)
-        return f"{error.filename} is missing or was deleted" if is_inside else "no folder can be made there"
+        return f"{error.filename} is missing or was deleted" if is_inside else "no folder can be created there"
     return f"cannot write there ({error.strerror or error})"
 
 
 def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns a text "key: before → now" for each dotted key whose values differ."""
-    pairs = (dotted.flat(each, lists=True).items() for each in (old, now))
-    before, after = ({key: json.dumps(text, ensure_ascii=False) for key, text in each if text != {}} for each in pairs)
+    before, after = (
+        {
+            key: json.dumps(value, ensure_ascii=False)
+            for key, value in dotted.flat(data, lists=True).items()
+            if value != {}
+        }
+        for data in (old, now)
+    )
     return [
         f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
         for key in sorted({*before, *after})
@@ -123,11 +128,11 @@ def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder `.NAME.building`, which replaces `folder` when the block ends without an error.
+    """Yields an empty folder `.NAME.building` that replaces `folder` when the block ends without an error.
 
     If the process is killed, the old folder is unchanged, and the next process removes the leftovers. A lock file next
-    to the folder keeps other processes out. Raises BlockingIOError if another process is replacing the same folder, and
-    OSError for a disk error, after which the old folder is unchanged.
+    to the folder keeps other processes out. Raises BlockingIOError if another process is replacing the same folder.
+    Raises OSError, and leaves the old folder unchanged, for a disk error.
     """
     folder = folder.resolve()
     building = folder.with_name(f".{folder.name}.building")
@@ -147,7 +152,7 @@ def lock_of(folder: Path) -> Path:
 
 
 def _put_in_place(building: Path, folder: Path) -> None:
-    """Moves the new folder to the place of the old one, which is restored if that fails."""
+    """Moves the new folder to the place of the old one. Restores the old one if that fails."""
     earlier = folder.with_name(f".{folder.name}.earlier")
     remove_folder(earlier)
     if not folder.exists():
@@ -164,7 +169,7 @@ def _put_in_place(building: Path, folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder and its content, several files at a time, since some file systems take milliseconds per file."""
+    """Removes a folder and its content. Several files at a time: some file systems take milliseconds per file."""
     with ThreadPoolExecutor(8) as threads, suppress(OSError):
         list(threads.map(os.unlink, [path for path in folder.rglob("*") if not is_real_folder(path)]))
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Tables that are shown as text on a terminal of 100 columns, as Markdown, HTML or LaTeX.
+"""Tables as text for a terminal of 100 columns, as Markdown, HTML or LaTeX.
 
     Table("title", (*words("method"), *numbers("α", "τ")), rows=[["sd", "0.812", "3.21"]], caption=["greedy"])
 
@@ -17,9 +17,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as ScreenTable
 from rich.text import Text
 
-RULE: tuple[str, ...] = ()  # as a row of a Table: begins a new section
-GAP = 2  # characters that a column takes on a terminal besides its cells
-LONGEST_WORD, LONGEST_NAME = 20, 32  # characters; a terminal may break a longer word or name, but no number
+RULE: tuple[str, ...] = ()  # a row of a Table that begins a new section
+GAP = 2  # characters of a terminal column besides its cells
+LONGEST_WORD, LONGEST_NAME = 20, 32  # characters; longer words and names may be broken on a terminal, numbers never
 MARKDOWN_SPECIAL = "\\|*_`<[#~"
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -34,9 +34,9 @@ LATEX_SPECIAL = {
 class Column:
     """A column of a table.
 
-    `heading`: may contain line breaks, which only a terminal shows. `is_number`: aligned to the right, and a cell is
-    never broken. `folds`: a terminal breaks long cells at spaces. `width`: the most characters of a line on a terminal;
-    cells are broken at spaces and hyphens. `min_width`: the fewest. `is_for_screen`: omitted from Markdown and LaTeX.
+    `heading`: may contain line breaks, which only a terminal shows. `is_number`: cells are aligned to the right and
+    never broken. `folds`: a terminal breaks long cells at spaces. `width`: maximum characters of a line on a terminal;
+    cells are broken at spaces and hyphens. `min_width`: minimum characters. `is_for_screen`: shown only on a terminal.
     """
 
     heading: str
@@ -51,34 +51,34 @@ class Column:
         return cell if self.width is None else "\n".join(wrap(cell, self.width))
 
     def widths(self, cells: Iterable[str]) -> tuple[int, int]:
-        """Returns the least and the best width on a terminal for these cells, in characters."""
+        """Returns the minimum and the preferred width of these cells on a terminal, in characters."""
         parts = [part for cell in cells for part in self.on_screen(cell).split("\n")]
         words = [word for part in parts for word in part.split()] if self.folds and not self.is_number else parts
-        least = max(map(cell_len, words), default=0)
-        of_heading = max(map(cell_len, self.heading.split()), default=0)
-        best = max(map(cell_len, [*parts, *self.heading.split("\n")]))
-        longest = least if self.is_number else LONGEST_WORD if self.folds else LONGEST_NAME
-        return max(min(least, longest), of_heading), max(best, self.min_width)
+        minimum = max(map(cell_len, words), default=0)
+        heading = max(map(cell_len, self.heading.split()), default=0)
+        preferred = max(map(cell_len, [*parts, *self.heading.split("\n")]))
+        longest = minimum if self.is_number else LONGEST_WORD if self.folds else LONGEST_NAME
+        return max(min(minimum, longest), heading), max(preferred, self.min_width)
 
 
 def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:
-    """Returns columns of words, aligned to the left."""
+    """Returns text columns, aligned to the left."""
     return tuple(Column(heading, folds=folds) for heading in headings)
 
 
 def numbers(*headings: str) -> tuple[Column, ...]:
-    """Returns columns of numbers, aligned to the right."""
+    """Returns number columns, aligned to the right."""
     return tuple(Column(heading, is_number=True) for heading in headings)
 
 
 def in_sections(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
-    """Returns rows of a table with a RULE wherever the first cell changes."""
-    found: list[Sequence[str]] = []
+    """Returns table rows with a RULE wherever the first cell changes."""
+    result: list[Sequence[str]] = []
     for row in rows:
-        if found and found[-1][0] != row[0]:
-            found.append(RULE)
-        found.append(row)
-    return found
+        if result and result[-1][0] != row[0]:
+            result.append(RULE)
+        result.append(row)
+    return result
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class Table:
     """A table.
 
     `rows`: one cell per column. RULE begins a new section; a row of one cell is the heading of the rows below it.
-    `caption`: one line each, below the table. `best`: row and column of the value that Markdown and LaTeX show in bold.
-    `num_keys`: leading columns that name a row; a terminal that is too narrow for the table shows it in parts, each
-    with these columns.
+    `caption`: lines below the table. `best`: row and column of the value that Markdown and LaTeX show in bold.
+    `num_keys`: number of first columns that name a row. A terminal that is too narrow for the table shows it in parts
+    that all have these columns.
     """
 
     title: str
@@ -99,7 +99,7 @@ class Table:
     num_keys: int = 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the table for a terminal; where it is wider, in parts that have some of the columns each."""
+        """Yields the table for a terminal; parts of it, with some of the columns each, if it is too wide."""
         first, *others = self._parts(options.max_width)
         caption = Text("\n".join(self.caption)) if self.caption else None
         yield self._part(first, Text(self.title), None if others else caption)
@@ -110,28 +110,30 @@ class Table:
             yield caption
 
     def _parts(self, width: int) -> list[dict[int, int]]:
-        """Returns the columns of each part, with their widths. Every part has the key columns."""
+        """Returns the column numbers and widths of each part. Every part has the key columns."""
         cells = [[row[place] for row in self.rows if place < len(row)] for place in range(len(self.columns))]
-        ranges = [column.widths(own) for column, own in zip(self.columns, cells, strict=True)]
+        ranges = [column.widths(values) for column, values in zip(self.columns, cells, strict=True)]
         parts = [list(range(self.num_keys))]
         for place in range(self.num_keys, len(self.columns)):
-            least = sum(ranges[each][0] + GAP for each in (*parts[-1], place))
-            if least > width and len(parts[-1]) > self.num_keys:
+            minimum = sum(ranges[number][0] + GAP for number in (*parts[-1], place))
+            if minimum > width and len(parts[-1]) > self.num_keys:
                 parts.append([*range(self.num_keys), place])
             else:
                 parts[-1].append(place)
-        return [self._fitted({place: ranges[place] for place in part}, width) for part in parts]
+        return [self._fit_widths({place: ranges[place] for place in part}, width) for part in parts]
 
-    def _fitted(self, ranges: dict[int, tuple[int, int]], width: int) -> dict[int, int]:
-        """Returns the widths of columns: the best ones, the widest reduced until all fit. Below its least width goes
-        only a column of words."""
-        widths = {place: best for place, (_, best) in ranges.items()}
+    def _fit_widths(self, ranges: dict[int, tuple[int, int]], width: int) -> dict[int, int]:
+        """Returns column widths: the preferred ones, with the widest reduced until all fit. Only text columns become
+        narrower than their minimum."""
+        widths = {place: preferred for place, (_, preferred) in ranges.items()}
         while sum(widths.values()) + GAP * len(widths) > width:
-            able = [place for place, (least, _) in ranges.items() if widths[place] > least]
-            able = able or [place for place in widths if widths[place] > 1 and not self.columns[place].is_number]
-            if not able:
+            reducible = [place for place, (minimum, _) in ranges.items() if widths[place] > minimum]
+            reducible = reducible or [
+                place for place in widths if widths[place] > 1 and not self.columns[place].is_number
+            ]
+            if not reducible:
                 break
-            widths[max(able, key=widths.__getitem__)] -= 1
+            widths[max(reducible, key=widths.__getitem__)] -= 1
         return widths
 
     def _part(self, widths: dict[int, int], title: Text | None, caption: Text | None) -> ScreenTable:
@@ -145,7 +147,7 @@ class Table:
             shown.add_column(Text(column.heading), justify=justify, overflow="fold", width=widths[place])
         for row in self.rows:
             if row:
-                style = "bold" if self._is_heading(row) else ""
+                style = "bold" if len(row) == 1 < len(self.columns) else ""
                 cells = {place: column.on_screen(row[place]) for place, column in columns.items() if place < len(row)}
                 shown.add_row(*(Text(cell, style=style) for cell in cells.values()))
             else:
@@ -154,15 +156,15 @@ class Table:
 
     def markdown(self) -> str:
         """Returns a heading, the table, and the caption as a list."""
-        columns, rows = self._kept(escaped_markdown, "**{}**".format)
+        columns, rows = self._escape(escaped_markdown, "**{}**".format)
         headings = [escaped_markdown(column.heading.replace("\n", " ")) for column in columns]
-        made = markdown_table(headings, rows, [column.is_number for column in columns])
+        table = markdown_table(headings, rows, [column.is_number for column in columns])
         notes = "".join(f"- {escaped_markdown(line)}\n" for line in self.caption)
-        return f"### {escaped_markdown(self.title)}\n\n{made}\n" + (f"\n{notes}" if notes else "")
+        return f"### {escaped_markdown(self.title)}\n\n{table}\n" + (f"\n{notes}" if notes else "")
 
     def html(self) -> str:
-        """Returns a table element, with title and caption as paragraphs around it."""
-        columns, rows = self._kept(escape, "<b>{}</b>".format)
+        """Returns a table element between a title paragraph and a caption paragraph."""
+        columns, rows = self._escape(escape, "<b>{}</b>".format)
         aligned = [f' style="text-align: {"right" if column.is_number else "left"}"' for column in columns]
         head = "".join(f"<th{how}>{escape(c.heading)}</th>" for c, how in zip(columns, aligned, strict=True))
         body = "".join(
@@ -176,8 +178,8 @@ class Table:
         )
 
     def latex(self) -> str:
-        """Returns a table environment, with title and caption as its caption."""
-        columns, rows = self._kept(escaped_latex, r"\textbf{{{}}}".format)
+        """Returns a table environment whose caption is made of title and caption."""
+        columns, rows = self._escape(escaped_latex, r"\textbf{{{}}}".format)
         bold = "" if self.best is None else " Bold: separable from all others."
         sentences = [f"{self.title}.", *(f"{line[:1].upper()}{line[1:]}." for line in self.caption)]
         headings = [escaped_latex(column.heading.replace("\n", " ")) for column in columns]
@@ -190,15 +192,12 @@ class Table:
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
-    def _is_heading(self, row: Sequence[str]) -> bool:
-        return len(row) == 1 < len(self.columns)
-
-    def _kept(self, escaped: Callable[[str], str], bold: Callable[[str], str]) -> tuple[list[Column], list[list[str]]]:
-        """Returns the columns and rows that Markdown, HTML and LaTeX show, with escaped cells."""
+    def _escape(self, escape: Callable[[str], str], bold: Callable[[str], str]) -> tuple[list[Column], list[list[str]]]:
+        """Returns the columns and rows for Markdown, HTML and LaTeX, with escaped cells."""
         kept = [place for place, column in enumerate(self.columns) if not column.is_for_screen]
         rows = []
         for number, row in enumerate(self.rows):
-            cells = [escaped(cell) for cell in row] + [""] * (len(self.columns) - len(row))
+            cells = [escape(cell) for cell in row] + [""] * (len(self.columns) - len(row))
             if self.best is not None and self.best[0] == number:
                 cells[self.best[1]] = bold(cells[self.best[1]])
             if row:
@@ -213,14 +212,14 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], is_nu
 
 
 def escaped_markdown(text: str) -> str:
-    """Returns a text as one line without markup, since names from users may contain any character."""
+    """Returns a text as one line without markup, since users' names may contain any character."""
     for character in MARKDOWN_SPECIAL:
         text = text.replace(character, f"\\{character}")
     return " ".join(text.splitlines())
 
 
 def escaped_latex(text: str) -> str:
-    """Returns a text as one line without commands, with characters that LaTeX fonts lack replaced."""
+    """Returns a text as one line without commands. Characters that LaTeX fonts lack are replaced."""
     return "".join(LATEX_SPECIAL.get(character, character) for character in " ".join(text.splitlines()))
 
 

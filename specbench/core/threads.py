@@ -10,12 +10,12 @@ _num_sharing = 1
 
 
 def set_threads(num_threads: int | None, embedded: bool) -> None:
-    """Sets torch's number of CPU threads. `embedded`: whether the target is an embedded model; the default is then 1,
-    since more threads only add noise to a model that small. Raises ConfigError for a number below 1 or above the number
+    """Sets torch's number of CPU threads. `embedded`: whether the target is an embedded model. The default is then 1,
+    since more threads only add noise to such a small model. Raises ConfigError for a number below 1 or above the number
     of CPUs."""
-    most = os.cpu_count() or 1
-    if num_threads is not None and not 1 <= num_threads <= most:
-        raise ConfigError(f"--threads {num_threads}: this machine has {most} CPUs: give 1 to {most}")
+    num_cpus = os.cpu_count() or 1
+    if num_threads is not None and not 1 <= num_threads <= num_cpus:
+        raise ConfigError(f"--threads {num_threads}: this machine has {num_cpus} CPUs: give 1 to {num_cpus}")
     if num_threads is not None or embedded:
         torch.set_num_threads(num_threads or 1)
 
@@ -32,6 +32,6 @@ def num_sharing() -> int:
 
 
 def called(device: str, num_workers: int) -> str:
-    """Returns the name of a machine's CPUs for rows. The name includes the number of workers that share the CPUs, since
-    they slow each other down: such rows compare only with rows of as many workers."""
+    """Returns a device name for rows that includes the number of workers that share the device. Workers slow each other
+    down, so such rows are compared only with rows of as many workers."""
     return f"{device}, one of {num_workers} workers" if num_workers > 1 else device

@@ -1,4 +1,4 @@
-"""Imports the code of external decoders, identifies it, and binds its keyword arguments."""
+"""Imports and identifies the code of external decoders, and binds its keyword arguments."""
 
 import importlib
 import importlib.util
@@ -25,8 +25,7 @@ from specbench.specs.run import digest
 
 @dataclass(frozen=True)
 class EntryCode:
-    """An imported function or class. `revision`: "local-" and 12 hex digits of its file's content; None without a
-    file."""
+    """An imported function or class. `revision`: "local-" and a 12-digit digest of its file, None without a file."""
 
     call: Callable[..., Any]
     revision: str | None
@@ -37,7 +36,7 @@ class EntryCode:
 
 
 def load(entry: str) -> EntryCode:
-    """Imports an entry. Raises ConfigError if the import fails, or if the name is neither a function nor a class with a
+    """Imports an entry. Raises ConfigError if the import fails, or if it is neither a function nor a class with a
     method `generate`."""
     place, _, name = entry.rpartition(":")
     try:
@@ -57,7 +56,7 @@ def load(entry: str) -> EntryCode:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Returns the module of a file. Like a script, it can import modules of its folder."""
+    """Returns a file as a module. Like a script, it can import other modules of its folder."""
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
     name = f"specbench_external_{bytes_digest([str(path).encode(), path.read_bytes()])}"
@@ -78,8 +77,8 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def options_model(call: Callable[..., Any], offered: Collection[str], num_positional: int) -> type[BaseModel]:
-    """Returns the model of a call's options: its parameters that are not offered, validated by their annotations if
-    these can be evaluated. The first `num_positional` parameters are skipped."""
+    """Returns the pydantic model of a call's options: all parameters that are not `offered`, validated by annotations
+    that can be evaluated. The first `num_positional` parameters are skipped."""
     parameters = list(_signature(call).parameters.values())[num_positional:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     fields: dict[str, Any] = {
@@ -101,9 +100,9 @@ def keywords(
     num_positional: int,
     place: str = "decoder.options",
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of a call: those of `offered` that its signature names, and all options.
+    """Returns the keyword arguments of a call: the `offered` ones that its signature accepts, and all options.
 
-    Raises ConfigError for an option that is unknown, missing or invalid, or that has the name of an offered argument.
+    Raises ConfigError for an unknown, missing or invalid option, and for one with the name of an offered argument.
     """
     taken = sorted(offered.keys() & options.keys())
     if taken:
@@ -118,27 +117,27 @@ def keywords(
 
 
 def takes(call: Callable[..., Any], name: str, num_positional: int = 0) -> bool:
-    """Returns whether a call accepts a keyword; its first `num_positional` parameters are not keywords."""
+    """Returns whether a call accepts a keyword. The first `num_positional` parameters are not keywords."""
     parameters = list(_signature(call).parameters.values())[num_positional:]
-    keywords = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return any(p.kind is p.VAR_KEYWORD or (p.name == name and p.kind in keywords) for p in parameters)
+    kinds = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return any(p.kind is p.VAR_KEYWORD or (p.name == name and p.kind in kinds) for p in parameters)
 
 
 def takes_sampling(code: EntryCode) -> bool:
     """Returns whether the code accepts `sampling`. Other code decodes greedily only."""
-    return any(takes(way, "sampling") for way in (code.call, getattr(code.call, "generate", code.call)))
+    return any(takes(call, "sampling") for call in (code.call, getattr(code.call, "generate", code.call)))
 
 
 def _signature(call: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(call, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # some annotations exist only for type checkers
+    except (NameError, AttributeError, TypeError, SyntaxError):  # the annotation's name exists only for type checkers
         return inspect.signature(call)
 
 
 RUN = ("max_new_tokens", "eos_token_ids", "seed", "on_token")  # passed for every generation
 OFFERED = ("target", "drafter", "num_draft_tokens", "sampling", *RUN)
-# Instances of classes, with their draft model.
+# Instances of decoder classes with their draft model, by target.
 _BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()
 
 
@@ -158,7 +157,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
         code = load(method.decoder.entry)
         call: Callable[..., Any] = code.call
         if not sampling.greedy and not takes_sampling(code):
-            raise ConfigError("it does not take 'sampling', so it decodes greedily only: set generation.temperature=0")
+            raise ConfigError("it does not take 'sampling', so it only decodes greedily: set generation.temperature=0")
         if code.is_class:
             key = (method.decoder.entry, code.revision, digest(method), sampling)
             built = _BUILT.setdefault(models.target, {})
@@ -170,8 +169,8 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 
 def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:
-    """Returns the call with all arguments that are known before a generation. The arguments of RUN that its signature
-    names are passed for each generation."""
+    """Returns the call with all arguments that are known before a generation. For each generation it also gets the RUN
+    arguments that its signature accepts."""
     passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
     early = {name: value for name, value in passed.items() if name not in RUN}
 

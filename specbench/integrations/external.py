@@ -1,31 +1,31 @@
 """External decoders, which have their own generation loop. They are measured, counted and audited like other methods.
 
 A method names the code: `decoder: {type: external, entry: "package.module:name"}` (or "path/to/file.py:name", relative
-to the YAML file). The code is one of two things:
+to the YAML file). The code is one of:
 
 - a function, called once per generation: `decode(prompt_ids, *, …, **options)`;
 - a class, constructed once per model pair and sampling, outside the measured time, as `Name(*, …, **options)`, with a
   method `generate(prompt_ids, *, …)` that is called once per generation and keeps no state between calls.
 
-The code is passed those of the following keywords that its signature names (all of them if it takes `**kwargs`). The
-constructor of a class may name the first four; `generate` may name any of the eight.
+The code gets the following keywords if its signature names them (all of them if it takes `**kwargs`). The constructor
+of a class may name the first four, `generate` all eight.
 
-target: LoadedModel             the target and its tokenizer; other methods share them: copy what you modify
+target: LoadedModel             the target and its tokenizer, shared with other methods: copy what you modify
 drafter: LoadedModel | None     the draft model, if the YAML has `drafter: same_vocabulary` or `other_vocabulary`
 num_draft_tokens: int           the maximum number of draft tokens in a step
-sampling: Sampling              temperature (0 is greedy), top_k, top_p; code that does not take it is run greedily only
+sampling: Sampling              temperature (0 is greedy), top_k, top_p; code that does not take it is only run greedily
 max_new_tokens: int             the maximum number of tokens; further tokens are dropped, but their time counts
-eos_token_ids: list[int]        all tokens that end an answer; tokens after one are dropped. Empty in the warm-up, where
-                                an answer has max_new_tokens tokens
-seed: int                       of this generation; torch's own generators are already seeded with it
-on_token: callable              takes one or more new tokens as soon as they are known; its first call determines the
-                                time to first token. It returns True once the answer has ended, including at a stop
-                                string, so that the decoder can return. If it is never called, the whole time, prefill
-                                included, counts as decoding.
+eos_token_ids: list[int]        tokens that end an answer; tokens after them are dropped. Empty during the warm-up,
+                                whose answers have max_new_tokens tokens
+seed: int                       the seed of this generation; torch's global generators are already seeded with it
+on_token: callable              call it with new tokens, one or more, as soon as they are known. The first call sets the
+                                time to first token. It returns True once the answer has ended, also at a stop string,
+                                so that the decoder can return. If it is never called, all time, including prefill,
+                                counts as decoding.
 
 The code returns the new token ids without the prompt, or a `Decoded` (or any object with its attributes).
 
-The least of it:
+A minimal example:
 
     import torch
 
@@ -80,9 +80,9 @@ class Decoded:
     """The new tokens and, if the decoder counts them, its target passes. Attributes are read outside the measured time.
 
     steps: (drafted, judged, accepted, emitted) per target pass, with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
-    1 ≤ emitted ≤ accepted + 1. The steps together emit either all returned tokens (the first pass reads the prompt and
-    judges draft tokens), or all but the first (a separate pass reads the prompt). num_target_passes includes the pass
-    over the prompt, and is needed only without steps.
+    1 ≤ emitted ≤ accepted + 1. Together the steps emit all returned tokens (if the first pass reads the prompt and
+    judges draft tokens), or all but the first (if a separate pass reads the prompt). num_target_passes includes the
+    pass over the prompt, and is needed only without steps.
     """
 
     token_ids: Sequence[int]
@@ -94,7 +94,7 @@ __all__ = ["Decoded", "LoadedModel"]
 
 
 def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
-    """Returns the steps. Raises ConfigError naming the first inconsistent one."""
+    """Returns the steps. Raises ConfigError that names the first inconsistent one."""
     found = []
     for number, counts in enumerate(steps):
         if not isinstance(counts, Step):
@@ -103,8 +103,8 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
                 counts = Step(drafted, judged, accepted, emitted)
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"step {number} is {counts!r}: write (drafted, judged, accepted, emitted)") from error
-        sound = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
-        if not sound or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
+        is_ordered = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
+        if not is_ordered or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
             raise ConfigError(
                 f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), {counts.num_judged} "
                 f"judged, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ judged ≤ "
@@ -115,7 +115,7 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
 
 
 def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
-    """Returns the steps up to the last kept token, not counting the first token, and the number of target passes.
+    """Returns the steps up to the last kept token, without the first token, and the number of target passes.
 
     Raises ConfigError if the steps do not emit the returned tokens.
     """
@@ -137,15 +137,15 @@ def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[
 
 
 def _shortened(step: Step, num_emitted: int) -> Step:
-    """Returns a step reduced to `num_emitted` tokens: the dropped tokens count neither as accepted nor as judged."""
+    """Returns a step with only `num_emitted` tokens. Dropped tokens count neither as accepted nor as judged."""
     num_accepted = min(step.num_accepted, num_emitted)
     return Step(step.num_drafted, num_accepted, num_accepted, num_emitted)
 
 
 @contextmanager
 def naming_method(method: MethodSpec) -> Iterator[None]:
-    """Turns exceptions of a method's code into ConfigErrors that name the method and the line. Out-of-memory errors
-    pass unchanged."""
+    """Turns exceptions of a method's code into ConfigErrors that name the method and the line, except out-of-memory
+    errors."""
     assert method.decoder is not None
     place = f"method '{method.name}': decoder.entry = '{method.decoder.entry}'"
     try:
@@ -164,14 +164,14 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds torch's own generators during the block and restores them afterwards."""
+    """Seeds torch's global generators until the block ends, then restores them."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 class TokenMeter:
-    """The `on_token` callback: it takes the time of the first token and detects the end of the answer."""
+    """The `on_token` callback. It takes the time of the first token and detects the end of the answer."""
 
     def __init__(self, state: GenerationState, clock: Clock) -> None:
         self.state = state
@@ -241,16 +241,16 @@ class ExternalDecoder(Decoder):
         if wrong := [token for token in returned if not 0 <= token < vocab_size]:
             raise ConfigError(f"it returned token {wrong[0]}, but the target has tokens 0 to {vocab_size - 1}")
         if returned[: len(meter.reported)] != meter.reported:
-            raise ConfigError("the tokens it reported to on_token are not those that it returned")
+            raise ConfigError("the tokens that it reported to on_token differ from the returned ones")
         state = meter.state
         emit(state, returned[len(meter.reported) :])
         if not state.finished:
             if not returned or returned[-1] not in self.model.eos_token_ids:
                 raise ConfigError(
-                    f"it returned {len(returned)} tokens, which end neither in one of eos_token_ids nor at "
+                    f"it returned {len(returned)} tokens, which do not end with one of eos_token_ids nor at "
                     "max_new_tokens: return the whole answer, without the prompt"
                 )
-            state.finish = "eos"  # a decoder may stop by itself if no end token was given (warm-up)
+            state.finish = "eos"  # in the warm-up, without end tokens, a decoder may still stop at one
         kept = state.new_ids
         steps: list[Step] = []
         num_passes = getattr(result, "num_target_passes", None)

@@ -1,8 +1,8 @@
 """Assisted decoding by transformers: one call of `generate`, on copies of the models, with counted steps.
 
-This was tested with transformers 5.23, which reads the draft length and the confidence threshold from the assistant's
-generation config, and whose calls modify both models. Every decoder therefore has its own copies of the models, which
-share the weights. Their generation configs hold only the settings of the run.
+Tested with transformers 5.23, which reads the draft length and the confidence threshold from the assistant's generation
+config, and modifies both models. Every decoder therefore has its own copies of the models, with shared weights. Their
+generation configs have only the run's settings.
 """
 
 import copy
@@ -35,7 +35,7 @@ def own_copy(model: Any, **settings: Any) -> Any:
 
 
 def own_assistant(model: Any, num_draft_tokens: int) -> Any:
-    """Returns a copy of a draft model that drafts a fixed number of tokens, whatever its confidence."""
+    """Returns a copy of a draft model that drafts a fixed number of tokens at any confidence."""
     return own_copy(
         model, num_assistant_tokens=num_draft_tokens, num_assistant_tokens_schedule="constant",
         assistant_confidence_threshold=0.0,
@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 class Reporting(BaseStreamer, StoppingCriteria):
-    """A streamer that reports the tokens of every step, and a stopping criterion at the end of the answer."""
+    """A streamer that reports the tokens of every step, and a stopping criterion for the end of the answer."""
 
     def __init__(self, on_token: OnToken) -> None:
         self._on_token = on_token
@@ -73,8 +73,8 @@ class Reporting(BaseStreamer, StoppingCriteria):
 
 
 class Counted:
-    """A result with counts: the tokens, and the draft and emitted tokens of every target pass. Steps are computed on
-    access."""
+    """A result with its counts: the new tokens, and the drafted and emitted tokens of every target pass. Steps are
+    computed on access."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self._num_prompt_tokens = num_prompt_tokens
@@ -103,8 +103,8 @@ class Counted:
 
     @property
     def steps(self) -> list[Step] | None:
-        """The (drafted, judged, accepted, emitted) counts of each pass. The common prefix of draft and emitted tokens
-        is accepted: after a rejection, the residual gives the rejected token probability 0, so that the next emitted
+        """The (drafted, judged, accepted, emitted) counts of each pass. The common prefix of drafted and emitted tokens
+        is accepted: after a rejection, the rejected token has probability 0 in the residual, so that the next emitted
         token always differs from it."""
         ends = [start for start, _ in self._candidates[1:]] + [len(self.sequence)]
         found = []
@@ -117,8 +117,8 @@ class Counted:
 
 
 class CountedPasses(Counted):
-    """A result with target passes but no steps, for drafts in another tokenizer than the proposals: a draft of γ tokens
-    may become more than γ proposed tokens, so that the acceptance rate is not comparable."""
+    """A result with target passes but no steps, for drafts that are tokenized again: a draft of γ tokens may become
+    more than γ proposed tokens, so that the acceptance rate is not comparable."""
 
     steps = None
 
@@ -135,7 +135,7 @@ class Assisted:
         self.settings: dict[str, Any] = {}  # for the generation config
 
     def candidates(self, **arguments: Any) -> Any:
-        """Returns the candidate generator of one call; by default the one that `generate` selects."""
+        """Returns the candidate generator of a call, by default the one that `generate` selects."""
         return type(self.model)._get_candidate_generator(self.model, **arguments)
 
     def generate(
@@ -154,8 +154,7 @@ class Assisted:
         return counted
 
     def config(self, max_new_tokens: int, eos_token_ids: list[int]) -> GenerationConfig:
-        """Returns the generation config of the run's sampling, without the defaults of `generate` (such as top_k
-        50)."""
+        """Returns the generation config for the run's sampling, without defaults of `generate` such as top_k 50."""
         sampling = self.sampling
         drawn = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
         return GenerationConfig(
@@ -173,7 +172,7 @@ class AssistedGeneration(Assisted):
 
 
 class PromptLookup(Assisted):
-    """Prompt lookup: drafts the tokens after the first earlier occurrence of the last tokens."""
+    """Prompt lookup: drafts the tokens that follow the first earlier occurrence of the last tokens."""
 
     def __init__(
         self, *, target: LoadedModel, num_draft_tokens: int, sampling: Sampling,
@@ -194,14 +193,13 @@ class TwoTokenizers(Assisted):
         self.tokenizers = {"target_tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
         self.assistant = own_assistant(drafter.model, num_draft_tokens)
         self.arguments = {"assistant_model": self.assistant}
-        sizes = [each.config.get_text_config().vocab_size for each in (target.model, drafter.model)]
-        if sizes[0] != sizes[1]:  # `generate` requires them then, and refuses them otherwise
+        sizes = [model.config.get_text_config().vocab_size for model in (target.model, drafter.model)]
+        if sizes[0] != sizes[1]:  # only then `generate` requires the tokenizers; otherwise it refuses them
             self.arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
 
 
 class StringMatch(TwoTokenizers):
-    """Universal assisted generation: drafts are decoded, re-tokenized for the target, and matched with its own
-    tokens."""
+    """Universal assisted generation: drafts are decoded, tokenized for the target, and compared with its tokens."""
 
     counted = CountedPasses
 
@@ -209,9 +207,9 @@ class StringMatch(TwoTokenizers):
         return generators.AssistedCandidateGeneratorDifferentTokenizers(**{**arguments, **self.tokenizers})
 
 
-class InOrder:
-    """A tokenizer whose vocabulary is sorted by id. transformers orders the rows of the pruned output layer as the
-    vocabulary, whose order differs between processes: the same seed would draw different tokens."""
+class SortedVocabulary:
+    """A tokenizer whose vocabulary is sorted by id. transformers orders the rows of the pruned output layer like the
+    vocabulary. Without sorting, that order differs between processes, and equal seeds would draw different tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -227,10 +225,10 @@ class InOrder:
 
 
 class TokenIntersection(TwoTokenizers):
-    """Universal speculative decoding (token-level intersection): drafts tokens that both vocabularies have, with
+    """Universal speculative decoding (token-level intersection): drafts only tokens that both vocabularies have, with
     speculative sampling.
 
-    `prune_lm_head` reduces the draft model's output layer to those tokens, which is transformers' default.
+    `prune_lm_head`: whether the draft model's output layer is reduced to these tokens, as transformers does by default.
     """
 
     def __init__(
@@ -238,14 +236,14 @@ class TokenIntersection(TwoTokenizers):
         prune_lm_head: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(target=target, drafter=drafter, num_draft_tokens=num_draft_tokens, sampling=sampling)
-        in_order: Any = InOrder(drafter.tokenizer)
+        tokenizer: Any = SortedVocabulary(drafter.tokenizer)
         self.translator = generators.AssistantToTargetTranslator(
-            target.tokenizer, in_order, self.model.config.get_text_config().vocab_size, self.assistant, prune_lm_head,
+            target.tokenizer, tokenizer, self.model.config.get_text_config().vocab_size, self.assistant, prune_lm_head,
         )  # fmt: skip
         if prune_lm_head and not len(self.translator._suppress_input_ids):
             raise ConfigError(
-                "the target has every token of the draft model, and there transformers fails with a pruned output "
-                "layer: set decoder.options.prune_lm_head=false"
+                "the target has every token of the draft model, for which transformers cannot prune the output layer: "
+                "set decoder.options.prune_lm_head=false"
             )
 
     def candidates(self, **arguments: Any) -> Any:

@@ -20,7 +20,7 @@ from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
-from specbench.specs.run import named
+from specbench.specs.run import versioned_name
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 
@@ -128,7 +128,7 @@ class SuiteCell:
     def row_names(self) -> set[tuple[str, str]]:
         """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones."""
         tasks, methods = with_overrides(load_tasks(self.task.task), self.specs, self.request.options.overrides)
-        return {(named(task), named(method)) for task in tasks for method in methods}
+        return {(versioned_name(task), versioned_name(method)) for task in tasks for method in methods}
 
 
 def cells_of(

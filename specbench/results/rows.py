@@ -27,7 +27,7 @@ from specbench.results.verdict import declares_lossless, differing_records, verd
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_same_history
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import named, own_drafter
+from specbench.specs.run import own_drafter, versioned_name
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.prompts import FewshotInfo
@@ -172,7 +172,7 @@ class MeasuredRun:
             metrics |= dict.fromkeys(SPEEDUPS, Metric())  # tokens of different vocabularies do not compare
         row = Row(
             **self._conditions(method), **_data(parts), **self._method(method, records),
-            task=named(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
+            task=versioned_name(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
             sampling=sampling, created=_measured_at(records), served=serving_of(records, method.name, self.identity),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
@@ -208,7 +208,7 @@ class MeasuredRun:
         else:
             options = method_options(method, self.identity["target"]["name"])
         return {
-            "method": named(method), "lossless": method.lossless,
+            "method": versioned_name(method), "lossless": method.lossless,
             "num_draft_tokens": max(route.num_draft_tokens for route in routes),
             "options": options | ({"taken": taken} if taken else {}),
         }  # fmt: skip

@@ -21,7 +21,7 @@ from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import named
+from specbench.specs.run import versioned_name
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 
@@ -115,14 +115,14 @@ class RecordedRun:
         return RowWithRecords(row, records, method, scoring)
 
     def task_of(self, row: Row) -> TaskSpec:
-        return self._of_name(row.task, {named(each): each for each in self.tasks})
+        return self._of_name(row.task, {versioned_name(each): each for each in self.tasks})
 
     def method_of(self, row: Row) -> RecordedMethod:
         return self._of_name(row.method, {each.named: each for each in self.methods.values()})
 
     def method_spec_of(self, row: Row) -> MethodSpec:
         """Returns the full specification of a row's method. It imports torch."""
-        return self._of_name(row.method, {named(each): each for each in self.method_specs})
+        return self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
 
     def records_of_row(self, row: Row) -> list[Record]:
         """Returns the records of a row in the order of the run, with the ratings of its judge."""

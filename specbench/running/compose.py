@@ -22,7 +22,7 @@ from specbench.models.scoring import ScoringModel
 from specbench.running.models import Models
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import DEFAULT, check_draws
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.scoring.language import language_of, prepare
@@ -200,7 +200,7 @@ class RoutedDecoder(Decoder):
 def route_of(language: str | None, routes: Collection[str]) -> str:
     """Returns the route of a language, looked up by the given code, by the code without region and script, and by the
     code in the other ISO 639 form. Returns the default route if there is none."""
-    codes = (language, language.partition("-")[0], known(language)) if language else ()
+    codes = (language, language.partition("-")[0], identifiable_code(language)) if language else ()
     return next((code for code in codes if code in routes and code is not None), DEFAULT)
 
 

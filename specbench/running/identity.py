@@ -8,7 +8,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.running.compose import RoutedDecoder
 from specbench.running.models import Models
 from specbench.running.plan import Cell
-from specbench.specs.run import RunSpec, named
+from specbench.specs.run import RunSpec, versioned_name
 from specbench.tasks.sandbox import run as permission
 
 Drafting = dict[str, str | None]  # name and revision
@@ -36,8 +36,8 @@ def run_identity(
     revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
     return {
         "seed": spec.seed,
-        "tasks": {task.name: named(task) for task in spec.tasks},
-        "methods": {method.name: named(method) for method in spec.methods},
+        "tasks": {task.name: versioned_name(task) for task in spec.tasks},
+        "methods": {method.name: versioned_name(method) for method in spec.methods},
         "target": {"name": models.target.name, "revision": models.target.revision},
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
         **({"routes": routes} if routes else {}),

@@ -15,7 +15,7 @@ from specbench.core.resumable_folder import ResumableFolder, changed_settings, w
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, named_dump
+from specbench.specs.run import RunSpec, versioned_name_of_dump
 from specbench.specs.task import TaskSpec
 
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
@@ -127,7 +127,9 @@ class RecordedMethod(NamedTuple):
 def _recorded_method(method: dict[str, Any]) -> RecordedMethod:
     routes = (method.get("routes") or {}).values()
     num_draft_tokens = max(int(part.get("num_draft_tokens") or 0) for part in (method, *routes))
-    return RecordedMethod(method["name"], named_dump(method), method.get("decodes_with", "target"), num_draft_tokens)
+    return RecordedMethod(
+        method["name"], versioned_name_of_dump(method), method.get("decodes_with", "target"), num_draft_tokens
+    )
 
 
 def read_tasks(folder: Path) -> tuple[TaskSpec, ...]:

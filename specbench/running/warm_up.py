@@ -17,7 +17,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode
-from specbench.specs.run import named
+from specbench.specs.run import versioned_name
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_NEW_TOKENS = 20  # new tokens of a block; fewer if the answers are shorter
@@ -133,7 +133,7 @@ def warm_up(
 def forget_warm_up(decoder: Decoder) -> None:
     """Makes the next warm-up of a decoder a complete one, since its server was restarted."""
     _WARM.pop(id(decoder), None)
-    _TIMES.get(id(decoder.model), {}).pop(named(decoder.method), None)
+    _TIMES.get(id(decoder.model), {}).pop(versioned_name(decoder.method), None)
 
 
 def _until_steady(
@@ -142,7 +142,7 @@ def _until_steady(
     """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last earlier blocks of the same
     method and loaded model count too, so that a method that was steady needs one more block. They are so few that this
     block shows whether the speed has changed."""
-    model, name = decoder.model, named(decoder.method)
+    model, name = decoder.model, versioned_name(decoder.method)
     if id(model) not in _TIMES:
         weakref.finalize(model, _TIMES.pop, id(model), None)
     blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])

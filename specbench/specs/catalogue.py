@@ -1,8 +1,7 @@
-"""Finds and loads tasks and methods: built-in ones, those of plug-ins, and YAML files of the user."""
+"""Finds and loads tasks and methods: built-in ones, those of plug-ins, and the user's YAML files."""
 
-import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -40,7 +39,7 @@ def load_task(name_or_path: str) -> TaskSpec:
 
 
 def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[TaskSpec]:
-    """Returns the task with a name or path; for `lm_eval:NAME` the task of lm-eval, or all tasks of a group."""
+    """Returns the task of a name or path; for `lm_eval:NAME`, lm-eval's task or all tasks of a group."""
     if name_or_path.startswith("lm_eval:"):
         loaded: list[TaskSpec] = TASK_SOURCES.get("lm_eval")(name_or_path, lm_eval_include)
         return loaded
@@ -58,12 +57,12 @@ def load_method(name_or_path: str) -> MethodSpec:
 
 
 def method_keys(name: str) -> dict[str, Any]:
-    """Returns the keys in the file of a known method as they are, unchecked: the checks import torch, for seconds."""
+    """Returns the unchecked keys of a known method's file. Checking them would import torch, which takes seconds."""
     return yaml_files.read(_find("methods", name))
 
 
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
-    """Returns the task or method in a YAML file; the keys tell which of the two it is."""
+    """Returns the task or method in a YAML file. Its keys decide which of the two it is."""
     path = Path(path)
     data = yaml_files.read(path)
     prefix = f"{path}: "
@@ -72,12 +71,12 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     if "prompt" not in data and "generation" not in data:
         if {"format", "rows"} == data.keys():
             raise ConfigError(f"{prefix}this is a leaderboard file: `specbench leaderboard validate` checks it")
-        raise ConfigError(f"{prefix}no task (key `prompt`) and no method (key `verification`): add it")
+        raise ConfigError(f"{prefix}neither a task (key `prompt`) nor a method (key `verification`): add the key")
     return build(TaskSpec, _with_samples(data, path.resolve().parent), prefix)
 
 
 def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the keys of a task or subset with the sample paths, which are relative to `folder`, made absolute."""
+    """Returns the keys of a task or subset. Sample paths, which are relative to `folder`, become absolute."""
     made = dict(data)
     if isinstance(data.get("sample"), str):
         made["sample"] = str(folder / data["sample"])
@@ -92,7 +91,7 @@ def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the keys of a method with the path of an external decoder's file, relative to `folder`, made absolute."""
+    """Returns the keys of a method. The path of an external decoder, relative to `folder`, becomes absolute."""
     decoder = data.get("decoder")
     entry = decoder.get("entry") if isinstance(decoder, dict) else None
     if not isinstance(entry, str) or not is_file_entry(entry):
@@ -101,7 +100,7 @@ def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _find(kind: str, name_or_path: str) -> Path:
-    """Returns the file of a built-in or plug-in name; returns a path as it is."""
+    """Returns the file of a built-in or plug-in name, or a given path."""
     if is_path(name_or_path):
         return Path(name_or_path)
     files = _files(kind)
@@ -114,13 +113,13 @@ def _find(kind: str, name_or_path: str) -> Path:
 
 
 def is_path(name_or_path: str) -> bool:
-    """Returns whether a user's word is the path of a YAML file; else it is a name."""
+    """Returns whether a user's word is the path of a YAML file, not a name."""
     return name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "", alike: str | None = None) -> ConfigError:
-    """Returns the error for a name that is not known; of a file or folder with that name it says what it is. `alike`:
-    the text whose nearest known name it proposes, if not the name."""
+    """Returns the error for an unknown name. It says so if there is a file or folder with that name. `alike`: a text
+    whose nearest known name is proposed, by default the name."""
     if os.path.exists(name):
         found = "a folder" if os.path.isdir(name) else "a file, but not a .yaml file"
         return ConfigError(f"'{name}': this is {found}: give the name of a {kind}, or the path of its .yaml file")
@@ -129,11 +128,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "", a
 
 def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> None:
     if not is_path(name_or_path) and spec.name != name_or_path:
-        raise ConfigError(f"{path}: name = {spec.name!r}: must be the file's own name, '{name_or_path}'")
+        raise ConfigError(f"{path}: name = {spec.name!r}: must be the name of the file, '{name_or_path}'")
 
 
 def namesake(kind: str, name_or_path: str) -> str | None:
-    """Returns a warning if a file's task or method has the name of another known one, else None.
+    """Returns a warning if a file's task or method has the name of a known one, else None.
 
     `kind` is "tasks" or "methods".
     """
@@ -144,16 +143,17 @@ def namesake(kind: str, name_or_path: str) -> str | None:
     known = [file for file in _files(kind).get(str(spec.get("name")), []) if file.resolve() != path.resolve()]
     if not known:
         return None
-    shown = f"{spec['name']}@{spec.get('version')}"
+    label = f"{spec['name']}@{spec.get('version')}"
     other = f"{known[0].parent.name}/{known[0].name}"
-    return f"{path}: '{spec['name']}' is the name of {other} too: results say {shown} of both"
+    return f"{path}: '{spec['name']}' is also the name of {other}: results call both {label}"
 
 
 def _files(kind: str) -> dict[str, list[Path]]:
     """Returns the files by name, from the built-in folder and the folders of plug-ins."""
     found: dict[str, list[Path]] = {}
-    for path in itertools.chain.from_iterable(map(_yaml_files, _folders(kind))):
-        found.setdefault(path.stem, []).append(path)
+    for folder in (builtin_dir(kind), *_plugin_folders(kind)):
+        for path in _yaml_files(folder):
+            found.setdefault(path.stem, []).append(path)
     return found
 
 
@@ -167,11 +167,6 @@ def _plugin_folders(kind: str) -> tuple[Path, ...]:
     return tuple(_plugin_folder(point) for point in entry_points(group=f"specbench.{kind}"))
 
 
-def _folders(kind: str) -> Iterator[Path]:
-    yield builtin_dir(kind)
-    yield from _plugin_folders(kind)
-
-
 def _plugin_folder(point: Any) -> Path:
     place = f"plug-in '{point.name}' ({point.value})"
     try:
@@ -180,5 +175,5 @@ def _plugin_folder(point: Any) -> Path:
     except Exception as error:
         raise ConfigError(f"{place} failed to load: {error}: repair or uninstall it") from error
     if not folder.is_dir():
-        raise ConfigError(f"{place}: {folder} is not a folder: the entry point must load to a folder of YAML files")
+        raise ConfigError(f"{place}: {folder} is not a folder: the entry point must name a folder of YAML files")
     return folder

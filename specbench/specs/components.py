@@ -1,4 +1,4 @@
-"""Base classes of all specs: frozen pydantic models that forbid unknown keys, and components with options."""
+"""Base classes of specs: frozen pydantic models that forbid unknown keys, and components with options."""
 
 import json
 from collections.abc import Mapping
@@ -33,14 +33,16 @@ DeviceMap = Literal["none", "auto"]
 # auto: graphs if the device supports them and the models can be recorded, else eager.
 EngineName = Literal["auto", "eager", "graphs", "compiled"]
 # The engine of a row; "… target" if the drafter runs eagerly, "served …" with the name and version of a server.
-InProcessEngine = Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
-RowEngine = InProcessEngine | Annotated[str, Field(pattern=r"^served .+$")]
+RowEngine = (
+    Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
+    | Annotated[str, Field(pattern=r"^served .+$")]
+)
 StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed shapes
 Chat = Literal["auto", "always", "never"]
 
 
 class Spec(StrictModel):
-    """A frozen model in which an unknown key is an error. The docstring below a key is its description in the help."""
+    """A frozen model that refuses unknown keys. The docstring below a key is its description in the help."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -62,9 +64,9 @@ def build(model: type[AnySpec], data: Mapping[str, Any], prefix: str = "") -> An
 
 
 class Component(Spec):
-    """A component of a method or task, a flat mapping in YAML such as {rule: fuzzy, threshold: 0.3}.
+    """A component of a method or task. In YAML it is a flat mapping such as {rule: fuzzy, threshold: 0.3}.
 
-    One key names the component and the others are its options. After validation `options` includes the factory's
+    One key names the component; the others are its options. After validation, `options` includes the factory's
     defaults.
     """
 
@@ -81,7 +83,7 @@ class Component(Spec):
             return data
         try:
             return cls._with_options(data)
-        except ConfigError as error:  # one of several problems of a file
+        except ConfigError as error:  # pydantic collects it with the other problems of a file
             raise PydanticCustomError(CONFIG_ERROR, "{problem}", {"problem": str(error)}) from error
 
     @classmethod
@@ -124,7 +126,7 @@ class DrafterSpec(Component):
 
     @property
     def needs(self) -> str | None:
-        """What a user must provide besides models, and in brackets how to get it."""
+        """What a user must provide besides models, with instructions in brackets."""
         return self.features.needs and self.features.needs.format_map(self.options)
 
 
@@ -149,7 +151,7 @@ class BridgeSpec(Component):
 
     @model_validator(mode="before")
     @classmethod
-    def _word(cls, data: Any) -> Any:
+    def _from_word(cls, data: Any) -> Any:
         return {"type": data} if isinstance(data, str) else data
 
     @model_serializer(mode="plain")
@@ -166,8 +168,8 @@ class ScorerSpec(Component):
         return SCORERS.features(self.type)
 
 
-def like_json(values: Any, place: str) -> None:
-    """Raises ConfigError with the key (`place` + key) of a value that JSON cannot represent, such as a date."""
+def check_json_values(values: Any, place: str) -> None:
+    """Raises ConfigError that names the key (`place` + key) of a value that JSON cannot represent, such as a date."""
     for name, value in values.items() if isinstance(values, Mapping) else ():
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -176,12 +178,12 @@ def like_json(values: Any, place: str) -> None:
             raise ConfigError(f"{place}{name}: a {kind} that JSON cannot hold: write a text in quotes") from error
 
 
-MIN_TEMPERATURE = 0.01  # logits divided by a smaller one would overflow
-MAX_TEMPERATURE = 100.0  # above it, float32 cannot distinguish most logits and tokens would be drawn from noise
+MIN_TEMPERATURE = 0.01  # logits divided by less would overflow
+MAX_TEMPERATURE = 100.0  # divided by more, most logits are equal in float32, and tokens would be random
 RANGE = f"0 (greedy), or {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}"
 
 
-def greedy_or_warm(temperature: float) -> float:
+def check_temperature(temperature: float) -> float:
     """Returns the temperature. Raises ValueError between 0 and 0.01 (exclusive), and above 100."""
     if 0 < temperature < MIN_TEMPERATURE:
         raise ValueError(f"input should be 0 (greedy) or at least {MIN_TEMPERATURE}")
@@ -193,9 +195,9 @@ def greedy_or_warm(temperature: float) -> float:
 Temperature = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False, json_schema_extra={"range": RANGE}),
-    AfterValidator(greedy_or_warm),
+    AfterValidator(check_temperature),
 ]
 DraftTemperature = Annotated[
     Temperature | None,
-    Field(description="Temperature of the drafts; top-k and top-p are the run's; null: the run's temperature too."),
+    Field(description="Temperature of the drafts; null: the run's temperature. Top-k and top-p are always the run's."),
 ]

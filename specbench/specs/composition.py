@@ -1,4 +1,4 @@
-"""Checks that the parts of a method are compatible: drafter, rule, bridge, draft length, routes, drafter share."""
+"""Checks that the parts of a method fit together: drafter, rule, bridge, draft length, routes, drafter share."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
 from specbench.specs.components import DrafterSpec, Spec
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 
 if TYPE_CHECKING:
     from specbench.specs.method import MethodSpec
@@ -20,9 +20,9 @@ DEFAULT = "default"
 CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*")
 # Keys that a method with routes may not have at its top level.
 REFUSED = {
-    "decoder": "an external decoder has its own drafter: delete one of the two keys",
-    "drafter": "each route has its own: write the common one as routes.default.drafter",
-    "drafter_share": "queries go where their language sends them, not by a share: delete the key",
+    "decoder": "an external decoder has its own drafter: delete 'decoder' or 'routes'",
+    "drafter": "each route has its own drafter: write the common one as routes.default.drafter",
+    "drafter_share": "the language of a query selects its drafter, not a share: delete the key",
 }
 
 
@@ -32,7 +32,7 @@ class RouteSpec(Spec):
     drafter: DrafterSpec | None = None
     """Drafter of the language; null: the drafter of the default route."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
-    """Maximum draft tokens on a path (depth of a tree); null: the number of the method."""
+    """Maximum draft tokens on a path (depth of a tree); null: the method's number."""
 
     @model_serializer(mode="wrap")
     def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class RouteSpec(Spec):
 def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a method's keys with the default route's drafter as `drafter` and with `language` ("given" by default).
 
-    Raises ConfigError for keys that exclude routes, for invalid language codes, and for a missing default route.
+    Raises ConfigError for keys that conflict with routes, for invalid language codes, and for a missing default route.
     """
     routes = data["routes"]
     if not isinstance(routes, Mapping) or not routes:
@@ -52,14 +52,14 @@ def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
         if data.get(key) is not None:
             raise ConfigError(f"{key}: {problem}")
     if data.get("decodes_with", "target") != "target":
-        raise ConfigError("decodes_with: a method with routes decodes with the target: delete the key")
+        raise ConfigError("decodes_with: a method with routes always decodes with the target: delete the key")
     for name in routes:
         if name != DEFAULT and not CODE.fullmatch(str(name)):
-            raise ConfigError(f"routes.{name}: no code of a language: write one such as sw or pt-BR, or '{DEFAULT}'")
+            raise ConfigError(f"routes.{name}: not a language code: write one such as sw or pt-BR, or '{DEFAULT}'")
     default = routes.get(DEFAULT)
     if not isinstance(default, Mapping | RouteSpec):
         raise ConfigError(
-            f"routes.{DEFAULT}: the key '{DEFAULT}' is missing: add the drafter of all other languages, such as "
+            f"routes.{DEFAULT}: the key '{DEFAULT}' is missing: add the drafter for all other languages, such as "
             f"{DEFAULT}: {{drafter: {{type: model}}}}"
         )
     drafter = default.drafter if isinstance(default, RouteSpec) else default.get("drafter")
@@ -71,14 +71,14 @@ def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
 def check_identifiable(routes: Mapping[str, RouteSpec]) -> None:
     """Raises ConfigError for a route whose language cannot be identified from a prompt."""
     for name in routes:
-        if name != DEFAULT and known(name) != name:
-            code = known(name)
-            hint = f"write {code}" if code else "leave the route out, or write language: given"
-            raise ConfigError(f"routes.{name}: no language that is identified from a prompt has this code: {hint}")
+        if name != DEFAULT and identifiable_code(name) != name:
+            code = identifiable_code(name)
+            hint = f"write {code}" if code else "delete the route, or write language: given"
+            raise ConfigError(f"routes.{name}: no language that can be identified from a prompt has this code: {hint}")
 
 
 def check_composition(method: "MethodSpec") -> None:
-    """Raises ConfigError, in one line, if the parts of a method are not compatible."""
+    """Raises ConfigError, in one line, if the parts of a method do not fit together."""
     _check_share(method)
     if method.decoder is not None:
         return
@@ -87,7 +87,9 @@ def check_composition(method: "MethodSpec") -> None:
         return
     drafts = method.drafter.type != "none"
     if drafts and method.decodes_with != "target":
-        raise ConfigError(f"drafter.type = '{method.drafter.type}': to decode alone it must be 'none'")
+        raise ConfigError(
+            f"drafter.type = '{method.drafter.type}': with 'decodes_with: {method.decodes_with}' it must be 'none'"
+        )
     if drafts and method.num_draft_tokens == 0:
         raise ConfigError("num_draft_tokens = 0: nothing is drafted: write 1 or more, or drafter: {type: none}")
     if not drafts and method.num_draft_tokens > 0:
@@ -97,18 +99,18 @@ def check_composition(method: "MethodSpec") -> None:
 
 
 def _check_share(method: "MethodSpec") -> None:
-    """Raises ConfigError unless `drafter_share` is given exactly if queries are split between drafter and target."""
+    """Raises ConfigError if `drafter_share` is given without `decodes_with: random`, or missing with it, or if there is
+    a bridge although both models decode alone."""
     if method.decodes_with != "random" and method.drafter_share is not None:
         raise ConfigError(
-            f"drafter_share = {method.drafter_share:g}: is the share of 'decodes_with: random': delete the key, or "
-            "write decodes_with: random"
+            f"drafter_share = {method.drafter_share:g}: is only for 'decodes_with: random': delete the key, or write "
+            "decodes_with: random"
         )
     if method.decodes_with == "random" and method.drafter_share is None:
         raise ConfigError("drafter_share: the key 'drafter_share' is missing: add it, such as drafter_share: 0.5")
     if method.decodes_with == "random" and not method.bridges_nothing:
         raise ConfigError(
-            f"bridge = '{method.bridge.type}': each model decodes alone, so there is nothing to bridge: "
-            "leave the key out"
+            f"bridge = '{method.bridge.type}': each model decodes alone, so there is nothing to bridge: delete the key"
         )
 
 
@@ -117,7 +119,7 @@ def _check_bridge(method: "MethodSpec") -> None:
     if (not method.needs_drafter or method.prescribes) and not method.bridges_nothing:
         raise ConfigError(
             f"bridge = '{method.bridge.type}': drafter '{method.drafter.type}' drafts the target's own tokens, "
-            "so there is nothing to bridge: leave the key out"
+            "so there is nothing to bridge: delete the key"
         )
 
 
@@ -132,11 +134,11 @@ def _check_routes(method: "MethodSpec") -> None:
 
 
 def _check_features(method: "MethodSpec") -> None:
-    """Raises ConfigError if the drafter lacks, or the bridge removes, something that the verification rule requires."""
+    """Raises ConfigError if the drafter lacks, or the bridge removes, what the verification rule requires."""
     if method.prescribes not in (None, method.verification.rule):
         raise ConfigError(
-            f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' prescribes what rule "
-            f"'{method.prescribes}' accepts: write verification: {{rule: {method.prescribes}}}"
+            f"verification.rule = '{method.verification.rule}': drafter '{method.drafter.type}' sets the acceptance "
+            f"rate of rule '{method.prescribes}': write verification: {{rule: {method.prescribes}}}"
         )
     if (num_levels := tree_levels(method.drafter)) is not None:
         _check_trees(method, num_levels)
@@ -167,11 +169,11 @@ def tree_levels(drafter: DrafterSpec) -> int | None:
 
 
 def _check_trees(method: "MethodSpec", num_levels: int) -> None:
-    """Raises ConfigError if the rule or the bridge is for chains only, or more levels are requested than trees have."""
+    """Raises ConfigError for a rule or a bridge for chains only, and for a draft length above the trees' levels."""
     if not method.verification.features.verifies_trees:
         able = [name for name in RULES.names() if RULES.features(name).verifies_trees]
         raise ConfigError(
-            f"verification.rule = '{method.verification.rule}': judges chains only, and drafter "
+            f"verification.rule = '{method.verification.rule}': verifies chains only, and drafter "
             f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
         )
     if method.num_draft_tokens > num_levels:
@@ -188,25 +190,25 @@ def _check_trees(method: "MethodSpec", num_levels: int) -> None:
 
 
 def possible_draws(method: "MethodSpec") -> AbstractSet[str]:
-    """Returns the ways in which the drafter of a method may draw the children of a node of its trees."""
+    """Returns the ways in which a method's drafter may draw the children of a tree node."""
     declared = method.drafter.features.draws
     return {"fixed"} if declared is None else declared(**method.drafter.options)
 
 
 def check_draws(method: "MethodSpec", draws: AbstractSet[str], place: str = "") -> None:
-    """Raises ConfigError, beginning with `place`, if the rule is valid for none of these ways of drawing children."""
+    """Raises ConfigError if the rule is valid for none of these ways of drawing children. `place` begins it."""
     valid = method.verification.features.draws
     if valid is None or draws & valid:
         return
-    remedy = f"set drafter.draws to {' or '.join(sorted(valid))}, or " if "draws" in method.drafter.options else ""
-    drawn = " or ".join(sorted(draws))
+    valid_ways, ways = " or ".join(sorted(valid)), " or ".join(sorted(draws))
+    remedy = f"set drafter.draws to {valid_ways}, or " if "draws" in method.drafter.options else ""
     raise ConfigError(
-        f"{place}verification.rule = '{method.verification.rule}': is valid for children that are drawn as "
-        f"{' or '.join(sorted(valid))}, and drafter '{method.drafter.type}' draws them as {drawn}: "
-        f"{remedy}choose the rule exact_match, which is valid for all"
+        f"{place}verification.rule = '{method.verification.rule}': needs children that are drawn as {valid_ways}, and "
+        f"drafter '{method.drafter.type}' draws them as {ways}: {remedy}choose the rule exact_match, which is valid "
+        "for all"
     )
 
 
 def proposes_trees(method: "MethodSpec") -> bool:
-    """Returns whether a proposal of the method's drafter may be a tree."""
+    """Returns whether the method's drafter may propose trees."""
     return method.decoder is None and method.drafter.features.tree_shape is not None

@@ -1,4 +1,4 @@
-"""The committed digests of all built-in files: a file whose meaning changes needs a new version.
+"""The committed digests of built-in files. A file whose meaning changes needs a new version.
 
 `python -m specbench.specs.lock` rewrites specbench/versions.lock. It fails if a digest changed and the version did not.
 """
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 def current() -> dict[str, Entry]:
-    """Returns an entry for every task, method and sample. A sample has the version of its task."""
+    """Returns an entry for every task, method and sample file. A sample has the version of its task."""
     entries = {}
     for kind in ("methods", "tasks"):
         for path in sorted(builtin_dir(kind).glob("*.yaml")):
@@ -35,26 +35,26 @@ def current() -> dict[str, Entry]:
 
 
 def samples_of(task: TaskSpec) -> set[Path]:
-    """Returns the sample files of a task's subsets, including those of the few-shot examples."""
+    """Returns the sample files of a task's subsets, few-shot samples included."""
     subsets = [task.subset(name) for name in task.subset_names]
     named = [subset.sample for subset in subsets] + [s.fewshot.sample for s in subsets if s.fewshot]
     return {Path(name) for name in named if name and Path(name).is_file()}
 
 
 def read(path: Path = LOCK) -> dict[str, Entry]:
-    """Reads the lock file: one line of path, version and digest per file. A missing file is an empty lock."""
+    """Reads the lock file, whose lines are path, version and digest of a file. A missing lock file is empty."""
     if not path.is_file():
         return {}
     entries = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         parts = line.split()
         if len(parts) != 3 or not parts[1].isdecimal():
-            raise ConfigError(f"{path}, line {number}: not `path version digest`: restore the file")
+            raise ConfigError(f"{path}, line {number}: is not `path version digest`: restore the file")
         entries[parts[0]] = Entry(int(parts[1]), parts[2])
     return entries
 
 
-def moved(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
+def unversioned_changes(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
     """Returns a line for each file whose digest changed while its version did not increase."""
     problems = []
     for path, entry in now.items():
@@ -71,17 +71,17 @@ def moved(locked: dict[str, Entry], now: dict[str, Entry]) -> list[str]:
 def check(path: Path = LOCK) -> list[str]:
     """Returns a line for each difference between the lock and the files."""
     locked, now = read(path), current()
-    problems = moved(locked, now)
+    problems = unversioned_changes(locked, now)
     stale = sorted(name for name in {*locked, *now} if locked.get(name) != now.get(name))
     if not problems and stale:
-        problems = [f"{name}: not as in {path.name}: run python -m specbench.specs.lock" for name in stale]
+        problems = [f"{name}: differs from {path.name}: run python -m specbench.specs.lock" for name in stale]
     return problems
 
 
 def write(path: Path = LOCK) -> None:
     """Rewrites the lock. Raises ConfigError if a digest changed while its version did not increase."""
     now = current()
-    problems = moved(read(path), now)
+    problems = unversioned_changes(read(path), now)
     if problems:
         raise ConfigError("; ".join(problems))
     lines = [f"{name} {entry.version} {entry.digest}\n" for name, entry in sorted(now.items())]

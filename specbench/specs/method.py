@@ -23,7 +23,7 @@ PromptDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
 
 class CalibrationSpec(Spec):
-    """The examples that a method was tuned on. `specbench tune` writes them and a run excludes them."""
+    """The examples that a method was tuned on. `specbench tune` writes them, and runs exclude them."""
 
     task: Text
     """Name of the task."""
@@ -32,7 +32,7 @@ class CalibrationSpec(Spec):
     revision: str | None = None
     """Revision of the rows."""
     prompts: dict[str, tuple[PromptDigest, ...]]
-    """Digests of the prompts by subset; they do not depend on the order of the rows, a limit or the data's copy."""
+    """Digests of the prompts by subset. They do not depend on the order of rows, a limit or the copy of the data."""
 
 
 ENTRY = re.compile(r".+:[A-Za-z_]\w*")
@@ -40,12 +40,12 @@ EXAMPLE = "{type: external, entry: package.module:function}"
 
 
 class DecoderSpec(Spec):
-    """A decoding loop outside of specbench."""
+    """A decoding loop outside specbench."""
 
     type: Literal["external", "served"]
-    """external: code in Python; served: a server of `specbench run --servers`, which writes this itself."""
+    """external: Python code; served: a server of `specbench run --servers`, which sets this itself."""
     entry: str
-    """The code, as package.module:name or file.py:name; the file is relative to the method's file."""
+    """The code, as package.module:name or file.py:name. The file is relative to the method's file."""
     drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
     """Kind of the draft model that the code is given."""
     claims_lossless: bool = False
@@ -54,27 +54,27 @@ class DecoderSpec(Spec):
     """Options that are passed to the code unchanged."""
 
     @property
-    def pair_of(self) -> str:
-        """Returns a bridge that works with the kind of model pair that this decoder requires."""
+    def bridge_type(self) -> str:
+        """Returns a bridge that fits the models that this decoder needs."""
         return "retokenize" if self.drafter == "other_vocabulary" else "shared"
 
     @model_validator(mode="before")
     @classmethod
-    def _a_mapping(cls, data: Any) -> Any:
+    def _check_mapping(cls, data: Any) -> Any:
         if not isinstance(data, (Mapping, cls)):
             raise ValueError(f"write a mapping, such as decoder: {EXAMPLE}")
         return data
 
     @field_validator("entry")
     @classmethod
-    def _names_code(cls, entry: str, info: ValidationInfo) -> str:
+    def _check_entry(cls, entry: str, info: ValidationInfo) -> str:
         if info.data.get("type") != "served" and not ENTRY.fullmatch(entry):
             raise ValueError("write it as package.module:name or path/to/file.py:name")
         return entry
 
     @field_validator("options")
     @classmethod
-    def _like_json(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name, value in options.items():
             try:
                 json.dumps(value)
@@ -89,16 +89,15 @@ def is_file_entry(entry: str) -> bool:
     return entry.rpartition(":")[0].endswith(".py")
 
 
-# Placeholders for the drafter, the rule and the bridge of a method with an external decoder. No component has this
-# name, so asking for the factory of one raises ConfigError.
+# Placeholders for the drafter, rule and bridge of a method with an external decoder. No component has this name, so
+# looking up a factory raises ConfigError.
 EXTERNAL_PARTS: dict[str, Any] = {
     "drafter": DrafterSpec.model_construct(type="external", options={}),
     "verification": VerificationSpec.model_construct(rule="external", options={}),
     "bridge": BridgeSpec.model_construct(type="external", options={}),
 }
 
-
-SHARE = "Share of the queries that the drafter decodes alone; the target decodes the others."
+SHARE = "Share of the queries that the drafter decodes alone. The target decodes the others."
 
 
 class MethodSpec(Spec):
@@ -119,11 +118,11 @@ class MethodSpec(Spec):
     decoder: DecoderSpec | None = None
     """External decoder, which replaces drafter, verification and bridge."""
     language: Literal["given", "identified"] | None = None
-    """How routes are chosen. given: by the task's language; identified: by the language of the prompt."""
+    """How a route is selected. given: by the task's language; identified: by the prompt's language."""
     routes: dict[str, RouteSpec] | None = None
-    """Drafters by language code, and one as `default`."""
+    """Drafters by language code, with one as `default`."""
     drafter: DrafterSpec
-    """Proposes draft tokens; with routes, the drafter of the default route."""
+    """Proposes draft tokens. With routes, it is the drafter of the default route."""
     verification: VerificationSpec
     """Accepts or rejects draft tokens."""
     bridge: BridgeSpec = Field(default_factory=lambda: BridgeSpec.model_validate("shared"))
@@ -131,16 +130,14 @@ class MethodSpec(Spec):
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
     """Maximum draft tokens on a path (depth of a tree)."""
     calibration: CalibrationSpec | None = None
-    """Examples that the method was tuned on; a run excludes them."""
+    """Examples that the method was tuned on. Runs exclude them."""
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     """Values, by key, that `specbench sweep` tries."""
 
     @property
     def lossless(self) -> bool:
-        """Returns whether the output follows the target's distribution.
-
-        It is derived from the rule; for external code it is claimed.
-        """
+        """Returns whether the output follows the target's distribution, according to the rule or an external decoder's
+        claim."""
         if self.decoder is not None:
             return self.decoder.claims_lossless
         return self.decodes_with == "target" and self.verification.features.lossless
@@ -155,7 +152,7 @@ class MethodSpec(Spec):
 
     @property
     def checkpoint(self) -> str | None:
-        """Returns the draft model that the method's file names, or None."""
+        """Returns the draft model that the method's file names, if any."""
         if self.decoder is not None or not self.drafter.features.needs_model:
             return None
         return self.drafter.options.get("checkpoint")
@@ -171,52 +168,52 @@ class MethodSpec(Spec):
         return max(part.num_draft_tokens for part in self.parts)
 
     def route(self, name: str) -> "MethodSpec":
-        """Returns the method of one route; a drafter without a model gets the default bridge.
+        """Returns the method of one route. A drafter without a model gets the default bridge.
 
         Raises ConfigError with the name of the route.
         """
         assert self.routes is not None
-        own = self.routes[name]
-        drafter = own.drafter or self.drafter
+        route = self.routes[name]
+        drafter = route.drafter or self.drafter
         absent = {"routes", "language", "sweep", "calibration", *(() if drafter.features.needs_model else ("bridge",))}
-        length = self.num_draft_tokens if own.num_draft_tokens is None else own.num_draft_tokens
+        length = self.num_draft_tokens if route.num_draft_tokens is None else route.num_draft_tokens
         data = {**self.model_dump(exclude=absent), "drafter": drafter.model_dump(), "num_draft_tokens": length}
-        made = build(MethodSpec, data, prefix=f"routes.{name}: ")
-        return made.model_copy(update={"name": f"{self.name}/{name}"})
+        method = build(MethodSpec, data, prefix=f"routes.{name}: ")
+        return method.model_copy(update={"name": f"{self.name}/{name}"})
 
     @model_validator(mode="before")
     @classmethod
-    def _not_declared(cls, data: Any) -> Any:
+    def _check_keys(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
         if "lossless" in data:
             raise ConfigError(
-                "lossless: this is derived from verification.rule, not declared: delete the key"
+                "lossless: is derived from verification.rule: delete the key"
                 + (", and write decoder.claims_lossless" if data.get("decoder") else "")
             )
         if data.get("routes") is not None:
             return with_default_drafter(data)
         if data.get("language") is not None:
-            raise ConfigError(f"language = {data['language']!r}: says how routes are chosen: add routes, or delete it")
-        return cls._with_parts(data) if data.get("decoder") is not None else data
+            raise ConfigError(f"language = {data['language']!r}: selects among routes: add routes, or delete the key")
+        return cls._with_placeholders(data) if data.get("decoder") is not None else data
 
     @classmethod
-    def _with_parts(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_placeholders(cls, data: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the keys with placeholders for drafter, rule and bridge.
 
         Raises ConfigError if one of these keys is given, or if the target does not decode.
         """
-        both = [key for key in EXTERNAL_PARTS if data.get(key, EXTERNAL_PARTS[key]) is not EXTERNAL_PARTS[key]]
-        if both:
-            raise ConfigError(f"{both[0]}: an external decoder has its own: delete the key '{both[0]}' or 'decoder'")
+        for key, placeholder in EXTERNAL_PARTS.items():
+            if data.get(key, placeholder) is not placeholder:
+                raise ConfigError(f"{key}: an external decoder has its own: delete the key '{key}' or 'decoder'")
         if data.get("decodes_with", "target") != "target":
             raise ConfigError("decodes_with: an external decoder decodes for the target: delete the key")
         return {**data, **EXTERNAL_PARTS}
 
     @model_serializer(mode="wrap")
-    def _without_the_other_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_absent_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        absent = {*(EXTERNAL_PARTS if self.decoder is not None else ("decoder",))}
+        absent = set(EXTERNAL_PARTS if self.decoder is not None else ("decoder",))
         absent |= {key for key in ("drafter_share", "routes", "language") if data.get(key) is None}
         if self.routes is not None:
             absent.add("drafter")
@@ -236,8 +233,8 @@ class MethodSpec(Spec):
     def drafts_token_by_token(self) -> bool:
         """Returns whether every draft token costs one draft pass, as the expected speed-up assumes.
 
-        This holds if each token comes with the draft model's distribution, or if the drafter sets the acceptance rate.
-        It does not hold for retokenized drafts and for copies, which have no such distribution.
+        It does if each token comes with the draft model's distribution, or if the drafter sets the acceptance rate.
+        Retokenized drafts and copies have no such distribution.
         """
         if self.decoder is not None:
             return False
@@ -248,7 +245,7 @@ class MethodSpec(Spec):
 
     @property
     def prescribes(self) -> str | None:
-        """Returns the rule that the drafter prescribes, because it sets the acceptance rate itself; None for others."""
+        """Returns the rule whose acceptance rate the drafter sets, if any."""
         return self.drafter.features.prescribes
 
     @property
@@ -257,12 +254,12 @@ class MethodSpec(Spec):
         return self.bridge.features.same_vocabulary
 
     @model_validator(mode="after")
-    def _legal(self) -> "MethodSpec":
+    def _check_composition(self) -> "MethodSpec":
         check_composition(self)
         return self
 
     @model_validator(mode="after")
-    def _sweep_fits(self) -> "MethodSpec":
+    def _check_sweep(self) -> "MethodSpec":
         plain = self.model_dump(exclude={"sweep"})
         for path, values in self.sweep.items():
             known = [leaf for leaf in dotted.flat(plain) if leaf not in ("name", "version", "title", "paper")]

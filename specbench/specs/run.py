@@ -1,4 +1,4 @@
-"""RunSpec, the configuration of a run, and the digests that identify the meaning of tasks and methods."""
+"""RunSpec, the configuration of a run, and digests of the meaning of tasks and methods."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.servers import ServersSpec
 from specbench.specs.task import TaskSpec
 
-_DIGESTS: dict[int, str] = {}  # by id of a live spec; every row needs those of its task and method
+_DIGESTS: dict[int, str] = {}  # cache by id of a live spec, since every row needs the digests of its task and method
 
 
 class RunSpec(Spec):
@@ -26,7 +26,7 @@ class RunSpec(Spec):
 
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1)]
     methods: Annotated[tuple[MethodSpec, ...], Field(min_length=1)]
-    servers: ServersSpec | None = None  # that run the methods; None: this process does
+    servers: ServersSpec | None = None  # None: the methods run in this process
     target: Text
     drafter: Text | None = None
     target_revision: str | None = None
@@ -39,7 +39,7 @@ class RunSpec(Spec):
     chat: Chat = "auto"
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     trust_remote_code: bool = False
-    data: Text | None = None  # None: the default; "hub", "sample", or a folder or file
+    data: Text | None = None  # "hub", "sample", a folder or a file; None: the default
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     subsets_per_task: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -53,7 +53,7 @@ class RunSpec(Spec):
 
     @property
     def changes_target(self) -> dict[str, str]:
-        """Returns the options that load the target in a way that only eager passes support."""
+        """Returns the options that change how the target is loaded, for which only eager passes work."""
         options = {"--quantize": self.quantize, "--device-map": self.device_map}
         return {option: value for option, value in options.items() if value != "none"}
 
@@ -61,11 +61,10 @@ class RunSpec(Spec):
     def _target_fits(self) -> "RunSpec":
         for option, value in self.changes_target.items():
             if self.engine in ("graphs", "compiled"):
-                raise ConfigError(f"{option} {value}: this target supports only --engine eager, not {self.engine}")
+                raise ConfigError(f"{option} {value}: works only with --engine eager, not {self.engine}")
         if self.device_map != "none" and self.device != "auto":
             raise ConfigError(
-                f"--device-map {self.device_map}: chooses the devices of the target itself: leave --device "
-                f"{self.device} out"
+                f"--device-map {self.device_map}: selects the target's devices itself: remove --device {self.device}"
             )
         return self
 
@@ -86,8 +85,8 @@ class RunSpec(Spec):
         if self.drafter is not None and drafting and len(own) == len(drafting):
             name, checkpoint = next(iter(own.items()))
             raise ConfigError(
-                f"drafter = '{self.drafter}': method '{name}' names its own, {checkpoint}: leave --drafter out, or "
-                f"give --set {checkpoint_key(name)}={self.drafter}"
+                f"drafter = '{self.drafter}': method '{name}' names its own drafter, {checkpoint}: remove --drafter, "
+                f"or give --set {checkpoint_key(name)}={self.drafter}"
             )
         known = {name for task in self.tasks for name in task.subset_names}
         for name in self.subsets or ():
@@ -99,21 +98,21 @@ class RunSpec(Spec):
     def drafter_of(self, part: MethodSpec) -> str | None:
         """Returns the draft model of a method without routes, or of one route; None if there is none.
 
-        It is the one that the method names, else the one that was given, else, for the embedded target, the embedded
-        drafter that fits the bridge.
+        It is the one that the method names, else the run's, else, for the embedded target, the embedded drafter that
+        fits the bridge.
         """
         found = own_drafter(part, self.target) or self.drafter
         if found is not None or self.target != EMBEDDED + "target":
             return found
-        return embedded_drafter(part.decoder.pair_of if part.decoder else part.bridge.type)
+        return embedded_drafter(part.decoder.bridge_type if part.decoder else part.bridge.type)
 
     @property
     def uses_sample(self) -> bool:
-        """Returns whether the rows are the bundled ones, which are the default of the embedded models."""
+        """Returns whether the rows are the bundled ones, which are the default for embedded models."""
         return self.data == "sample" or (self.data is None and self.target.startswith(EMBEDDED))
 
     def left_out(self) -> dict[str, list[str]]:
-        """Returns the subsets of each task that a run on the bundled samples skips, because they have no sample."""
+        """Returns the subsets of each task that a run on bundled samples skips because they have none."""
         if not self.uses_sample or self.subsets is not None:
             return {}
         without = {task.name: [n for n in task.subset_names if not task.sample_of(n)] for task in self.tasks}
@@ -122,12 +121,11 @@ class RunSpec(Spec):
     def cells(self) -> list[tuple[TaskSpec, str]]:
         """Returns the (task, subset) pairs in the order in which they run.
 
-        For each task these are the first `subsets_per_task` of the requested subsets that it has, or of those that have
-        data.
+        Of each task it takes the first `subsets_per_task` requested subsets, by default of all subsets with data.
         """
-        return [(task, name) for task in self.tasks for name in self._chosen(task)[: self.subsets_per_task]]
+        return [(task, name) for task in self.tasks for name in self._subsets_of(task)[: self.subsets_per_task]]
 
-    def _chosen(self, task: TaskSpec) -> list[str]:
+    def _subsets_of(self, task: TaskSpec) -> list[str]:
         if self.subsets is None or not task.subsets:
             absent = self.left_out().get(task.name, [])
             return [name for name in task.subset_names if name not in absent]
@@ -135,9 +133,9 @@ class RunSpec(Spec):
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:
-    """Returns the draft model that a method (or a route) names itself, or None.
+    """Returns the draft model that a method (or a route) names, or None.
 
-    An embedded drafter counts only with the embedded target: with another target the user must give a drafter.
+    An embedded drafter counts only for the embedded target. For other targets the user must give a drafter.
     """
     name = part.checkpoint
     if name is None or (name.startswith(EMBEDDED) and target != EMBEDDED + "target"):
@@ -151,7 +149,7 @@ def checkpoint_key(name: str) -> str:
     return f"routes.{route}.drafter.checkpoint" if route else "drafter.checkpoint"
 
 
-def named(spec: TaskSpec | MethodSpec) -> str:
+def versioned_name(spec: TaskSpec | MethodSpec) -> str:
     """Returns name@version:digest."""
     return f"{spec.name}@{spec.version}:{digest(spec)}"
 
@@ -159,8 +157,8 @@ def named(spec: TaskSpec | MethodSpec) -> str:
 def digest(spec: TaskSpec | MethodSpec) -> str:
     """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in.
 
-    The digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample; absent
-    and empty values are equal. The digest of a task with subsets is that of all its subsets, each merged over the task.
+    The digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample. Absent
+    and empty values are equal. For a task with subsets, the JSON is that of all subsets, each merged over the task.
     """
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
@@ -172,8 +170,8 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
     return _DIGESTS[id(spec)]
 
 
-def named_dump(method: Mapping[str, Any]) -> str:
-    """Returns name@version:digest of a method's model_dump, as a run's folder holds it."""
+def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
+    """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
     return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
 
 
@@ -185,12 +183,12 @@ WITHOUT_MEANING = ("title", "paper", "sweep", "version", "sample", "subsets", "c
 
 
 def _meaning(dump: Mapping[str, Any]) -> Any:
-    """Returns the parts of a spec's model_dump that decide what is measured. It changes mappings in `dump`."""
+    """Returns the parts of a spec's model_dump that determine what is measured. Changes mappings inside `dump`."""
     meaning = {key: value for key, value in dump.items() if key not in WITHOUT_MEANING}
     (meaning.get("fewshot") or {}).pop("sample", None)
     (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
-        for place in ("path", "checkpoint"):  # every row has the digest of the file itself
+        for place in ("path", "checkpoint"):  # every row has the digest of the file instead
             holder.get("drafter", {}).pop(place, None)
     if meaning.get("generation", {}).get("chat_stop") == ():
         meaning["generation"]["chat_stop"] = "none"  # differs from an absent value
@@ -200,7 +198,7 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
 
 
 def _filled(value: Any) -> Any:
-    """Returns a value without absent ones, so that new keys of the schema do not change existing digests."""
+    """Returns a value without absent and empty parts, so that new keys of the schema keep existing digests."""
     if isinstance(value, Mapping):
         return {str(key): _filled(inner) for key, inner in value.items() if inner not in (None, "", (), [], {})}
     if isinstance(value, (list, tuple)):

@@ -22,38 +22,38 @@ class SpeculationSpec(Spec):
     method: Text
     """Name of the method in the engine, such as draft_model, ngram or eagle3."""
     num_draft_tokens: Annotated[int, Field(ge=1, le=64)]
-    """Maximum number of draft tokens of a step."""
+    """Maximum number of draft tokens per step."""
     model: Text | None = None
     """Draft model or head."""
 
 
 class StartSpec(Spec):
-    """How a run starts a server, which it ends with itself."""
+    """How a run starts a server. The run stops the server when it ends."""
 
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
     """The program and its arguments, such as [llama-server, -m, target.gguf, --port, "8001"]."""
     environment: dict[Text, str] = Field(default_factory=dict)
-    """Environment variables that are set for it, beside those of the run."""
+    """Environment variables that the server gets besides those of the run."""
     health: Text = "/health"
-    """Page that has status 200 once the server is ready."""
+    """Page that returns status 200 once the server is ready."""
     timeout_seconds: Annotated[float, Field(gt=0, le=7200)] = 600.0
-    """Time limit until it answers."""
+    """Time limit until the server is ready."""
 
 
 class LoadSpec(Spec):
     """Loads under which all servers are measured, after the run at concurrency 1."""
 
     concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = ()
-    """Numbers of requests in flight, such as [1, 4, 16]: a new one is sent when one ends."""
+    """Numbers of requests in flight, such as [1, 4, 16]. When a request ends, the next one is sent."""
     rate: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = ()
     """Requests per second, such as [2, 8], sent at random times (Poisson)."""
     windows: Annotated[int, Field(ge=2, le=1000)] = 10
-    """Windows of each server at each level: they are what intervals resample."""
+    """Windows of each server at each level. Intervals resample the windows."""
     requests: Annotated[int, Field(ge=2, le=1000)] = 4
-    """Requests of a window for each one in flight, or for each one per second."""
+    """Requests of a window, times the number in flight or the rate."""
 
     @model_validator(mode="after")
-    def _has_levels(self) -> "LoadSpec":
+    def _check_levels(self) -> "LoadSpec":
         if not self.levels:
             raise ConfigError("load: name levels, such as {concurrency: [1, 4, 16]} or {rate: [2, 8]}")
         return self
@@ -68,20 +68,20 @@ class LoadSpec(Spec):
 
 
 class ServerSpec(Spec):
-    """One server, which is running already unless it has `start`."""
+    """One server. It must be running already unless it has `start`."""
 
     start: StartSpec | None = None
-    """The command that starts it; absent for a server that is running already."""
+    """How the run starts it; absent for a server that is already running."""
     url: Text
     """Address, such as http://127.0.0.1:8001."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """Environment variable with the key that requests send; absent for a server without keys."""
+    """Environment variable with the API key; absent for a server without keys."""
     speculation: Literal["none"] | SpeculationSpec
     """none, or {method: draft_model, num_draft_tokens: 5}."""
 
     @field_validator("url")
     @classmethod
-    def _is_address(cls, url: str) -> str:
+    def _check_url(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ValueError("write an address such as http://127.0.0.1:8001")
@@ -89,53 +89,56 @@ class ServerSpec(Spec):
 
 
 class ServersSpec(Spec):
-    """Servers of one engine that serve one target: `ar` without speculation, and one for each method."""
+    """Servers of one engine for one target: `ar` without speculation, and one for each method."""
 
     tokenizer: Text
-    """The target's folder or hub id; its tokenizer makes the token ids of the prompts."""
+    """The target's folder or hub id. Its tokenizer encodes the prompts."""
     engine: Text = "auto"
     """auto, or the name of the engine."""
     model: Text | None = None
-    """Name of the model in requests; the first model of the server when absent."""
+    """Name of the model in requests; by default the first model of the server."""
     hardware: Text | None = None
-    """The machine of the servers, which rows name as their device."""
+    """The machine of the servers, which is the device in rows."""
     memory: Literal["same KV", "same GPU"] | None = None
-    """same KV: all servers hold as many tokens; same GPU: each has the same share of a GPU, drafter included."""
+    """same KV: all servers have the same KV-cache size in tokens; same GPU: each server, with its drafter, has the same
+    share of a GPU."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """Time limit of one request."""
     turns: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """Number of parts of the run, if only one server can be up at a time: in each part one server after the other is
-    started, measured and ended. When absent, all are up at once."""
+    """Number of parts of the run, if only one server can be up at a time. In each part the servers are started,
+    measured and stopped one after another. When absent, all are up at once."""
     load: LoadSpec | None = None
-    """Loads under which the servers are measured too."""
+    """Loads under which the servers are also measured."""
     servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
-    """Servers by name; the name of a server is that of its method."""
+    """Servers by name. A server has the name of its method."""
 
     @field_validator("engine")
     @classmethod
-    def _known_engine(cls, engine: str) -> str:
+    def _check_engine(cls, engine: str) -> str:
         if engine != "auto":
             ENGINES.get(engine)
         return engine
 
     @model_validator(mode="after")
-    def _one_baseline(self) -> "ServersSpec":
+    def _check_servers(self) -> "ServersSpec":
         baseline = self.servers.get(BASELINE)
         if baseline is None:
             raise ConfigError(
-                f"servers: there is no server '{BASELINE}': name the one without speculation '{BASELINE}', since all "
-                "others are compared with it"
+                f"servers: there is no server '{BASELINE}': give this name to the server without speculation, since "
+                "all others are compared with it"
             )
         if baseline.speculation != "none":
             raise ConfigError(f"servers.{BASELINE}.speculation: write none: all others are compared with this server")
         for name, server in self.servers.items():
             if self.turns is not None and server.start is None:
                 raise ConfigError(
-                    f"servers.{name}.start: is absent, but by turns the run starts and ends each server: write start"
+                    f"servers.{name}.start: is missing, but with turns the run starts and stops each server: add start"
                 )
-            same = [other for other, each in self.servers.items() if each.url == server.url and other != name]
+            same = [other for other, spec in self.servers.items() if spec.url == server.url and other != name]
             if same and self.turns is None:
-                raise ConfigError(f"servers.{name}.url = '{server.url}': is that of '{same[0]}' too: start two servers")
+                raise ConfigError(
+                    f"servers.{name}.url = '{server.url}': '{same[0]}' has this address too: start two servers"
+                )
             if name != BASELINE and server.speculation == "none":
                 raise ConfigError(
                     f"servers.{name}.speculation = 'none': only '{BASELINE}' decodes without speculation: write "
@@ -145,15 +148,14 @@ class ServersSpec(Spec):
 
     @property
     def device(self) -> str:
-        """The machine of the servers, as rows name their device."""
+        """The device name in rows."""
         return self.hardware or "servers on a machine that is not named"
 
     def methods(self, names: Sequence[str] = ()) -> list[MethodSpec]:
-        """Returns a method for each server, the baseline first; of those with these names, if more than the baseline is
-        named."""
-        chosen = set(names) - {BASELINE} or set(self.servers)
-        known = sorted(self.servers, key=lambda name: name != BASELINE)
-        return [_method(name, self.servers[name]) for name in known if name in {BASELINE, *chosen}]
+        """Returns the methods of the baseline and of the named servers, by default all, with the baseline first."""
+        selected = set(names) - {BASELINE} or set(self.servers)
+        ordered = sorted(self.servers, key=lambda name: name != BASELINE)
+        return [_method(name, self.servers[name]) for name in ordered if name in {BASELINE, *selected}]
 
 
 def _method(name: str, server: ServerSpec) -> MethodSpec:

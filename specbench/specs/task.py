@@ -3,19 +3,19 @@
 import re
 from collections.abc import Mapping
 from string import Formatter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
 from specbench.specs import templates
-from specbench.specs.components import Name, ScorerSpec, Spec, Temperature, Text, Version, build, like_json
+from specbench.specs.components import Name, ScorerSpec, Spec, Temperature, Text, Version, build, check_json_values
 
 
-def _known_fields(text: str) -> str:
-    """Returns a format string. Raises ValueError if it has other fields than {task}, {subset} and {split}."""
+def _check_fields(text: str) -> str:
+    """Returns a format string. Raises ValueError if it has fields other than {task}, {subset} and {split}."""
     problem = "the only fields are {task}, {subset} and {split}: correct it"
     try:
         parts = list(Formatter().parse(text))
@@ -27,45 +27,51 @@ def _known_fields(text: str) -> str:
     return text
 
 
-def fillable(text: str | None) -> str | None:
-    return text if text is None else _known_fields(text)
+AnyFiles = TypeVar("AnyFiles", tuple[str, ...], dict[str, str])
+
+
+def _check_files(files: AnyFiles) -> AnyFiles:
+    """Returns format strings of paths inside the data folder. Raises ValueError for others."""
+    for file in files.values() if isinstance(files, dict) else files:
+        if file.startswith("/") or ".." in file.split("/"):
+            raise ValueError("names must be inside the data folder: no leading / and no ..")
+        _check_fields(file)
+    return files
+
+
+Format = Annotated[str, AfterValidator(_check_fields)]
 
 
 class MirrorSpec(Spec):
-    """Another location of a data set with the same rows. The keys of the layout (`name`, `data_files`,
-    `archive_member`) are the data set's own unless the mirror gives any of them."""
+    """Another location with the same rows. If it gives none of `name`, `data_files` and `archive_member`, it has the
+    data set's."""
 
-    path: Text
+    path: Annotated[Format, Field(min_length=1)]
     """Name of the data set, such as openai/gsm8k."""
     revision: Text = "main"
     """Branch, tag or commit."""
-    name: str | None = None
+    name: Format | None = None
     """Configuration."""
-    data_files: str | None = None
+    data_files: Format | None = None
     """Files of the split, with wildcards if needed."""
-    archive_member: str | None = None
+    archive_member: Format | None = None
     """File inside the zip archive that data_files names."""
-
-    @field_validator("path", "name", "data_files", "archive_member")
-    @classmethod
-    def _fillable(cls, text: str | None) -> str | None:
-        return fillable(text)
 
 
 class DatasetSpec(Spec):
     """The data set on the hub. All keys except `split` and `revision` may contain {task}, {subset} and {split}."""
 
-    path: Text
+    path: Annotated[Format, Field(min_length=1)]
     """Name of the data set, such as openai/gsm8k."""
     revision: Text = "main"
     """Branch, tag or commit of the data set."""
-    name: str | None = None
+    name: Format | None = None
     """Configuration of the data set."""
     split: Text
     """Split that the measured rows come from."""
-    data_files: str | None = None
+    data_files: Format | None = None
     """Files of the split, with wildcards if needed; only these are read."""
-    archive_member: str | None = None
+    archive_member: Format | None = None
     """File inside the zip archive that data_files names."""
     first_rows: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of rows, from the beginning, after the reader has dropped some."""
@@ -74,62 +80,40 @@ class DatasetSpec(Spec):
     mirrors: tuple[MirrorSpec, ...] = ()
     """Other locations with the same rows. They are tried in turn when the data set cannot be read."""
 
-    @field_validator("path", "name", "data_files", "archive_member")
-    @classmethod
-    def _fillable(cls, text: str | None) -> str | None:
-        return fillable(text)
-
     @model_validator(mode="after")
-    def _of_an_archive(self) -> "DatasetSpec":
+    def _check_rows(self) -> "DatasetSpec":
         if self.archive_member and not (self.data_files or "").endswith(".zip"):
-            raise ConfigError("dataset.archive_member: needs the zip that holds it: name it in dataset.data_files")
+            raise ConfigError("dataset.archive_member: the zip archive is missing: name it in dataset.data_files")
         if self.first_rows and self.last_rows:
-            raise ConfigError("dataset.last_rows: dataset.first_rows is given too: delete one of the two keys")
+            raise ConfigError("dataset.last_rows: dataset.first_rows is also given: delete one of the two keys")
         return self
 
     def locations(self) -> list["DatasetSpec"]:
         """Returns the data set without its mirrors, and each mirror as a data set."""
-        alone = self.model_copy(update={"mirrors": ()})
+        locations = [self.model_copy(update={"mirrors": ()})]
         layout = ("name", "data_files", "archive_member")
-        places = []
         for mirror in self.mirrors:
             keys = ("path", "revision", *(layout if any(getattr(mirror, key) for key in layout) else ()))
-            places.append(alone.model_copy(update={key: getattr(mirror, key) for key in keys}))
-        return [alone, *places]
+            locations.append(locations[0].model_copy(update={key: getattr(mirror, key) for key in keys}))
+        return locations
 
 
 class LocalSpec(Spec):
     """Names of the task's files in the folder of --data; {task}, {subset} and {split} are filled in."""
 
-    files: Annotated[tuple[Text, ...], Field(min_length=1)] = ("{task}_{subset}", "{subset}", "{subset}/{split}*")
-    """File names without extension, with wildcards if needed; the first one that exists is read."""
+    files: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(_check_files)] = (
+        "{task}_{subset}",
+        "{subset}",
+        "{subset}/{split}*",
+    )
+    """File names without extension, with wildcards if needed. The first existing one is read."""
     column_names: tuple[Text, ...] = ()
     """Names of the columns of a csv or tsv file without a header row."""
-    parallel: dict[str, Text] = Field(default_factory=dict)
+    parallel: Annotated[dict[str, Text], AfterValidator(_check_files)] = Field(default_factory=dict)
     """Text files (with extension) by column, with one value per line. The files of all columns are aligned line by
-    line, and a * stands for the same text in all names. They are looked for before `files`."""
+    line, and a * stands for the same text in all names. They are tried before `files`."""
     subsets_share_files: Literal[True] | None = None
     """true: several subsets may read the same file for different prompts; otherwise that is an error."""
-
-    @field_validator("files")
-    @classmethod
-    def _inside(cls, files: tuple[str, ...]) -> tuple[str, ...]:
-        for file in files:
-            _check_name(file)
-        return files
-
-    @field_validator("parallel")
-    @classmethod
-    def _aligned(cls, files: dict[str, str]) -> dict[str, str]:
-        for file in files.values():
-            _check_name(file)
-        return files
-
-
-def _check_name(file: str) -> None:
-    if file.startswith("/") or ".." in file.split("/"):
-        raise ValueError("names lie inside the data folder: no leading / and no ..")
-    _known_fields(file)
 
 
 class FewshotSpec(Spec):
@@ -145,34 +129,29 @@ class FewshotSpec(Spec):
     """Rows of the few-shot examples."""
     split: Text | None = None
     """Split of the hub data set that the few-shot examples come from."""
-    data_files: str | None = None
+    data_files: Format | None = None
     """Files of that split."""
     local: LocalSpec | None = None
-    """Names of the files of few-shot examples in a folder."""
+    """Names of the few-shot files in the folder of --data."""
     sample: str | None = None
-    """File of few-shot examples for the bundled sample."""
+    """File with the few-shot examples of the bundled sample."""
     question_column: Text | None = None
-    """Column that identifies a question; null: all columns that the prompt needs. A measured row with the question of a
-    few-shot example is an error."""
+    """Column that identifies a question; null: all columns that the prompt needs. A measured row must not have the
+    question of a few-shot example."""
 
     @field_validator("rows", mode="before")
     @classmethod
-    def _plain(cls, rows: Any) -> Any:
+    def _check_row_values(cls, rows: Any) -> Any:
         for number, row in enumerate(rows if isinstance(rows, (list, tuple)) else (), start=1):
-            like_json(row, f"fewshot.rows, row {number}: ")
+            check_json_values(row, f"fewshot.rows, row {number}: ")
         return rows
 
-    @field_validator("data_files")
-    @classmethod
-    def _fillable(cls, text: str | None) -> str | None:
-        return fillable(text)
-
     @model_validator(mode="after")
-    def _enough(self) -> "FewshotSpec":
+    def _check_shots(self) -> "FewshotSpec":
         if self.rows and self.num_shots > len(self.rows):
             raise ConfigError(f"fewshot.num_shots = {self.num_shots}: fewshot.rows has {len(self.rows)}: lower it")
         if not (self.rows or self.split or self.local or self.sample):
-            raise ConfigError("fewshot: has no rows: add `rows`, or the place of another split (`split`, `local`)")
+            raise ConfigError("fewshot: has no rows: add `rows`, or another split (`split`, `local`)")
         return self
 
 
@@ -186,9 +165,9 @@ class GenerationSpec(Spec):
     max_new_tokens: Annotated[int, Field(ge=1)]
     """Maximum number of tokens of an answer."""
     stop: tuple[Text, ...] = ()
-    """Stop strings: they end an answer and are cut off."""
+    """Stop strings. They end an answer and are cut off."""
     chat_stop: tuple[Text, ...] | None = None
-    """Stop strings of prompts in the target's chat template; null: those of stop."""
+    """Stop strings of prompts in the target's chat template; null: the same as stop."""
     temperature: Temperature = 0.0
     """Temperature of both models; 0 is greedy."""
     top_k: Annotated[int, Field(ge=1)] | None = None
@@ -197,7 +176,7 @@ class GenerationSpec(Spec):
     """Sample only from the smallest set of tokens with at least this total probability."""
 
     def where(self, in_chat: bool) -> "GenerationSpec":
-        """Returns the spec with the stop strings for prompts in a chat template (`in_chat`) or outside of one."""
+        """Returns the spec with the stop strings of prompts inside (`in_chat`) or outside a chat template."""
         if not in_chat or self.chat_stop is None:
             return self
         return self.model_copy(update={"stop": self.chat_stop})
@@ -224,19 +203,19 @@ class TaskSpec(Spec):
     sample: str | None = None
     """File of the bundled sample, relative to the task's own file."""
     turns: Text | None = None
-    """Column with the list of the user's turns in a conversation. The prompt is made for each turn, from row.turn and
+    """Column with the list of a conversation's user turns. The prompt of each turn is made from row.turn and
     row.turn_index."""
     prompt: Text
     """Template of the prompt."""
     fewshot: FewshotSpec | None = None
     """Few-shot examples before the prompt."""
     truncation: Literal["middle"] | None = None
-    """middle: the middle of a prompt that is too long for the models is removed; null: such a prompt is an error. In a
-    conversation that a method's own answers made too long, the middle is always removed."""
+    """middle: the middle of a prompt that is too long for the models is removed; null: such a prompt is an error. If a
+    method's answers make a conversation too long, its middle is always removed."""
     reference: str | dict[Name, Text] | None = None
     """Template of the reference answer, or several templates by name."""
     references: Text | None = None
-    """Column with a list of reference answers, instead of reference."""
+    """Column with a list of reference answers, in place of reference."""
     reader: str | None = None
     """Reader that converts rows of another layout into rows of the task."""
     vars: dict[str, Any] = Field(default_factory=dict)
@@ -262,12 +241,12 @@ class TaskSpec(Spec):
         return any(self.sample_of(name) for name in self.subset_names)
 
     def sample_of(self, name: str) -> str | None:
-        """Returns the sample of a subset: its own, or the task's, or None."""
+        """Returns the sample file of a subset, by default the task's; None if there is none."""
         sample: str | None = self.subsets.get(name, {}).get("sample", self.sample)
         return sample
 
     def subset(self, name: str) -> "TaskSpec":
-        """Returns the task with one subset merged over it. Raises ConfigError with the nearest name."""
+        """Returns the task with a subset's keys merged over it. Raises ConfigError with the nearest name."""
         if name not in self.subset_names:
             raise ConfigError(f"task '{self.name}' has no subset '{name}': {nearest(name, self.subset_names)}")
         if not self.subsets:
@@ -285,29 +264,29 @@ class TaskSpec(Spec):
 
     @field_validator("vars", mode="before")
     @classmethod
-    def _like_json(cls, variables: Any) -> Any:
-        like_json(variables, "vars.")
+    def _check_vars(cls, variables: Any) -> Any:
+        check_json_values(variables, "vars.")
         return variables
 
     @field_validator("language")
     @classmethod
-    def _is_language_code(cls, language: str | None) -> str | None:
+    def _check_language(cls, language: str | None) -> str | None:
         if language is not None and not LANGUAGE_CODE.fullmatch(language):
             raise ConfigError(
-                f"language: {language!r} is not a language code: write one like en, de-CH or amh (of two letters where "
-                "there is one)"
+                f"language: {language!r} is not a language code: write one such as en, de-CH or amh (the code with two "
+                "letters if there is one)"
             )
         return language
 
     @field_validator("subsets")
     @classmethod
-    def _free_names(cls, subsets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _check_subset_names(cls, subsets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if "all" in subsets:
-            raise ConfigError("subsets.all: the name 'all' is taken by the row over all subsets: choose another")
+            raise ConfigError("subsets.all: 'all' is the name of the row over all subsets: choose another name")
         return subsets
 
     @model_validator(mode="after")
-    def _complete(self) -> "TaskSpec":
+    def _check_parts(self) -> "TaskSpec":
         for name, over in self.subsets.items():
             fixed = sorted({"name", "version", "title", "paper", "subsets"} & set(over))
             if fixed:
@@ -328,7 +307,7 @@ class TaskSpec(Spec):
 
     def _check_references(self) -> None:
         if self.reference and self.references:
-            raise ConfigError("references: the task has a `reference` too: delete one of the two keys")
+            raise ConfigError("references: the task also has a `reference`: delete one of the two keys")
         needs_one = self.scorer is not None and self.scorer.features.needs_reference
         if needs_one and not (self.reference or self.references or self.subsets):
             raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")

@@ -17,9 +17,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SOURCE = 100_000  # characters of a template
-MAX_CHARACTERS = 4 * 2**20  # produced by one rendering, including the result
-MAX_SECONDS = 2.0
-MAX_NUMBER = 100_000  # argument of a filter or method, such as a width
+MAX_CHARACTERS = 4 * 2**20  # that one rendering produces, including the result
+MAX_SECONDS = 2.0  # of one rendering
+MAX_NUMBER = 100_000  # as an argument of a filter or method, such as a width
 MAX_BITS = 4096  # of an integer
 
 STATEMENTS = (nodes.Output, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock, nodes.FilterBlock, nodes.With)
@@ -65,7 +65,7 @@ def charge(characters: int) -> None:
 
 
 def charge_for(*values: Any) -> None:
-    """Charges for values and, recursively, for the items of containers, each time that an item occurs."""
+    """Charges for values and, recursively, for every occurrence of an item in a container."""
     stack = list(values)
     while stack:
         value = stack.pop()
@@ -81,26 +81,26 @@ def charge_for(*values: Any) -> None:
 def check_numbers(values: Iterable[Any]) -> None:
     for value in values:
         if isinstance(value, int) and abs(value) > MAX_NUMBER:
-            raise TooMuch(f"the template gives a filter or method a number beyond {MAX_NUMBER:,}")
+            raise TooMuch(f"the template gives a filter or method a number above {MAX_NUMBER:,}")
 
 
-def made(value: Any) -> Any:
-    """Charges for the result of an operation and returns it; returns an iterator as a list of its items."""
+def charge_result(value: Any) -> Any:
+    """Charges for the result of an operation and returns it. An iterator is returned as a list."""
     if isinstance(value, Iterator):
-        value = list(counted(value))
+        value = list(charge_each(value))
     charge_for(value)
     return value
 
 
-def counted(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
-    """Yields values and charges for each. `characters`: the literal text that one iteration of the loop writes."""
+def charge_each(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
+    """Yields values and charges for each. `characters`: the literal text that one iteration of a loop writes."""
     for value in values:
         charge(characters)
         yield value
 
 
-def grown(name: str, text: Any, args: tuple[Any, ...]) -> int:
-    """Returns an upper bound of the characters that `replace` or `indent` adds to a text; 0 for other methods."""
+def max_growth(name: str, text: Any, args: tuple[Any, ...]) -> int:
+    """Returns an upper bound of the characters that `replace` or `indent` adds to a text, or 0 for other methods."""
     if name == "replace" and len(args) > 1 and str(args[0]):
         return str(text).count(str(args[0])) * len(str(args[1]))
     if name == "replace" and len(args) > 1:
@@ -111,44 +111,44 @@ def grown(name: str, text: Any, args: tuple[Any, ...]) -> int:
     return 0
 
 
-def joined(separator: Any, values: Any) -> list[Any]:
-    """Charges for the result of a join and returns its values."""
-    listed = list(counted(values))
+def charge_join(separator: Any, values: Any) -> list[Any]:
+    """Charges for the result of a join and returns the values to join."""
+    listed = list(charge_each(values))
     charge(len(str(separator)) * len(listed))
     charge_for(*listed)
     return listed
 
 
-class _Charged(NodeTransformer):
+class _AddCharges(NodeTransformer):
     """Adds charging filters to constructs that run or grow without a filter: loops, lists, `~` and slices."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
-        written = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
-        written += sum(len(part.data) for part in node.body if isinstance(part, nodes.TemplateData))
+        literal = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
+        literal += sum(len(part.data) for part in node.body if isinstance(part, nodes.TemplateData))
         self.generic_visit(node)
-        node.iter = _filtered(node.iter, "_counted", nodes.Const(1 + written))
+        node.iter = _filter(node.iter, "_charge_each", nodes.Const(1 + literal))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "_concatenated")
+        return _filter(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
         self.generic_visit(node)
-        return _filtered(node, "_made")
+        return _filter(node, "_charge_result")
 
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
-        return node if node.ctx == "store" else _filtered(node, "_made")
+        return node if node.ctx == "store" else _filter(node, "_charge_result")
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
-        return _filtered(node, "_made") if isinstance(node.arg, nodes.Slice) else node
+        return _filter(node, "_charge_result") if isinstance(node.arg, nodes.Slice) else node
 
 
-def _filtered(node: Any, name: str, *args: nodes.Expr) -> nodes.Filter:
+def _filter(node: Any, name: str, *args: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
@@ -161,9 +161,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         self.globals = {name: self.globals[name] for name in FUNCTIONS}
         self.filters = {
-            name: _charging(name, filter_) for name, filter_ in self.filters.items() if name not in WITHOUT_FILTERS
+            name: _with_charge(name, filter_) for name, filter_ in self.filters.items() if name not in WITHOUT_FILTERS
         }
-        self.filters |= {"_counted": _counted, "_concatenated": _concatenated, "_made": _made}
+        self.filters |= {
+            "_charge_each": _charge_each, "_concatenate": _concatenate, "_charge_result": _charge_result
+        }  # fmt: skip
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         if len(source) > MAX_SOURCE:
@@ -178,7 +180,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _generate(
         self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False
     ) -> str:  # fmt: skip
-        return super()._generate(_Charged().visit(source), name, filename, defer_init)
+        return super()._generate(_AddCharges().visit(source), name, filename, defer_init)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):
@@ -186,7 +188,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:
-        """Returns None: `format` is not available, because it does not bound the width of a field."""
+        """Returns None: `format` is not allowed, because it does not bound the width of a field."""
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str | bytes):
@@ -198,23 +200,23 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "*":
             for value, times in ((left, right), (right, left)):
                 charge(len(value) * times if isinstance(value, Sized) and isinstance(times, int) else 1)
-        return made(super().call_binop(context, operator, left, right))
+        return charge_result(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         receiver, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if isinstance(receiver, str):
             check_numbers(args)
-            charge(grown(name, receiver, args))
+            charge(max_growth(name, receiver, args))
             if name == "join" and args:
-                args = (joined(receiver, args[0]), *args[1:])
+                args = (charge_join(receiver, args[0]), *args[1:])
         charge_for(receiver, *args, *kwargs.values())
         result = super().call(context, obj, *args, **kwargs)
-        return result if isinstance(result, range) else made(result)
+        return result if isinstance(result, range) else charge_result(result)
 
 
-def _charging(name: str, filter_: Any) -> Any:
-    """Returns a filter that charges before and after the call. It takes the context, so that it is not evaluated when a
-    template is compiled."""
+def _with_charge(name: str, filter_: Any) -> Any:
+    """Returns a filter that charges before and after the call. It takes the context, so that Jinja does not evaluate it
+    when it compiles a template."""
     kind = getattr(getattr(filter_, "jinja_pass_arg", None), "name", "")
 
     @pass_context
@@ -224,29 +226,29 @@ def _charging(name: str, filter_: Any) -> Any:
             args, kwargs = (*args, *(kwargs[key] for key in ("old", "new", "count") if key in kwargs)), {}
         if name == "indent" and "width" in kwargs:
             args = (kwargs.pop("width"), *args)
-        charge(grown(name, value, args))
+        charge(max_growth(name, value, args))
         if name == "join":
-            value = joined(args[0] if args else kwargs.get("d", ""), value)
+            value = charge_join(args[0] if args else kwargs.get("d", ""), value)
         charge_for(value, *args, *kwargs.values())
         if name in ORDERING_FILTERS and isinstance(value, Sized):
             charge(10 * len(value))
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
-        return made(filter_(*([first[kind]] if kind else []), value, *args, **kwargs))
+        return charge_result(filter_(*([first[kind]] if kind else []), value, *args, **kwargs))
 
     return charging
 
 
 @pass_context
-def _counted(context: Context, values: Any, characters: int) -> Iterator[Any]:
-    return counted(values, characters)
+def _charge_each(context: Context, values: Any, characters: int) -> Iterator[Any]:
+    return charge_each(values, characters)
 
 
 @pass_context
-def _concatenated(context: Context, values: list[Any]) -> str:
+def _concatenate(context: Context, values: list[Any]) -> str:
     charge_for(*values)
     return "".join(map(str, values))
 
 
 @pass_context
-def _made(context: Context, value: Any) -> Any:
-    return made(value)
+def _charge_result(context: Context, value: Any) -> Any:
+    return charge_result(value)

@@ -1,4 +1,4 @@
-"""Sandboxed Jinja templates over `row` and `vars`, in which missing and null values are errors."""
+"""Sandboxed Jinja templates with the variables `row` and `vars`. Missing and null values are errors."""
 
 import math
 import re
@@ -16,7 +16,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Values:
-    """A mapping for templates, without the methods of dict because a column may be named `values` or `items`."""
+    """A mapping for templates. It has no methods of dict, because a column may be named `values` or `items`."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data
@@ -25,7 +25,7 @@ class Values:
         return self._data[key]
 
     def __repr__(self) -> str:
-        raise UndefinedError("`row` and `vars` are not texts: name one of their values, such as row.question")
+        raise UndefinedError("`row` and `vars` are not texts: write one of their values, such as row.question")
 
 
 class NullValue(UndefinedError):
@@ -41,7 +41,8 @@ def is_empty(value: Any) -> bool:
     return _is_null(value) or (isinstance(value, str) and not value.strip())
 
 
-def _refuse_nothing(value: Any) -> Any:
+def _check_output(value: Any) -> Any:
+    """Returns a value that a template outputs. Raises UndefinedError for null, NaN and values that are not texts."""
     if _is_null(value):
         raise NullValue("a value is null or NaN")
     if not isinstance(value, Undefined) and (callable(value) or isinstance(value, Iterator)):
@@ -52,18 +53,18 @@ def _refuse_nothing(value: Any) -> Any:
     return value
 
 
-ENVIRONMENT = BoundedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_refuse_nothing)
+ENVIRONMENT = BoundedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, finalize=_check_output)
 
 
 @lru_cache(maxsize=256)
-def _compiled(source: str) -> Template:
+def _compile(source: str) -> Template:
     return ENVIRONMENT.from_string(source)
 
 
 def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
     """Returns the text of a template. Raises TooMuch if it exceeds a limit of `template_bounds`, ValueError if the text
-    is not valid Unicode, and for an unsuitable row any exception of its expressions, even RecursionError."""
-    template = _compiled(source)
+    is not valid Unicode, and for an unsuitable row any exception of an expression, even RecursionError."""
+    template = _compile(source)
     token = budget.set(RenderBudget())
     try:
         text = template.render(row=Values(row), vars=Values(variables))
@@ -76,12 +77,12 @@ def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) ->
 
 @lru_cache(maxsize=256)
 def _unknown_names(source: str) -> list[str]:
-    _compiled(source)
+    _compile(source)
     return sorted(meta.find_undeclared_variables(ENVIRONMENT.parse(source)) - set(NAMES))
 
 
 def check(source: str, place: str) -> None:
-    """Raises ConfigError if the template does not compile or uses other names than `row` and `vars`."""
+    """Raises ConfigError if the template does not compile or uses names other than `row` and `vars`."""
     try:
         unknown = _unknown_names(source)
     except TemplateSyntaxError as error:
@@ -95,18 +96,18 @@ def check(source: str, place: str) -> None:
 
 @lru_cache(maxsize=256)
 def used(source: str, name: str) -> frozenset[str]:
-    """Returns the keys of `row` or `vars` that the template needs, without those under `is defined` or `default`."""
+    """Returns the keys of `row` or `vars` that the template needs. Keys with `is defined` or `default` are optional."""
     tree = ENVIRONMENT.parse(source)
-    optional = [node.node for node in tree.find_all(nodes.Test) if node.name in ("defined", "undefined")]
-    optional += [node.node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d") and node.node]
-    spared = {key for node in optional if (key := _key(node, name))}
+    guarded = [node.node for node in tree.find_all(nodes.Test) if node.name in ("defined", "undefined")]
+    guarded += [node.node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d") and node.node]
+    optional = {key for node in guarded if (key := _key(node, name))}
     keys = {key for node in tree.find_all((nodes.Getattr, nodes.Getitem)) if (key := _key(node, name))}
-    return frozenset(keys - spared)
+    return frozenset(keys - optional)
 
 
 @lru_cache(maxsize=256)
 def always_used(source: str, name: str) -> frozenset[str]:
-    """Returns the keys of `used` outside of conditions, where an empty value would leave a gap in the text."""
+    """Returns the `used` keys outside of conditions. An empty value of one would leave a gap in the text."""
     tree = ENVIRONMENT.parse(source)
     conditions = tree.find_all((nodes.If, nodes.CondExpr, nodes.And, nodes.Or))
     inside = {id(node) for condition in conditions for node in condition.find_all((nodes.Getattr, nodes.Getitem))}

@@ -1,5 +1,5 @@
-"""YAML parsing: duplicate keys are errors, only true and false are booleans (no and on are strings), and the size is
-bounded, with every alias counted as a copy of its anchor."""
+"""YAML parsing. Duplicate keys are errors, only true and false are booleans (no and on are strings), and the size is
+bounded: every alias counts as a copy of its anchor."""
 
 import os
 import re
@@ -16,8 +16,8 @@ from specbench.core.errors import ConfigError
 MAX_BYTES = 2**20  # of a file
 MAX_NODES = 20_000  # keys, values, lists and mappings
 MAX_CHARACTERS = 4 * 2**20  # of all keys and values
-MAX_TAG = 100  # characters; %TAG can expand a few to many
-MAX_KEPT = 2**16  # characters of a text whose value is cached
+MAX_TAG = 100  # characters; %TAG can expand few to many
+MAX_CACHED = 2**16  # characters of a text whose value is cached
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -30,7 +30,7 @@ class Size(NamedTuple):
 
 
 class Loader(yaml.SafeLoader):
-    """A safe loader with bounds that, as in YAML 1.2, does not read the language code `no` as False."""
+    """A safe loader with bounds. As in YAML 1.2, the language code `no` is not False."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -38,10 +38,11 @@ class Loader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Returns a node. Raises ComposerError if it exceeds a bound; an alias has the size of its anchor."""
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        """Returns a node. Raises ComposerError if it exceeds a bound. An alias has the size of its anchor."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if len(getattr(event, "tag", None) or "") > MAX_TAG:
-            raise yaml.composer.ComposerError(None, None, f"a tag of more than {MAX_TAG} characters", _mark(event))
+            problem = f"a tag of more than {MAX_TAG} characters"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         self._depth += 1
         self._check(Size(len(self._sizes), 0, self._depth), event)
         node = super().compose_node(parent, index)
@@ -52,15 +53,15 @@ class Loader(yaml.SafeLoader):
             self._sizes[id(node)] = size
         return node
 
-    def _check(self, size: Size, event: yaml.Event) -> None:
+    def _check(self, size: Size, event: Any) -> None:
         bounds = (MAX_NODES, "keys and values"), (MAX_CHARACTERS, "characters"), (bounded.MAX_DEPTH, "levels of depth")
-        for found, (most, what) in zip(size, bounds, strict=True):
-            if found > most:
-                problem = f"more than {most:,} {what}, aliases expanded, which is the limit"
-                raise yaml.composer.ComposerError(None, None, problem, _mark(event))
+        for value, (limit, unit) in zip(size, bounds, strict=True):
+            if value > limit:
+                problem = f"more than {limit:,} {unit}, aliases expanded, which is the limit"
+                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Always constructs deeply, so that an anchor inside its own value is an error. Errors have their line."""
+        """Always constructs deeply, so that an anchor inside its own value is an error. Errors have a line number."""
         try:
             if isinstance(node, yaml.ScalarNode):
                 node.value.encode()  # raises for an unpaired surrogate such as "\ud800"
@@ -82,7 +83,7 @@ class Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                problem = 'a key must be a word, and a template stands in quotes: "{{ … }}"'
+                problem = 'a key must be a word, and a template must be in quotes: "{{ … }}"'
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             if key.value in seen:
                 problem = f"the key '{key.value}' occurs twice"
@@ -100,12 +101,8 @@ Loader.add_implicit_resolver(  # YAML 1.1 reads 1e-4 and inf as strings
 )
 
 
-def _mark(event: yaml.Event) -> Any:
-    return event.start_mark
-
-
 def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
-    """Returns the size of a node from those of its children; a node inside itself, refused later, counts as 0 there."""
+    """Returns the size of a node from its children's sizes. A node inside itself counts as 0; it is refused later."""
     if isinstance(node, yaml.ScalarNode):
         return Size(1, len(node.value), 1)
     children = [child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,))]
@@ -122,7 +119,7 @@ def parse(text: str, place: str) -> Any:
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, which is the limit: shorten it")
     try:
-        return deepcopy(_kept(text)) if len(text) <= MAX_KEPT else yaml.load(text, Loader)
+        return deepcopy(_load_cached(text)) if len(text) <= MAX_CACHED else yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
@@ -132,8 +129,8 @@ def parse(text: str, place: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _kept(text: str) -> Any:
-    """Returns the cached value of a short text: a command reads the file of a method up to a hundred times."""
+def _load_cached(text: str) -> Any:
+    """Returns the value of a short text. A command reads a method's file up to a hundred times."""
     return yaml.load(text, Loader)
 
 
@@ -142,8 +139,8 @@ def read(path: Path) -> dict[str, Any]:
     if os.path.isdir(path):
         raise ConfigError(f"{path}: this is a folder, not a YAML file: give the path of the file")
     if path.suffix == ".jsonl" and os.path.isfile(path):
-        raise ConfigError(f"{path}: this has JSON lines, not YAML: `--data` of `specbench run` takes rows of a task")
+        raise ConfigError(f"{path}: this is a JSON lines file, not YAML: give a task's rows to `specbench run --data`")
     data = parse(bounded.read_text(path, "check the path and the file", MAX_BYTES), str(path))
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds no mapping of keys to values: write `name: …` and the other keys")
+        raise ConfigError(f"{path}: is not a mapping of keys to values: write `name: …` and the other keys")
     return data

@@ -40,15 +40,15 @@ from specbench.training.train import (
 def read_settings(
     model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
 ) -> AnySpec:  # fmt: skip
-    """Returns the checked settings: the command line overrides the YAML file, and the file overrides the defaults.
+    """Returns the validated settings: the command line overrides the YAML file, which overrides the defaults.
 
-    `options`: values by dotted key, None for an option that is not given. `overrides`: key=value. Raises ConfigError
-    naming the file or the option, the key and the value.
+    `options`: values by dotted key, None for options that are not given. `overrides`: key=value. Raises ConfigError
+    that names the file or the option, the key and the value.
     """
     file = yaml_files.read(config) if config is not None else {}
     if file.get("kind", kind) != kind:
         raise ConfigError(
-            f"{config}: kind = {file['kind']!r}, and the command is `train {kind}`: {nearest(kind, KINDS)}"
+            f"{config}: kind = {file['kind']!r}, but the command is `train {kind}`: {nearest(kind, KINDS)}"
         )
     data: dict[str, Any] = {**file, "kind": kind}
     for path, value in options.items():
@@ -62,7 +62,7 @@ def read_settings(
         texts[path.strip()] = pair
         data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
     if not data.get("output"):
-        raise ConfigError("--output: is missing: give the folder that the trained drafter is written to")
+        raise ConfigError("--output: is missing: give a folder for the trained drafter")
     try:
         return build(model, {"data": {}, **data})
     except ConfigError as error:
@@ -70,8 +70,7 @@ def read_settings(
 
 
 def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
-    """Returns a prefix that says where the key at the beginning of a problem was given: `--set`, the file, or
-    neither."""
+    """Returns a prefix for a problem that says where its key was given: "--set …: ", "FILE: " or ""."""
     key = problem.split(" = ")[0].split(": ")[0]
     for path, pair in overrides.items():
         if key == path or key.startswith(f"{path}.") or key == path.split(".")[0]:
@@ -80,8 +79,8 @@ def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overri
 
 
 def is_finished(spec: TrainSpec) -> bool:
-    """Returns whether the output folder holds the result of these settings, data and models. Returns False for anything
-    that is not a training of this kind. Raises ConfigError with the differences for another training of this kind."""
+    """Returns whether the output folder has the result of these settings, data and models. Returns False if it has no
+    training of this kind. Raises ConfigError with the differences if it has another training of this kind."""
     try:
         record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
         made, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
@@ -108,14 +107,13 @@ def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], requested: Map
     changed = "; ".join(changed_settings(made, requested))
     if changed:
         raise ConfigError(
-            f"--output {spec.output}: a finished training with other settings is there ({changed}): choose another "
+            f"--output {spec.output}: has a finished training with other settings ({changed}): choose another "
             "--output, or delete it"
         )
 
 
 def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
-    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if there are
-    none."""
+    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if it has none."""
     data = settings["data"]
     names = [name.removeprefix(WORLD) for name in data["tasks"]]
     known = [name for name, given in zip(names, data["tasks"], strict=True) if name == given or is_measured(name)]
@@ -134,13 +132,10 @@ def measurement_command(settings: Mapping[str, Any], folder: Path) -> str:
 
 
 def run_training(spec: TrainSpec, threads: int | None, console: Console, command: str) -> TrainingRecord | None:
-    """Trains or resumes. Returns the record in the main process, None in the other processes and for a training that is
-    already finished.
-
-    Raises ConfigError.
-    """
+    """Starts or resumes a training. Returns its record, or None if it was already finished or this is not the main
+    process. Raises ConfigError."""
     if is_finished(spec):
-        say(console, f"{spec.output}: is already finished with the same settings; another --output repeats it")
+        say(console, f"{spec.output}: is already finished with the same settings; to repeat it, give another --output")
         return None
     OutputFolder(Path(spec.output)).check()
     set_threads(threads, spec.target.startswith(EMBEDDED))
@@ -150,8 +145,8 @@ def run_training(spec: TrainSpec, threads: int | None, console: Console, command
 def train_with_settings(
     spec: TrainSpec, console: Console, cache: Path, command: str | None = None
 ) -> TrainingRecord | None:
-    """Runs the training of checked settings and warns of data that `specbench run` measures. Returns the record in the
-    main process.
+    """Trains with validated settings. Warns if `specbench run` measures the data. Returns the record in the main
+    process, else None.
 
     cache: the folder of the target's continuations. Raises ConfigError.
     """
@@ -183,7 +178,7 @@ def train_with_settings(
 
 
 def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
-    """Returns what must be equal for a training to be resumed; dtype auto is resolved for this device."""
+    """Returns what must be equal to resume a training, with dtype auto resolved for this device."""
     kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
     return {
         "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
@@ -202,11 +197,11 @@ def warn_of_overlap(data: TrainingData, console: Console) -> None:
         first, more = data.overlap[0], len(data.overlap) - 1
         say(
             console,
-            f"warning: `specbench run` measures the rows that are trained on ({first}{f' and {more} more' * bool(more)}"
-            "): give --data with other files and --set data.split=train, or --task world:NAME for the embedded models",
+            f"warning: `specbench run` measures the training rows ({first}{f' and {more} more' * bool(more)}): give "
+            "--data with other files and --set data.split=train, or --task world:NAME for the embedded models",
         )
 
 
 def cache_folder() -> Path:
-    """Returns the folder of the target's continuations, which all trainings of the user share."""
+    """Returns the folder of the target's continuations, which the user's trainings share."""
     return cached_assets_path("specbench", namespace="training", subfolder="continuations")

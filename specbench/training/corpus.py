@@ -1,4 +1,4 @@
-"""`specbench train ngram` and `retrieval`: settings → texts → tokens of the target → a model with its record."""
+"""`specbench train ngram` and `retrieval`: settings → texts → the target's tokens → a model with its record."""
 
 import hashlib
 import time
@@ -30,12 +30,12 @@ BATCH_CHARACTERS = 500_000
 
 
 class TokenizedTexts:
-    """The token ids of each text: the rows and texts of the data, then those of the corpus, which are read lazily.
+    """The token ids of each text: first of the data, then of the corpus, which is read lazily.
 
-    Counts texts, tokens and seconds, and reports progress while it is iterated. The token that ends the target's texts
-    follows the answer of a row. `digest`: of all texts that have been read; for data without a corpus, that of
-    `TrainingData`. Raises ConfigError for a file that does not exist or has another format; iterating raises it with
-    file and line, and for a corpus without tokens.
+    Counts texts, tokens and seconds, and reports progress during the iteration. The target's end token follows the
+    answer of a row. `digest`: of all texts read so far; without a corpus it equals that of `TrainingData`. Raises
+    ConfigError for a missing file or another format. Iterating raises ConfigError with file and line, and for a corpus
+    without tokens.
     """
 
     def __init__(self, data: TrainingData, spec: CorpusSpec, tokenizer: Any, console: Console) -> None:
@@ -92,13 +92,13 @@ class TokenizedTexts:
         ]
 
     def building(self, doing: str, num_tokens: int) -> None:
-        """Reports what `count_into` or `store_into` does after all texts are read."""
+        """Shows the progress of `count_into` or `store_into` after all texts are read."""
         if doing != "reading":
             self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
 
 
 def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
-    """Yields the texts in groups that a tokenizer processes at once."""
+    """Yields the texts in batches for the tokenizer."""
     batch: list[TrainingPrompt] = []
     size = 0
     for prompt in prompts:
@@ -111,14 +111,12 @@ def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPromp
         yield batch
 
 
-OF_NETWORKS = ("dtype", "attention", "engine")
-
-
+NETWORK_FIELDS = ("dtype", "attention", "engine")  # of the environment, meaningless for these models
 MODELS: dict[str, type[ArrayModel]] = {"ngram": NgramModel, "retrieval": Datastore}
 
 
 def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> CorpusRecord:
-    """Makes a model as the settings say; it replaces one in the output folder. Raises ConfigError."""
+    """Builds a model with these settings. It replaces a model in the output folder. Raises ConfigError."""
     output, model_type = Path(spec.output), MODELS[spec.kind]
     model_type.kind.check_replaceable(output)
     with CostMeter(torch.device("cpu")) as meter:
@@ -144,7 +142,7 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
                 models={"target": {"name": spec.target, "tokenizer_digest": digest}},
                 counts=counts_of(model_type.load(folder), documents, seconds),
                 cost=meter.cost(),
-                environment={k: v for k, v in environment("cpu", "", "").items() if k not in OF_NETWORKS},
+                environment={k: v for k, v in environment("cpu", "", "").items() if k not in NETWORK_FIELDS},
                 command=command,
                 finished=utc_now(),
             )
@@ -153,7 +151,7 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
 
 
 def counts_of(model: ArrayModel, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
-    """Returns the `counts` of `CorpusRecord`. `seconds`: of tokenizing and of all else together."""
+    """Returns the `counts` of `CorpusRecord`. `seconds`: the total time, including tokenizing."""
     counts: dict[str, Any] = {"num_documents": documents.num_documents, "num_tokens": model.num_tokens}
     if isinstance(model, NgramModel):
         counts["num_ngrams"] = model.num_ngrams

@@ -1,4 +1,4 @@
-"""Stochastic corrective drafter fine-tuning, s-CDF, and its baselines (P0 §7, Alg. 1, App. D)."""
+"""Stochastic corrective drafter fine-tuning (s-CDF) and its baselines (P0 §7, Alg. 1, App. D)."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ Prompts = Sequence[tuple[str, Ids]]  # language and token ids
 
 
 class LanguageDraws:
-    """Draws the data of any pass; every draw is a function of the seed and the number of the pass."""
+    """Draws the data of a pass. Every draw depends only on the seed and the number of the pass."""
 
     def __init__(self, spec: TrainSpec, settings: ScdfSpec, target: CausalLM, prompts: Prompts) -> None:
         self._spec, self._settings = spec, settings
@@ -44,7 +44,7 @@ class LanguageDraws:
         self._generator = Generator.of(target, Sampling(settings.temperature), spec.max_new_tokens)
 
     def languages(self, number: int) -> Counter[str]:
-        """Returns how often each language is drawn for a pass: once, or according to the proportions."""
+        """Returns the number of draws of each language for a pass: one, or a random number according to proportions."""
         names, settings = list(self._prompts), self._settings
         random = self._random("languages", number)
         if settings.weighting == "balanced":
@@ -55,7 +55,7 @@ class LanguageDraws:
         return Counter(names[place] for place in sorted(drawn.tolist()))
 
     def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
-        """Returns the prompts of a pass with the target's sampled continuations, in mini-batches by language."""
+        """Returns the prompts of a pass with sampled continuations by the target, as mini-batches by language."""
         prompts = [
             (language, ids)
             for language, times in languages.items()
@@ -72,7 +72,7 @@ class LanguageDraws:
         return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
 
     def _prompts_of(self, number: int, language: str, times: int) -> list[Ids]:
-        """Returns prompts in random order; none is repeated before all were drawn."""
+        """Returns prompts in random order. None is repeated before all were drawn."""
         pool, random = self._prompts[language], self._random("prompts", number, language)
         wanted = times * self._settings.prompts_per_language
         rounds = -(-wanted // len(pool))
@@ -89,7 +89,7 @@ Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num
 def prompt_estimates(
     spec: TrainSpec, target: CausalLM, drafter: nn.Module, prompts: Sequence[Ids], seed: int
 ) -> dict[str, float | None]:
-    """Returns the proxy acceptance on the prompts of a pass, and their misfit for drafter (q) and target (p)."""
+    """Returns the proxy acceptance on a pass's prompts, and the prompts' misfit for drafter (q) and target (p)."""
     assert spec.scdf is not None
     vocab_size, size = target.vocab_size, spec.scdf.mini_batch
     of_target = partial(learnt_logits, target.model, vocab_size=vocab_size)
@@ -114,15 +114,15 @@ def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def num_accepted(target_probs: Tensor, draft_probs: Tensor, uniforms: Tensor) -> int:
-    """Returns the length of the accepted prefix of a draft: tokens are accepted while u < min(1, p/q). All arguments
-    are [num_drafted]: probabilities of the drafted tokens by target and drafter, and uniform numbers in [0, 1)."""
+    """Returns the length of a draft's accepted prefix: tokens are accepted while u < min(1, p/q). All arguments are
+    [num_drafted]: the drafted tokens' probabilities by target and drafter, and uniform numbers in [0, 1)."""
     accepted = uniforms < (target_probs / draft_probs).clamp_max(1.0)
     return int(accepted.int().cumprod(-1).sum())
 
 
 def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, batch_size: int, seed: int) -> float:
-    """Returns accepted prefixes of greedy drafts / drafted tokens. `drafts`: prompts, with the drafts as learnt
-    tokens."""
+    """Returns the share of drafted tokens that are in accepted prefixes of greedy drafts. `drafts`: prompts with their
+    drafts as learnt tokens."""
     generator = torch.Generator().manual_seed(seed)
     accepted = 0
     for batch in batches_of(drafts, batch_size):
@@ -135,8 +135,8 @@ def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, 
 
 
 def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> float | None:
-    """Returns 1 − the mean raw probability of the prompts' tokens: the total variation to the data as a point mass (P0
-    eq. 7). Returns None if no prompt has two tokens."""
+    """Returns 1 − the mean raw probability of the prompts' tokens, which is the total variation to the data as a point
+    mass (P0 eq. 7). Returns None if no prompt has two tokens."""
     longer = [prompt for prompt in prompts if prompt.num_learnt]
     found = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
     return float(1 - torch.cat(found).mean()) if found else None
@@ -144,7 +144,7 @@ def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> 
 
 @dataclass(frozen=True)
 class MeasuredLanguage:
-    """The mini-batches of one language in one pass, and the drafter's loss on each before the update."""
+    """The mini-batches of a language in a pass, and the drafter's loss on each before the update."""
 
     batches: Sequence[Batch]
     losses: Sequence[float]
@@ -155,7 +155,7 @@ class MeasuredLanguage:
 
     @property
     def divergence(self) -> float:
-        """Returns D: the mean over all tokens, whatever the batches."""
+        """Returns D, the mean loss over all tokens."""
         pairs = zip(self.batches, self.losses, strict=True)
         return sum(batch.num_learnt * loss for batch, loss in pairs) / self.num_tokens
 
@@ -165,9 +165,9 @@ class MeasuredLanguage:
 
 
 class CorrectiveObjective:
-    """The loss of each language is D, the drafter's cross-entropy on the target's continuations. Its weight is (D − min
-    D) / m, or that of a baseline. In a training of several processes each one measures all languages; they share the
-    gradient computation."""
+    """The loss of a language is D, the drafter's cross-entropy on the target's continuations. Its weight is
+    (D − min D) / m, or a baseline's weight. With several processes, each measures all languages, and they share the
+    computation of gradients."""
 
     columns: tuple[str, ...] = (
         "star_lang", "lang", "r", "weight", "unfairness", "acceptance", "prompt_tv_q", "prompt_tv_p",
@@ -183,8 +183,7 @@ class CorrectiveObjective:
         self._weights: Mapping[str, float] = {}
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """Returns the mini-batches of a pass with their constant weights: Σ weight · ∇loss is the gradient of P0 eq.
-        9."""
+        """Returns the mini-batches of a pass with constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
         self._frozen.forget()
         languages = self._draws.languages(number)
         batches = self._draws.batches(number, languages)
@@ -193,7 +192,8 @@ class CorrectiveObjective:
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """Returns D, weights and 𝒰 of the last pass; acceptance and misfit are measured on its prompts now."""
+        """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
+        now."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
         seed = partial(stream_seed, self._spec.seed, "acceptance", number)
         shared = {
@@ -225,7 +225,7 @@ class CorrectiveObjective:
         return cross_entropy_full(self._frozen.of(key, batch), draft_logits).mean()
 
     def _part(self, language: str, place: int) -> LossPart:
-        """Returns a mini-batch with its share of its language's weight; a weight of 0 reuses the known loss."""
+        """Returns a mini-batch with its share of the language's weight. With weight 0 it reuses the measured loss."""
         measured, weight = self._measured[language], self._weights[language]
         batch = measured.batches[place]
         if weight == 0.0:
@@ -238,8 +238,8 @@ class CorrectiveObjective:
 def language_weights(
     settings: ScdfSpec, measured: Mapping[str, MeasuredLanguage], languages: Counter[str]
 ) -> dict[str, float]:
-    """Returns the constant weight of each language's D in a pass. For the baselines it counts how often the language
-    was drawn."""
+    """Returns the constant weight of each language's D in a pass. For the baselines it is the language's share of the
+    draws."""
     if settings.weighting == "corrective":
         found = corrective_weights([measured[language].divergence for language in languages])
         return dict(zip(languages, found, strict=True))

@@ -30,8 +30,8 @@ TEXT_FORMATS = (".txt", ".jsonl")
 
 
 class CorpusFiles:
-    """The documents of some files in order, read line by line. `num_bytes`: the size of the files; `num_bytes_read`:
-    how much of it has been read. Raises ConfigError for a file that does not exist or has another format."""
+    """The documents of files in order, read line by line. `num_bytes`: size of the files. `num_bytes_read`: bytes read
+    so far. Raises ConfigError for a missing file or another format."""
 
     def __init__(self, files: Sequence[Path], column: str) -> None:
         self.files, self.column = files, column
@@ -46,7 +46,7 @@ class CorpusFiles:
             self.num_bytes += path.stat().st_size
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the documents without empty ones. Raises ConfigError naming file and line."""
+        """Yields the documents that are not empty. Raises ConfigError that names file and line."""
         finished = 0
         for path in self.files:
             try:
@@ -84,7 +84,7 @@ class CorpusFiles:
 
 
 def column_hint(row: object) -> str:
-    """Returns what a line has instead of the column, and what to do."""
+    """Returns what a line without the column has, and a remedy."""
     if not isinstance(row, dict):
         return '(it is not a JSON object): write {"COLUMN": "…"} on each line'
     names = list(row)
@@ -92,13 +92,13 @@ def column_hint(row: object) -> str:
 
 
 def text_format(path: Path) -> str:
-    """Returns the suffix of a file without .gz."""
+    """Returns the suffix of a file name, without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
 @dataclass(frozen=True)
 class TaskPrompts:
-    """Prompts and answers of one language from one place. `is_measured`: `specbench run` measures the same rows."""
+    """Prompts and answers of a language from one source. `is_measured`: `specbench run` measures the same rows."""
 
     language: str
     place: str
@@ -107,23 +107,22 @@ class TaskPrompts:
 
 
 def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
-    """Returns whether a subset is requested; with the bundled samples, every subset that has one."""
+    """Returns whether a subset is requested. With bundled samples, every subset with a sample is."""
     if spec.subsets is not None and task.subsets:
         return subset in spec.subsets
     return spec.source != "sample" or task.sample_of(subset) is not None
 
 
 def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
-    """Returns the task with its rows taken from the requested split. Raises ConfigError if the task measures that
-    split."""
+    """Returns the task with its rows from the requested split. Raises ConfigError if a run measures that split."""
     if spec.split is None:
         return task
     if spec.source == "sample":
-        raise ConfigError(f"data.split = '{spec.split}': the bundled samples have one split: leave it out")
+        raise ConfigError(f"data.split = '{spec.split}': the bundled samples have one split: delete the key")
     data = task.model_dump()
     parts = [part for part in (data, *data["subsets"].values()) if part.get("dataset")]
     if any(part["dataset"].get("split") == spec.split for part in parts):
-        raise ConfigError(f"data.split = '{spec.split}': is the split that task '{task.name}' measures: leave it out")
+        raise ConfigError(f"data.split = '{spec.split}': is the split that task '{task.name}' measures: delete the key")
     for part in parts:
         part["dataset"]["split"] = spec.split
     return build(TaskSpec, data, prefix=f"data.split = '{spec.split}': task '{task.name}': ")
@@ -136,8 +135,8 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
     )
     if spec.split is not None and data.source == "local" and spec.split not in data.location:
         raise ConfigError(
-            f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after it: give "
-            "--data a file or folder that is"
+            f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after the "
+            "split: give --data a file or folder that is"
         )
     pairs = [(example.prompt, answer_of(example.reference)) for example in data.examples]
     language = subset if task.subsets else task.language or task.name
@@ -145,19 +144,19 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
 
 
 def answer_of(reference: Reference | None) -> str | None:
-    """Returns a reference as one text: the first of several right ones."""
+    """Returns a reference as one text: the first of several right answers."""
     if isinstance(reference, list):
         return reference[0]
     return reference if isinstance(reference, str) else None
 
 
 WORLD = "world:"
-NUM_ROWS = 256  # of each subset, if no limit is given
-MAX_DRAWS = 20  # for each requested row: some subsets have few different rows
+NUM_ROWS = 256  # of each subset, without a limit
+MAX_DRAWS = 20  # per requested row, since some subsets have few different rows
 
 
 def load_world(name: str) -> World:
-    """Returns the kind of rows of the embedded world with this name. Raises ConfigError for an unknown name."""
+    """Returns a kind of rows of the embedded world by name. Raises ConfigError for an unknown name."""
     if name not in WORLDS:
         choices = [task for task, world in WORLDS.items() if world.has_task]
         alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
@@ -167,12 +166,12 @@ def load_world(name: str) -> World:
 
 
 def is_measured(name: str) -> bool:
-    """Returns whether a kind of rows has a task that `specbench run` measures; drills are for training only."""
+    """Returns whether a kind of rows has a task that `specbench run` measures. Drills are only for training."""
     return load_world(name).has_task
 
 
 def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
-    """Returns `limit` different rows of each requested subset, or fewer if the world has fewer."""
+    """Returns up to `limit` different rows of each requested subset."""
     return [
         TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
         for name in names
@@ -182,7 +181,7 @@ def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskP
 
 
 def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
-    """Returns different training rows as prompt and answer; of a conversation, the first turn."""
+    """Returns different training rows as (prompt, answer). Of a conversation, it is the first turn."""
     world, random = load_world(name), Random(stream_seed(seed, "world", name, subset))
     found: dict[tuple[str, str | None], None] = {}
     for _ in range(MAX_DRAWS * num_rows):
@@ -195,7 +194,7 @@ def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[s
 
 @dataclass(frozen=True)
 class TrainingPrompt:
-    """A prompt, and the data's own answer if there is one."""
+    """A prompt, and the answer in the data if there is one."""
 
     language: str
     text: str
@@ -203,7 +202,7 @@ class TrainingPrompt:
 
     @property
     def whole(self) -> str:
-        """Returns prompt and answer as one text, separated by a space if neither has one at the border."""
+        """Returns prompt and answer as one text, with a space between them unless there is one."""
         if self.reference is None:
             return self.text
         blank = "" if self.text[-1:].isspace() or self.reference[:1].isspace() else " "
@@ -211,13 +210,13 @@ class TrainingPrompt:
 
     @property
     def identity(self) -> bytes:
-        """Returns the bytes that enter the digest of the data."""
+        """Returns the prompt's bytes for the digest of the data."""
         return f"{asdict(self)}\n".encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Prompts by language, in order. `sources`: their origins; `overlap`: the origins whose rows are measured."""
+    """Prompts by language, in order. `sources`: their origins. `overlap`: the origins whose rows are measured."""
 
     prompts: Mapping[str, tuple[TrainingPrompt, ...]]
     sources: tuple[str, ...] = ()
@@ -237,7 +236,7 @@ class TrainingData:
 
     @property
     def prompt_digests(self) -> list[str]:
-        """Returns the digest of every prompt, as the records of a run contain it."""
+        """Returns the digest of every prompt, as in the records of a run."""
         texts = dict.fromkeys(prompt.text for prompts in self.prompts.values() for prompt in prompts)
         return [text_digest(text) for text in texts]
 
@@ -248,14 +247,14 @@ class TrainingData:
 
 
 def load_data(spec: TrainSpec) -> TrainingData:
-    """Returns the data of `gather_data`, checked for the kind of training."""
+    """Returns the data of a training, checked for its kind."""
     data = gather_data(spec.data, spec.seed)
     check_languages(spec, data.languages)
     return data
 
 
 def gather_data(spec: DataSpec, seed: int) -> TrainingData:
-    """Returns all named data, merged by language. Raises ConfigError for missing, empty or unknown data."""
+    """Returns all data, merged by language. Raises ConfigError for missing, empty or unknown data."""
     prompts: dict[str, list[TrainingPrompt]] = {}
     sources, overlap = [], []
     for part in data_parts(spec, seed):
@@ -277,7 +276,7 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
             raise ConfigError(f"data.subsets: {', '.join(spec.tasks)} has no language '{name}': {nearest(name, known)}")
     if worlds and not tasks and (spec.source or spec.split):
         key = "source" if spec.source else "split"
-        raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: leave it out")
+        raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: delete the key")
     for task in tasks:
         subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
         yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
@@ -289,7 +288,7 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
 
 
 def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
-    """Returns prompts made of the source's lines, with the target's lines as answers."""
+    """Returns prompts made from the source's lines, with the target's lines as answers."""
     paths = {"source": files.source, **({"target": files.target} if files.target else {})}
     for path in paths.values():
         if not Path(path).is_file():
@@ -300,7 +299,7 @@ def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list
 
 
 def text_pairs(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
-    """Returns the texts of a file, each a prompt without an answer."""
+    """Returns the texts of a file as prompts without answers."""
     try:
         corpus = CorpusFiles([Path(file)], spec.column)
         texts: list[tuple[str, str | None]] = [(text, None) for text in corpus if text.strip()]
@@ -311,7 +310,7 @@ def text_pairs(language: str, file: str, spec: DataSpec) -> list[tuple[str, str 
 
 def not_empty(pairs: list[tuple[str, str | None]], place: str) -> list[tuple[str, str | None]]:
     if not pairs:
-        raise ConfigError(f"{place}: the corpus is empty, it holds no text: give a file with text")
+        raise ConfigError(f"{place}: the corpus is empty: give a file with text")
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""Builds datastores: the tokens of documents, and the order of the texts that begin at each of them."""
+"""Builds datastores: the tokens of documents, and their suffix array."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,8 +21,8 @@ from specbench.training.ngram_build import (
 def build_datastore(documents: Iterable[Document], vocab_size: int, output: Path, tokenizer_digest: str) -> Datastore:
     """Writes documents (token ids each) and their suffix array into the folder `output`.
 
-    A datastore at `output` is replaced when the new one is complete. Raises ConfigError for an output that is anything
-    else, for ids outside the vocabulary and for a corpus without tokens.
+    A datastore at `output` is replaced when the new one is complete. Raises ConfigError if `output` is anything else,
+    for ids outside the vocabulary, and for a corpus without tokens.
     """
     with DATASTORE_FOLDER.replacing(Path(output)) as folder:
         store_into(folder, documents, vocab_size, tokenizer_digest, lambda doing, num_tokens: None)
@@ -32,8 +32,8 @@ def build_datastore(documents: Iterable[Document], vocab_size: int, output: Path
 def store_into(
     folder: Path, documents: Iterable[Document], vocab_size: int, tokenizer_digest: str, progress: CountingProgress
 ) -> None:
-    """Does what `build_datastore` does, into an empty folder. `progress` is called with the current action and its
-    number of tokens."""
+    """Builds a datastore as `build_datastore` does, but into an empty folder. `progress` is called with the current
+    action and its number of tokens."""
     chunks = [
         np.where(chunk == NOTHING, vocab_size, chunk).astype(smallest(vocab_size))
         for chunk in token_chunks(documents, vocab_size, CHUNK_TOKENS, progress)
@@ -51,10 +51,10 @@ def store_into(
 
 
 def suffix_array(tokens: Array) -> Array:
-    """Returns the places of all tokens in the order of the texts that begin there: int64 [n]. A text that ends comes
-    before its continuations.
+    """Returns the suffix array, the start positions of all suffixes in sorted order: int64 [n]. A suffix comes before
+    its continuations.
 
-    Every round compares twice as many first tokens as the one before, by the ranks that it gave (prefix doubling).
+    Prefix doubling: each round compares twice as many tokens, using the ranks of the round before.
     """
     ranks = tokens.astype(np.int64)
     length = 1

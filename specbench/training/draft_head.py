@@ -1,4 +1,4 @@
-"""The draft head of a training: how a new one begins, what it learns from, and how it is exported."""
+"""The draft head of a training: initialisation, losses and export."""
 
 import json
 from collections import Counter
@@ -23,12 +23,12 @@ from specbench.training.heads import HeadLosses
 from specbench.training.passes import Sample
 from specbench.training.spec import TrainSpec
 
-OUTPUT_SCALE = 0.4  # of a new Medusa head's output layer to the target's: the target's own is too sharp at first
-NORM_SCALE = 0.5  # of a new EAGLE-3 head's norm to the target's, for the same reason
+OUTPUT_SCALE = 0.4  # new Medusa output layer ÷ the target's: the target's layer is too sharp at first
+NORM_SCALE = 0.5  # new EAGLE-3 norm ÷ the target's, for the same reason
 
 
 class DraftHead:
-    """A head that is trained for a target, with what a training says of a model. Its weights are float32."""
+    """A head that is trained for a target, with the attributes that a training records. Its weights are float32."""
 
     def __init__(self, model: MedusaHeads | EagleHead, target: CausalLM, name: str, revision: str | None) -> None:
         self.model: Any = model.float()
@@ -53,13 +53,13 @@ class DraftHead:
         model = load_medusa(checkpoint, target) if spec.medusa else load_eagle(checkpoint, target)
         if isinstance(model, EagleHead) and model.layout.norm_output:
             raise checkpoint.problem(
-                "its drafts read normalized states (norm_output), which the layout of trained heads cannot say: train "
-                "a new head"
+                "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
+                "train a new head"
             )
         return cls(model, target, spec.drafter, checkpoint.revision)
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
-        """Restricts a new EAGLE-3 head to the `draft_vocab_size` tokens that are most frequent in the learnt texts."""
+        """Restricts a new EAGLE-3 head to the `draft_vocab_size` most frequent tokens of the learnt texts."""
         if spec.eagle3 is None or spec.drafter is not None or spec.eagle3.draft_vocab_size is None:
             return
         counts = Counter(token for sample in samples for token in sample.ids[sample.num_given :])
@@ -75,15 +75,15 @@ class DraftHead:
         self.model.lm_head.weight = nn.Parameter(rows.float().clone(), requires_grad=True)
 
     def train_only_own(self) -> nn.Module:
-        """Returns the network, in which all parameters but the target's require gradients."""
+        """Returns the network. All its parameters except the target's require gradients."""
         shared = {id(parameter) for parameter in self.target.model.parameters()}
         for parameter in self.model.parameters():
             parameter.requires_grad_(id(parameter) not in shared)
-        made: nn.Module = self.model
-        return made
+        network: nn.Module = self.model
+        return network
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Writes configuration and weights in a published layout: that of vLLM's Medusa, EAGLE or EAGLE-3."""
+        """Writes configuration and weights in the published layout of vLLM's Medusa, EAGLE or EAGLE-3."""
         shared = {id(parameter) for parameter in self.target.model.parameters()}
         tensors = {
             name: value.detach().to("cpu", dtype).contiguous()
@@ -106,7 +106,7 @@ def output_weight(target: CausalLM) -> torch.Tensor:
 
 
 def new_medusa(spec: TrainSpec, target: CausalLM) -> MedusaHeads:
-    """Returns heads that begin as a flatter copy of the target's output layer."""
+    """Returns heads that start with a scaled copy of the target's output layer."""
     assert spec.medusa is not None
     weight = output_weight(target)
     heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
@@ -116,7 +116,7 @@ def new_medusa(spec: TrainSpec, target: CausalLM) -> MedusaHeads:
 
 
 def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
-    """Returns a head with random weights and, for EAGLE-3, with the target's output layer and a flatter norm."""
+    """Returns a head with random weights; for EAGLE-3, with the target's output layer and a scaled norm."""
     given = target.model.config.get_text_config()
     fields = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
               "head_dim", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")  # fmt: skip
@@ -142,7 +142,7 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
 
 
 def head_losses(spec: TrainSpec, target: CausalLM) -> HeadLosses:
-    """Returns the losses of the head that the settings describe."""
+    """Returns the loss of the head with these settings."""
     if spec.medusa is not None:
         return HeadLosses(target, spec.medusa.num_heads, spec.medusa.decay)
     if spec.eagle3 is not None:
@@ -153,7 +153,7 @@ def head_losses(spec: TrainSpec, target: CausalLM) -> HeadLosses:
 
 
 def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
-    """Returns the configuration of vLLM's Medusa, which has no biases unless the configuration names them."""
+    """Returns the configuration for vLLM's Medusa, which assumes no biases by default."""
     return {
         "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
         "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
@@ -163,9 +163,9 @@ def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
 
 
 def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
-    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is given twice, since
-    transformers before version 5 does not know `rope_parameters`; and so are the layers whose hidden states the head
-    reads: vLLM numbers their inputs, and SGLang the outputs in `eagle_config`."""
+    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is written twice, since
+    transformers before version 5 does not know `rope_parameters`. So are the layers whose hidden states the head reads:
+    vLLM numbers the inputs of layers, and SGLang, in `eagle_config`, the outputs."""
     kept = head.config.to_diff_dict()
     kept.pop("transformers_version", None)
     rope: dict[str, Any] = dict(head.config.rope_parameters or {})
@@ -185,7 +185,7 @@ def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
 
 
 def eagle_tensors(head: EagleHead, own: dict[str, torch.Tensor], vocab_size: int) -> dict[str, torch.Tensor]:
-    """Returns the tensors with the published names; a restricted vocabulary adds `d2t` and `t2d`."""
+    """Returns the tensors with the published names, for a restricted vocabulary also `d2t` and `t2d`."""
     if head.layout.generation == 1:
         return {name.replace("midlayer.", "layers.0."): value for name, value in own.items()}
     if head.d2t is None:

@@ -1,4 +1,4 @@
-"""Losses of draft heads, which learn from the target's hidden states and distributions: Medusa, EAGLE, EAGLE-3."""
+"""Losses of Medusa, EAGLE and EAGLE-3 heads, which learn from the target's hidden states and distributions."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ DraftNetwork = MedusaHeads | EagleHead
 
 
 class TargetOutput(NamedTuple):
-    """What the target makes of a batch: the ids that it reads [num_rows, length], the hidden states of each layer
+    """The target's output for a batch: the ids that it reads [num_rows, length], the hidden states of each layer
     [num_rows, length, width], and the logits before every learnt token [num_learnt, vocab_size]."""
 
     ids: Tensor
@@ -26,8 +26,8 @@ class TargetOutput(NamedTuple):
 
 
 class DraftStep(NamedTuple):
-    """What a head drafts with one step: for the learnt tokens `learnt` [num_drafted], logits
-    [num_drafted, draft_vocab_size] and the head's states [num_drafted, width] (Medusa: those of the target)."""
+    """The output of one draft step for the learnt tokens with the indices `learnt` [num_drafted]: logits
+    [num_drafted, draft_vocab_size] and the head's states [num_drafted, width] (Medusa: the target's states)."""
 
     learnt: Tensor
     logits: Tensor
@@ -40,15 +40,14 @@ def read_by_target(target: CausalLM, batch: Batch, head: DraftNetwork) -> Target
     last = target.model.config.get_text_config().num_hidden_layers
     layers = head.layout.hidden_layers if isinstance(head, EagleHead) else (last,)
     ids = batch.ids[:, :-1].to(target.device)
-    made = target.model(input_ids=ids, use_cache=False, output_hidden_states=list(layers))
+    output = target.model(input_ids=ids, use_cache=False, output_hidden_states=list(layers))
     rows, columns = places_of(batch, target.device)
-    return TargetOutput(
-        ids, [made.hidden_states[layer].float() for layer in layers], made.logits[rows, columns, : target.vocab_size]
-    )
+    hidden = [output.hidden_states[layer].float() for layer in layers]
+    return TargetOutput(ids, hidden, output.logits[rows, columns, : target.vocab_size])
 
 
 def places_of(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns row and column of the position before every learnt token, both [num_learnt]."""
+    """Returns the row and the column of the position before every learnt token, both [num_learnt]."""
     rows, columns = batch.places
     return rows.to(device), columns.to(device)
 
@@ -56,9 +55,9 @@ def places_of(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
 class HeadLosses:
     """The loss of a head on every learnt token of a batch: [num_learnt].
 
-    It is the sum over draft steps s of decay^s times the weighted losses of the step. They are the cross-entropy with
-    the target's distribution (Medusa: arXiv:2401.10774, §2.2.1, with soft labels; EAGLE-3: arXiv:2503.01840, §3.2) and,
-    for EAGLE-1, the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2).
+    It is the sum over draft steps s of decay^s times the step's weighted losses: the cross-entropy with the target's
+    distribution (Medusa: arXiv:2401.10774, §2.2.1, with soft labels; EAGLE-3: arXiv:2503.01840, §3.2) and, for EAGLE-1,
+    the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2).
     """
 
     def __init__(
@@ -97,33 +96,33 @@ def draft_teacher(head: DraftNetwork, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draft_steps(head: DraftNetwork, found: TargetOutput, batch: Batch, num_steps: int) -> Iterator[DraftStep]:
-    """Yields what the head drafts with 1, 2, … steps for the learnt tokens that have enough text before them."""
+    """Yields the output of draft steps 1, 2, … for the learnt tokens that have enough text before them."""
     rows, columns = places_of(batch, found.ids.device)
-    states = unrolled(head, found, num_steps) if isinstance(head, EagleHead) else list(found.hidden) * num_steps
+    states = unroll(head, found, num_steps) if isinstance(head, EagleHead) else list(found.hidden) * num_steps
     for step in range(num_steps):
         learnt = (columns > step).nonzero()[:, 0]
-        own = states[step][rows[learnt], columns[learnt] - 1 - step]
-        logits = head.draft_logits(own) if isinstance(head, EagleHead) else head.head_logits(step, own)
-        yield DraftStep(learnt, logits, own)
+        step_states = states[step][rows[learnt], columns[learnt] - 1 - step]
+        logits = head.draft_logits(step_states) if isinstance(head, EagleHead) else head.head_logits(step, step_states)
+        yield DraftStep(learnt, logits, step_states)
 
 
-def unrolled(head: EagleHead, found: TargetOutput, num_steps: int) -> list[Tensor]:
+def unroll(head: EagleHead, found: TargetOutput, num_steps: int) -> list[Tensor]:
     """Returns the head's states of each draft step: [num_rows, length, width].
 
     Position i of step s drafts token i + 2 + s from the target's states up to i and the tokens up to i + 1 + s. It
-    attends to the target's states up to i and to its own states of the steps before (the training-time test of
+    attends to the target's states up to i and to its own states of earlier steps (the training-time test of
     arXiv:2503.01840, §3.2).
     """
     length = found.ids.shape[1]
     cache = DynamicCache()
     states = head.project(found.hidden)
-    made: list[Tensor] = []
+    unrolled: list[Tensor] = []
     past = torch.ones(length, length, dtype=torch.bool, device=found.ids.device).tril()
     own = torch.eye(length, dtype=torch.bool, device=found.ids.device)
     for step in range(num_steps):
         tokens = functional.pad(found.ids[:, 1 + step :], (0, min(length, 1 + step)))[:, :length]
         mask = torch.cat([past, *([own] * step)], dim=1)[None, None]
         positions = torch.arange(step, step + length, device=found.ids.device)[None]
-        made.append(head(tokens, states, positions, mask, cache))
-        states = head.next_states(made[-1])
-    return made
+        unrolled.append(head(tokens, states, positions, mask, cache))
+        states = head.next_states(unrolled[-1])
+    return unrolled

@@ -1,4 +1,4 @@
-"""The settings of each kind of training, with the papers' defaults."""
+"""The settings of each training kind, with the papers' defaults."""
 
 from typing import Annotated, Literal
 
@@ -15,28 +15,28 @@ class ScdfSpec(Spec):
     """Settings of s-CDF (P0 Alg. 1, App. D) and its baselines."""
 
     estimator: Literal["full", "sampled"] = "full"
-    """The estimator of the loss: the cross-entropy with the target's whole distribution (P0 eq. 10), or on its sampled
-    tokens."""
+    """Estimator of the loss: full is the cross-entropy with the target's whole distribution (P0 eq. 10); sampled is
+    that on its sampled tokens."""
     languages_per_pass: Positive = 5
     """Languages drawn for each pass."""
     prompts_per_language: Positive = 64
     """Prompts of each drawn language that the target continues."""
     mini_batch: Positive = 8
-    """Texts that go through the models together."""
+    """Texts in one forward pass."""
     num_draft_tokens: Positive = 5
-    """Draft tokens of the proxy acceptance in the log."""
+    """Draft tokens for the proxy acceptance in the log."""
     temperature: Annotated[Temperature, Field(gt=0)] = 1.0
     """Temperature of the target's sampled continuations."""
     weighting: Literal["corrective", "equal", "balanced"] = "corrective"
-    """corrective is s-CDF; equal gives every language the same weight; balanced draws languages by proportions."""
+    """corrective: s-CDF; equal: all languages have the same weight; balanced: languages are drawn by proportions."""
     proportions: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Draws of each language if the weighting is balanced: {en: 1, sw: 3}."""
+    """Relative frequency of each language if weighting is balanced: {en: 1, sw: 3}."""
 
     @model_validator(mode="after")
     def _several_languages(self) -> "ScdfSpec":
         if self.weighting == "corrective" and self.languages_per_pass < 2:
             raise ConfigError(
-                "scdf.languages_per_pass = 1: the best language of a pass gets no weight, so nothing would be learnt: "
+                "scdf.languages_per_pass = 1: the best language of a pass has weight 0, so nothing would be learnt: "
                 "give 2 or more, or scdf.weighting=equal"
             )
         return self
@@ -46,10 +46,10 @@ class ScdfSpec(Spec):
         if self.weighting != "balanced" and self.proportions:
             raise ConfigError(
                 f"scdf.proportions: have no effect with scdf.weighting = '{self.weighting}': set it to balanced, or "
-                "leave them out"
+                "delete the key"
             )
         if self.weighting == "balanced" and sum(self.proportions.values()) <= 0:
-            raise ConfigError("scdf.proportions: weighting = 'balanced' needs them: give a number for each language")
+            raise ConfigError("scdf.proportions: weighting = 'balanced' needs them: give a number per language")
         return self
 
 
@@ -57,9 +57,9 @@ class DistillSpec(Spec):
     """Settings of distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
 
     corpus: Literal["task", "general"] = "task"
-    """task learns the target's greedy answers to the prompts; general learns the texts."""
+    """task: learn the target's greedy answers to the prompts; general: learn the texts."""
     top_k: Positive = 20
-    """Number of the target's most probable tokens that are learnt at each position."""
+    """The drafter learns this number of the target's most probable tokens at each position."""
     batch_size: Positive = 16
     """Texts of a pass."""
     validation_share: Share = 0.05
@@ -79,7 +79,7 @@ class FinetuneSpec(Spec):
     """Settings of language modelling (P3 §2.3, App. F)."""
 
     stage: Literal["pretrain", "finetune"] = "finetune"
-    """pretrain learns the texts; finetune learns what the target generates from the prompts."""
+    """pretrain: learn the texts; finetune: learn the target's answers to the prompts."""
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.3, 0.7, 1.0)
     """The target answers every prompt once at each of these temperatures."""
     server: TeacherServerSpec = TeacherServerSpec()
@@ -92,7 +92,7 @@ class FinetuneSpec(Spec):
 
 
 class HeadSpec(Spec):
-    """Settings of a draft head, which learns the target's distributions on the target's answers to the prompts."""
+    """Settings of a draft head. It learns the target's distributions on the target's answers to the prompts."""
 
     temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0,)
     """The target answers every prompt once at each of these temperatures."""
@@ -103,14 +103,14 @@ class HeadSpec(Spec):
     validation_share: Share = 0.02
     """Share of the prompts that is held out for validation."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """The loss of each further draft token has this factor more."""
+    """The loss of draft token k has the weight decay^(k − 1)."""
 
 
 class MedusaSpec(HeadSpec):
     """Settings of Medusa heads (arXiv:2401.10774, §2.2)."""
 
     num_heads: Annotated[int, Field(ge=1, le=16)] = 5
-    """Heads, which is the number of tokens on the longest path of a draft."""
+    """Number of heads, which is the maximum draft length."""
     num_blocks: Annotated[int, Field(ge=0, le=4)] = 1
     """Residual blocks of each head."""
 
@@ -121,7 +121,7 @@ class EagleSpec(HeadSpec):
     epochs: Positive = 20
     """Epochs if num_steps is null."""
     num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 1
-    """Draft steps that are trained: from the second on, the head reads its own states."""
+    """Draft steps that are trained. From the second step on, the head reads its own states."""
     state_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the distance to the target's hidden state (smooth L1)."""
     logit_weight: Annotated[float, Field(ge=0)] = 0.1
@@ -134,9 +134,9 @@ class Eagle3Spec(HeadSpec):
     epochs: Positive = 10
     """Epochs if num_steps is null. The paper uses at most 40."""
     num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 7
-    """Draft steps that are trained: from the second on, the head reads its own states."""
+    """Draft steps that are trained. From the second step on, the head reads its own states."""
     draft_vocab_size: Positive | None = None
-    """The head drafts only this number of tokens, those most frequent in the training texts; null: all."""
+    """The head drafts only this number of tokens, the most frequent in the training texts; null: all tokens."""
 
 
 class LoraSpec(Spec):

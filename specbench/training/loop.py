@@ -1,4 +1,4 @@
-"""The training loop with its checkpoints and its log: an interrupted training has the same curve."""
+"""The training loop with its checkpoints and its log. An interrupted and resumed training has the same curve."""
 
 import csv
 import io
@@ -25,12 +25,12 @@ from specbench.training.optimizers import make_optimizer, trained_parameters
 from specbench.training.output import CHECKPOINT, OutputFolder
 from specbench.training.spec import TrainSpec
 
-Loss = tuple[str, float, int]  # of a mini-batch: its group, mean loss, tokens
+Loss = tuple[str, float, int]  # of a mini-batch: group, mean loss, number of tokens
 
 
 @dataclass
 class StepCurve:
-    """One step, counted from 1: the learning rate of its update, and the mean loss per language over all its tokens."""
+    """One step, counted from 1: the learning rate of its update, and each language's mean loss over its tokens."""
 
     step: int
     learning_rate: float
@@ -51,11 +51,8 @@ class StepCurve:
 
 @dataclass
 class RateProgress:
-    """The progress of one learning rate: finished steps, its curve, validation losses by number of steps, and the bytes
-    of the log.
-
-    lost: the step and the value that was not finite, if the training diverged.
-    """
+    """The progress of one learning rate: finished steps, bytes of the log, curve, and validation losses by number of
+    steps. lost: the step and the value that was not finite, if the training diverged."""
 
     num_done: int = 0
     log_bytes: int = 0
@@ -66,11 +63,11 @@ class RateProgress:
 
     @property
     def last_validation(self) -> float | None:
-        """Returns the validation loss at the end; None for a rate that diverged."""
+        """Returns the last validation loss, None if the rate diverged."""
         return None if self.lost else self.validation.get(self.num_done)
 
     def record(self, rate: float) -> dict[str, Any]:
-        """Returns what training.json says of a learning rate. `validation`: losses by number of finished steps."""
+        """Returns the entry of a learning rate in training.json. `validation`: losses by number of finished steps."""
         return {
             "learning_rate": rate,
             "validation_loss": self.last_validation,
@@ -88,7 +85,7 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: RateProgress) -> None:
-    """Replaces the checkpoint in a folder. Raises OSError; the old checkpoint is then unchanged."""
+    """Replaces the checkpoint in a folder. Raises OSError, and leaves the old checkpoint unchanged, if that fails."""
     content = io.BytesIO()
     weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
     state = {"weights": weights, "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
@@ -97,10 +94,9 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> RateProgress:
-    """Loads the checkpoint in a folder into model and optimizer. Returns its progress, or that of a new training if
-    there is none.
+    """Loads a folder's checkpoint into model and optimizer. Returns its progress, or a new one without a checkpoint.
 
-    Raises ConfigError for a file that is not a complete checkpoint of this model.
+    Raises ConfigError if the file is not a complete checkpoint of this model.
     """
     if not (folder / CHECKPOINT).exists():
         return RateProgress()
@@ -114,8 +110,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:
-    """Loads the trained parameters of the checkpoint in a folder into a model. Raises ConfigError as `load_checkpoint`
-    does."""
+    """Loads the trained parameters of a folder's checkpoint into a model. Raises ConfigError as `load_checkpoint`."""
     with naming_checkpoint(folder):
         set_weights(model, read_checkpoint(folder)["weights"])
 
@@ -127,7 +122,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def naming_checkpoint(folder: Path) -> Iterator[None]:
-    """Raises ConfigError naming the file for whatever a file that was changed from outside raises."""
+    """Turns any exception that a damaged checkpoint causes into a ConfigError that names the file."""
     try:
         yield
     except Exception as error:
@@ -141,35 +136,35 @@ FIRST_COLUMNS = ("timestamp", "step", "pass")
 
 
 class Log:
-    """A CSV file with one line per log row of a pass. The columns timestamp (UTC), step (update of the weights) and
-    pass (within its step) precede the objective's; step and pass are counted from 1."""
+    """A CSV file with the log rows of passes. Before the objective's columns there are timestamp (UTC), step and pass
+    (within the step), both counted from 1."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self.columns = (*FIRST_COLUMNS, *columns)
 
     def cut_back(self, num_bytes: int) -> None:
-        """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError for a log that is
-        shorter than the checkpoint says."""
+        """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError if the log is shorter
+        than `num_bytes`."""
         if num_bytes == 0:
             self._write([self.columns], "w")
             return
         found = self.path.stat().st_size if self.path.exists() else 0
         if found < num_bytes:
             raise ConfigError(
-                f"{self.path}: {found} bytes where the checkpoint knows {num_bytes}: restore the log, or delete "
+                f"{self.path}: has {found} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
                 f"{self.path.parent} to start again"
             )
         os.truncate(self.path, num_bytes)
 
     def append(self, step: int, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Writes the rows of a pass; a missing column is empty."""
+        """Writes the rows of a pass. Missing columns are empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         cells = [[now, step, number, *(row.get(name) for name in self.columns[len(FIRST_COLUMNS) :])] for row in rows]
         self._write(cells, "a")
 
     def sync(self) -> int:
-        """Writes the file to the disk. Returns its size in bytes."""
+        """Flushes the file to the disk and returns its size in bytes."""
         with self.path.open("rb+") as file:
             os.fsync(file.fileno())
             return file.seek(0, os.SEEK_END)
@@ -187,7 +182,7 @@ class LossPart:
     """
 
     group: str
-    """Language, or "all" if there is only one group."""
+    """Language, or "all" for a mini-batch of several languages."""
     weight: float
     """Constant factor of the loss; no gradient flows through it."""
     num_tokens: int
@@ -197,32 +192,32 @@ class LossPart:
 
 
 class Objective(Protocol):
-    """The loss that trains a drafter, in passes that are counted from 0; a step of the training has one or several.
+    """The loss of a training in passes, counted from 0. A step has one or more passes.
 
-    Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. In the log,
-    `columns` follow the columns timestamp, step and pass.
+    Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. `columns`: the
+    log's columns after timestamp, step and pass.
     """
 
     columns: tuple[str, ...]
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """Returns the mini-batches of a pass. It may first run the drafter without gradients: s-CDF needs the loss of
-        every group."""
+        """Returns the mini-batches of a pass. It may run the drafter without gradients first, since s-CDF needs every
+        group's loss."""
         ...
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """Returns the log rows of the last pass, one per group, with the keys of `columns`. It is called before the
+        """Returns the log rows of the last pass, one per group, with the keys of `columns`. Called before the
         update."""
         ...
 
     def validation(self, drafter: nn.Module) -> float | None:
-        """Returns the mean loss on the validation data, None if there is none."""
+        """Returns the mean loss on the validation data, if any."""
         ...
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
-    """Returns the learning rate of the update of `step` (from 1): a linear warm-up to `highest`, then constant, or half
-    a cosine that would reach 0 one step after the last."""
+    """Returns the learning rate of `step` (from 1): a linear warm-up to `highest`, then constant or half a cosine that
+    would reach 0 one step after the last."""
     warmup = spec.warmup if spec.warmup >= 1 else spec.warmup * num_steps
     if step <= warmup:
         return highest * step / warmup
@@ -236,7 +231,7 @@ class Loop:
     """Trains one drafter with one learning rate in its own folder.
 
     A step is `gradient_accumulation` passes of the objective and one update with the mean of their gradients. Steps are
-    counted from 1, passes from 0 over the whole training. Several processes share the parts of a pass and sum their
+    counted from 1, and passes from 0 over the whole training. Several processes share the parts of a pass and sum their
     gradients.
     """
 
@@ -251,7 +246,7 @@ class Loop:
         self.log = Log(folder / "log.csv", objective.columns)
 
     def run(self, output: OutputFolder, bar: Any) -> RateProgress:
-        """Runs all steps after the checkpoint, up to the step in which a loss or a gradient is not finite. Raises
+        """Runs all steps after the checkpoint until the end, or until a loss or a gradient is not finite. Raises
         ConfigError if the disk is full."""
         done = load_checkpoint(self.folder, self.model, self.optimizer)
         with output.writing():
@@ -271,7 +266,7 @@ class Loop:
         return done
 
     def is_due(self, step: int, every: int) -> bool:
-        """Returns whether an action with this period is due after a step; it is always due after the last one."""
+        """Returns whether an action with this period is due after a step. After the last step it always is."""
         return step % every == 0 or step == self.num_steps
 
     def step(self, step: int, output: OutputFolder) -> StepCurve:
@@ -287,7 +282,7 @@ class Loop:
 
     def _pass(self, number: int, step: int) -> list[Loss]:
         """Adds the gradients of this process's parts of a pass. Returns the losses of all parts. Raises
-        FloatingPointError, in every process, for a loss that is not finite."""
+        FloatingPointError in every process if a loss is not finite."""
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
         with self._evaluating():
             parts = self.objective.parts(self.model, number)

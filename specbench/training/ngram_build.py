@@ -1,8 +1,8 @@
 """Counts an n-gram model of any order, in memory that does not grow with the corpus.
 
-A k-gram is one integer: the index of its first k − 1 tokens at level k − 1, times the vocabulary size, plus its last
-token. Each level reads the tokens once, in chunks: the keys of a chunk are sorted into a run on disk, the runs are
-merged into the level, and the index of each position's k-gram is the context of the next level.
+The key of a k-gram is one integer: the index of its first k − 1 tokens at level k − 1, times the vocabulary size, plus
+its last token. Each level reads the tokens once, in chunks. The keys of a chunk are sorted into a run on disk, and the
+runs are merged into the level. The index of each position's k-gram is the context of the next level.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ MIN_BUFFER = 4096  # minimum entries of a run per read
 
 
 class SortedRuns:
-    """Runs of (key, count), each sorted by key and without duplicates, one after the other in two files."""
+    """Runs of (key, count) in two files. Each run is sorted by key and has no duplicates."""
 
     def __init__(self, folder: Path) -> None:
         self.keys_path, self.counts_path = folder / "run-keys", folder / "run-counts"
@@ -30,7 +30,7 @@ class SortedRuns:
             path.write_bytes(b"")
 
     def add(self, keys: Array, inverse: bool) -> Array:
-        """Appends the run of some keys [n]. Returns the index of each key in its run, [n] (empty unless `inverse`)."""
+        """Appends a run of keys [n]. Returns the index of each key in the run, [n] (empty unless `inverse`)."""
         order = np.argsort(keys) if inverse else None
         ordered = np.sort(keys) if order is None else keys[order]
         starts = first_of_each(ordered)
@@ -44,7 +44,7 @@ class SortedRuns:
 
     def merge(self, num_buffered: int, index: bool) -> Iterator[tuple[Array, Array]]:
         """Yields all keys in order with their counts, in pieces of about `num_buffered` entries. With `index`, the rank
-        of every entry's key among all keys is stored for `indices_of`."""
+        of each entry's key among all keys is stored for `indices_of`."""
         num_runs = len(self.ends) - 1
         size = max(MIN_BUFFER, num_buffered // max(1, num_runs))
         buffers = [RunBuffer(self, number, size) for number in range(num_runs)]
@@ -84,7 +84,7 @@ class RunBuffer:
         self.counts = np.empty(0, dtype=np.uint32)
 
     def fill(self) -> bool:
-        """Reads on if little is left. Returns whether there are entries."""
+        """Reads more entries if few are left. Returns whether there are any."""
         start = self.place + len(self.keys)
         missing = min(self.size - len(self.keys), self.end - start)
         if missing > 0 and len(self.keys) <= self.size // 2:
@@ -94,7 +94,7 @@ class RunBuffer:
         return len(self.keys) > 0
 
     def take(self, cut: int) -> tuple[int, Array, Array]:
-        """Returns the entries up to and including a key: their offset in the files, keys and counts."""
+        """Removes and returns the entries up to and including a key: their offset in the files, keys and counts."""
         count = int(np.searchsorted(self.keys, cut, side="right"))
         taken = (self.place, self.keys[:count], self.counts[:count])
         self.keys, self.counts, self.place = self.keys[count:], self.counts[count:], self.place + count
@@ -102,14 +102,14 @@ class RunBuffer:
 
 
 def first_of_each(ordered: Array) -> Array:
-    """Returns the index of the first of each value in a sorted array [n]."""
+    """Returns the index of each value's first occurrence in a sorted array [n]."""
     if len(ordered) == 0:
         return np.empty(0, dtype=np.int64)
     return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
 
 
 def ranks_of_groups(starts: Array, length: int) -> Array:
-    """Returns the number of the group of each of `length` positions; the groups begin at `starts`."""
+    """Returns the group number of each of `length` positions. The groups begin at `starts`."""
     return np.repeat(np.arange(len(starts)), np.diff(starts, append=length))
 
 
@@ -138,7 +138,7 @@ class LevelWriter:
         return {array_name(self.level, kind): (self.dtypes[kind].str, lengths[kind]) for kind in self.paths}
 
     def write(self, merged: Iterator[tuple[Array, Array]], num_contexts: int) -> None:
-        """Writes all k-grams of the level: pieces of (keys, counts) in order, with key = context · vocab_size +
+        """Writes the k-grams of the level, given as pieces of (keys, counts) in order. A key is context · vocab_size +
         token."""
         keys = counts = np.empty(0, dtype=np.int64)
         for more_keys, more_counts in merged:
@@ -175,7 +175,7 @@ class LevelWriter:
 
 
 def most_frequent_first(contexts: Array, counts: Array) -> Array:
-    """Returns the order [n] that sorts each context's entries by falling count and keeps the order of ties."""
+    """Returns the order [n] that sorts each context's entries by descending count, with ties in the old order."""
     most = int(counts.max())
     groups = ranks_of_groups(first_of_each(contexts), len(contexts))
     return np.argsort(groups * (most + 1) + (most - counts), kind="stable")
@@ -196,12 +196,11 @@ def build_ngrams(
     progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> NgramModel:
-    """Counts the n-grams up to `order` of documents (token ids each) into the folder `output`; none crosses
-    documents.
+    """Counts the n-grams up to `order` inside documents (token ids each), and writes them into the folder `output`.
 
     `progress` is called with the current action and its number of tokens. A model at `output` is replaced when the new
-    one is complete. Raises ConfigError for an output that is anything else, for ids outside the vocabulary and for a
-    corpus without tokens.
+    one is complete. Raises ConfigError if `output` is anything else, for ids outside the vocabulary, and for a corpus
+    without tokens.
     """
     with NGRAM_FOLDER.replacing(Path(output)) as folder:
         count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
@@ -217,7 +216,7 @@ def count_into(
     progress: CountingProgress | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> None:
-    """Does what `build_ngrams` does, into an empty folder."""
+    """Builds a model as `build_ngrams` does, but into an empty folder."""
     if order < 1:
         raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
     say: CountingProgress = progress or (lambda doing, num_tokens: None)
@@ -236,8 +235,8 @@ def count_into(
 def token_chunks(
     documents: Iterable[Document], vocab_size: int, chunk_tokens: int, progress: CountingProgress
 ) -> Iterator[Array]:
-    """Yields the tokens of the documents with NOTHING after each, about `chunk_tokens` at once. Empty documents are
-    left out. Raises ConfigError for ids outside the vocabulary and for a corpus without tokens."""
+    """Yields the documents' tokens in chunks of about `chunk_tokens`, with NOTHING after each document. Empty documents
+    are skipped. Raises ConfigError for ids outside the vocabulary and for a corpus without tokens."""
     end = np.array([NOTHING])
     parts: list[Array] = []
     size = num_tokens = 0
@@ -247,7 +246,9 @@ def token_chunks(
         ids = tokens[tokens != NOTHING]
         if len(ids) + len(parts) // 2 != len(tokens) or ids.min() < 0 or ids.max() >= vocab_size:
             wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < vocab_size)
-            raise ConfigError(f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check both")
+            raise ConfigError(
+                f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check documents and tokenizer"
+            )
         return tokens
 
     for document in documents:
@@ -269,7 +270,7 @@ def token_chunks(
 
 @dataclass
 class NgramCounter:
-    """The files of one build: the tokens as int32 with a mark after each document, and a context per position."""
+    """The files of one build: the tokens as int32 with a mark after each document, and the context of each position."""
 
     folder: Path
     scratch: Path
@@ -278,7 +279,7 @@ class NgramCounter:
     say: CountingProgress
 
     def write_tokens(self, documents: Iterable[Document]) -> Array:
-        """Stores the documents. Returns how often each token occurs: [vocab_size]."""
+        """Stores the documents. Returns the count of each token: [vocab_size]."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         self._path("tokens").write_bytes(b"")
         for chunk in token_chunks(documents, self.vocab_size, self.chunk_tokens, self.say):
@@ -322,10 +323,10 @@ class NgramCounter:
         return runs
 
     def _write_contexts(self, runs: SortedRuns) -> None:
-        """Writes, for every position, the index of the k-gram that ends there."""
+        """Writes the index of the k-gram that ends at each position."""
         self._path("contexts").write_bytes(b"")
         for number, places in enumerate(self._chunks("places", np.int32)):
-            indices = np.append(runs.indices_of(number), NOTHING)  # index NOTHING = -1 selects it
+            indices = np.append(runs.indices_of(number), NOTHING)  # a place of NOTHING = -1 selects this last item
             append(self._path("contexts"), indices[places])
 
     def _chunks(self, name: str, dtype: type[np.signedinteger]) -> Iterable[Array]:
@@ -337,12 +338,12 @@ class NgramCounter:
         return self.scratch / name
 
     def _dtypes(self, counts: Array, kinds: Sequence[str]) -> dict[str, np.dtype[np.unsignedinteger]]:
-        """Returns the smallest types that hold the arrays of any level."""
+        """Returns the smallest element types that fit the arrays of any level."""
         token, count = smallest(self.vocab_size - 1), smallest(int(counts.max()))
         types = {"starts": smallest(int(counts.sum())), "ranked_tokens": token, "ranked_counts": count, "tokens": token}
         return {kind: types[kind] for kind in kinds}
 
 
 def smallest(maximum: int) -> np.dtype[np.unsignedinteger]:
-    """Returns the smallest little-endian unsigned type that holds a number."""
+    """Returns the smallest little-endian unsigned type for numbers up to `maximum`."""
     return np.min_scalar_type(maximum).newbyteorder("<")

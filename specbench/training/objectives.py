@@ -1,5 +1,5 @@
-"""Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B), language modelling; and
-the choice of a training's objective."""
+"""Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B) and language modelling.
+`build_objective` builds the objective of any training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,18 +30,18 @@ from specbench.training.passes import (
     truncated_probs,
 )
 from specbench.training.spec import TrainSpec
-from specbench.training.teacher import GenerationCache, Ids, answered, self_distilled
+from specbench.training.teacher import GenerationCache, Ids, answer_prompts, self_distill
 
 TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
-MINI_BATCH = 8  # samples that go through the models together
+MINI_BATCH = 8  # samples in one forward pass
 
 
 class SampleObjective:
-    """The mean loss over all learnt tokens of a batch. Each of its mini-batches holds samples of one group, so that the
-    loss of each group is known; with `mixes_groups`, a batch is one pass over samples of similar length.
+    """The mean loss over all learnt tokens of a batch. A mini-batch has samples of one group, so that each group's loss
+    is known. With `mixes_groups`, a batch is one forward pass over samples of similar length.
 
-    `share` of each group's prompts (at least one) is held out with all answers, the same prompts for the same seed. A
-    prompt that is held out of one group is learnt in none. The last batch of an epoch may be smaller.
+    `share` of each group's prompts (at least one) is held out with all answers. The seed determines the prompts. A
+    prompt that is held out of one group is not learnt in any. The last batch of an epoch may be smaller.
     """
 
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
@@ -64,7 +64,7 @@ class SampleObjective:
         return len(self.samples)
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """Returns the mini-batches of a batch; their weights sum to 1."""
+        """Returns the mini-batches of a batch. Their weights sum to 1."""
         self._sums, self._counts = {}, {}
         samples = self.batch(number)
         if self._mixes_groups:
@@ -79,7 +79,7 @@ class SampleObjective:
         ]
 
     def batch(self, number: int) -> list[Sample]:
-        """Returns the samples of a pass. Every epoch contains each sample once, in its own order."""
+        """Returns the samples of a pass. Every epoch has each sample once, in a different order."""
         per_epoch = -(-len(self.samples) // self._batch_size)
         epoch, place = divmod(number, per_epoch)
         if self._mixes_groups:
@@ -89,7 +89,7 @@ class SampleObjective:
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """Returns loss and tokens of each group in the pass's batch; of several processes, those of this one."""
+        """Returns the loss and the tokens of each group in this process's part of the batch."""
         return [
             {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
             for group in self._counts
@@ -97,7 +97,7 @@ class SampleObjective:
 
     @torch.no_grad()
     def validation(self, drafter: nn.Module) -> float | None:
-        """Returns the mean loss over the held-out tokens, None if there are none."""
+        """Returns the mean loss over the held-out tokens, if any."""
         if not self.held_out:
             return None
         batches = batches_of(self.held_out, MINI_BATCH)
@@ -122,8 +122,8 @@ class SampleObjective:
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
-    """Returns the learnt and the held-out samples of every group. Samples of one prompt stay together, across groups
-    too. Raises ConfigError for a group that is too small for both."""
+    """Returns the learnt and the held-out samples. Samples with equal prompts stay together, also across groups. Raises
+    ConfigError for a group that is too small for both."""
     if not share:
         return list(samples), []
     groups: dict[str, dict[Ids, list[Sample]]] = {}
@@ -143,20 +143,20 @@ def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[
 
 
 def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
-    """Returns the held-out prompts of all groups, given each group's different prompts in random order: the first ones,
-    as many as the share and at least one.
+    """Returns the held-out prompts of all groups. `orders`: each group's different prompts in random order. The first
+    ones are held out: the share, and at least one.
 
-    The smallest group with a shared prompt decides on it, and it counts in the others. A group whose prompts are all
-    learnt by smaller groups holds out none.
+    The smallest group with a prompt decides whether it is held out, and larger groups count it. A group holds out none
+    if smaller groups learn all its prompts.
     """
     decided: dict[Ids, bool] = {}
     for group in sorted(orders, key=lambda group: len(orders[group])):
         prompts = orders[group]
-        rest = "give more texts, or validation_share=0 and one learning rate"
+        remedy = "give more texts, or validation_share=0 and one learning rate"
         if len(prompts) < 2:
             raise ConfigError(
-                f"data: '{group}' has one text (equal ones count once), and validation_share = {share:g} holds that "
-                f"one out: {rest}"
+                f"data: '{group}' has one text (equal texts count once), and validation_share = {share:g} holds it "
+                f"out: {remedy}"
             )
         number = max(1, round(share * len(prompts)))
         missing = number - sum(decided.get(prompt, False) for prompt in prompts)
@@ -164,30 +164,29 @@ def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[I
         decided |= {prompt: place < missing for place, prompt in enumerate(free)}
         if all(decided[prompt] for prompt in prompts):
             raise ConfigError(
-                f"data: validation_share = {share:g} holds out every text of '{group}', with those of other languages "
-                f"that are equal: {rest}"
+                f"data: validation_share = {share:g} holds out every text of '{group}', since other languages have "
+                f"equal texts: {remedy}"
             )
     return {prompt for prompt, is_held_out in decided.items() if is_held_out}
 
 
 def prompt_of(sample: Sample) -> Ids:
-    """Returns what identifies equal samples: the prompt that is read, or the whole text if it is learnt from its second
-    token on."""
+    """Returns the key of equal samples: the given prompt, or the whole text if only its first token is given."""
     return sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
 
 
 def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
-    """Returns the numbers 0 to number − 1 in an order that depends only on the seed and the purpose."""
+    """Returns the numbers from 0 to number − 1 in an order that depends only on seed and purpose."""
     random = torch.Generator().manual_seed(stream_seed(seed, *purpose))
     order: list[int] = torch.randperm(number, generator=random).tolist()
     return order
 
 
-ENTRY_BYTES = 12  # of one cached probability with its token id
+ENTRY_BYTES = 12  # of a cached probability with its token id
 
 
 def soft_target_losses(target: CausalLM, samples: Sequence[Sample], top_k: int, batch_size: int) -> TokenLosses:
-    """Returns the cross-entropy of a drafter on the target's `top_k` most probable tokens, without the tail."""
+    """Returns a drafter's cross-entropy on the target's `top_k` most probable tokens, without the tail."""
     teacher = SoftTargets(target, samples, top_k, batch_size)
 
     def losses(batch: Batch, drafter: nn.Module) -> Tensor:
@@ -199,7 +198,7 @@ def soft_target_losses(target: CausalLM, samples: Sequence[Sample], top_k: int, 
 
 
 def text_losses(vocab_size: int) -> TokenLosses:
-    """Returns the cross-entropy of a drafter on the samples' own tokens."""
+    """Returns a drafter's cross-entropy on the samples' tokens."""
 
     def losses(batch: Batch, drafter: nn.Module) -> Tensor:
         logits = learnt_logits(drafter, batch, vocab_size)
@@ -211,8 +210,8 @@ def text_losses(vocab_size: int) -> TokenLosses:
 class SoftTargets:
     """The target's truncated probabilities for every learnt token of the samples.
 
-    Samples of similar length are scored together once and cached if there is memory for all; otherwise each batch is
-    scored when it is used. In both cases the values depend only on sample and batch, not on earlier calls.
+    If there is memory for all samples, those of similar length are scored together and cached. Otherwise each batch is
+    scored when it is used. In both cases the values do not depend on earlier calls.
     """
 
     def __init__(
@@ -252,8 +251,8 @@ class SoftTargets:
 
 
 def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | None = None) -> list[Sample]:
-    """Returns the texts of the data, learnt from their second token on. `end`: the token that ends a text. Texts longer
-    than `max_tokens` lose their end.
+    """Returns the texts of the data, learnt from their second token on. `end`: a token to append to each. Texts are cut
+    to `max_tokens`.
 
     Raises ConfigError for a language without a text of two tokens.
     """
@@ -264,7 +263,7 @@ def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | 
         found = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
         if not found:
             raise ConfigError(
-                f"data: no text of '{language}' has two tokens or more, nothing can be learnt: give texts"
+                f"data: no text of '{language}' has two tokens, so nothing can be learnt: give longer texts"
             )
         samples += found
     return samples
@@ -279,10 +278,10 @@ def build_objective(
 ) -> AnyObjective:  # fmt: skip
     """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    target: with its weights if `train.computes_target`. drafter: tokenizes raw texts and has the target's vocabulary
-    (see `train.check_fit`). No sample is longer than the shorter context of the two. cache_folder: the folder of the
-    target's continuations. console: shows the progress of generation. Raises ConfigError for data from which nothing
-    can be learnt, and if the target's server fails.
+    target: with weights if `train.computes_target`. drafter: has the target's vocabulary (see `train.check_fit`), and
+    tokenizes raw texts. Samples are at most as long as the shorter context of the two. cache_folder: folder of the
+    target's continuations. console: shows the progress of generation. Raises ConfigError if nothing can be learnt from
+    the data, and if the target's server fails.
     """
     store = GenerationCache(cache_folder, console)
     context = target.context_limit if isinstance(drafter, DraftHead) else shortest_context([target, drafter])
@@ -298,9 +297,9 @@ def build_objective(
             prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
             return CorrectiveObjective(spec, target, prompts)
         if spec.distill is not None:
-            samples = answered(spec, target, texts, 0.0, store)
+            samples = answer_prompts(spec, target, texts, 0.0, store)
         else:
-            samples = self_distilled(spec, target, texts, store, limit)
+            samples = self_distill(spec, target, texts, store, limit)
     if spec.distill is not None:
         batch_size = spec.distill.batch_size
         losses = soft_target_losses(target, samples, spec.distill.top_k, spec.generation_batch)
@@ -318,10 +317,10 @@ def build_objective(
 def fitting_prompts(
     spec: TrainSpec, target: CausalLM, data: TrainingData, context: int | None
 ) -> list[tuple[str, str]]:  # fmt: skip
-    """Returns the prompts with their languages; too long prompts lose their middle, as in a run.
+    """Returns the prompts as (language, text). The middle of a prompt that is too long is removed, as in a run.
 
-    context: the tokens that both models can read, None without a limit. Raises ConfigError for a prompt without tokens,
-    and if the context has no room after a prompt for the target's answer or s-CDF's drafts.
+    context: the maximum tokens that both models can read, None without a limit. Raises ConfigError for a prompt without
+    tokens, and if the context leaves no room for prompts besides the target's answer or s-CDF's drafts.
     """
     follows = {"max_new_tokens": spec.max_new_tokens}
     if spec.scdf is not None:
@@ -330,8 +329,8 @@ def fitting_prompts(
     room = spec.max_prompt_tokens if context is None else context - follows[key]
     if room < 1:
         raise ConfigError(
-            f"{key} = {follows[key]}: leaves no room for a prompt in the {context} tokens that target and drafter can "
-            "both read: give less"
+            f"{key} = {follows[key]}: leaves no room for a prompt in the {context} tokens that both target and drafter "
+            "can read: lower it"
         )
     budget = PromptBudget(target, min(spec.max_prompt_tokens, room))
     found = [
@@ -341,5 +340,5 @@ def fitting_prompts(
     ]
     for language, text in found:
         if not encode(target, (text,), "auto"):
-            raise ConfigError(f"data: a prompt of '{language}' has no tokens: take it out")
+            raise ConfigError(f"data: a prompt of '{language}' has no tokens: remove it")
     return found

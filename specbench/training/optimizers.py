@@ -11,7 +11,7 @@ from specbench.training.spec import TrainSpec
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the parameters that are trained, by name; tied ones once."""
+    """Returns the trained parameters by name. Tied parameters occur once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -26,10 +26,10 @@ def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     parameters = list(trained_parameters(model).values())
     if spec.quantize == "none":
         return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
-    made: torch.optim.Optimizer = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit(
+    optimizer: torch.optim.Optimizer = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit(
         parameters, lr=0.0, weight_decay=spec.weight_decay
     )
-    return made
+    return optimizer
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -42,9 +42,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
             raise ConfigError("optimizer = 'muon': needs torch 2.9 or later: install it, or give optimizer=adamw")
         outputs = {id(parameter) for layer in head.output_layers() for parameter in layer.parameters()}  # type: ignore[operator]
         trained = list(trained_parameters(head).values())
-        matrices = [each for each in trained if each.ndim == 2 and id(each) not in outputs]
-        chosen = {id(matrix) for matrix in matrices}
-        others = [each for each in trained if id(each) not in chosen]
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for parameter in trained:
+            (matrices if parameter.ndim == 2 and id(parameter) not in outputs else others).append(parameter)
         self.parts: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay),
             torch.optim.AdamW(others, lr=0.0, weight_decay=0.0),

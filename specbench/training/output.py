@@ -1,4 +1,4 @@
-"""The output folder of a training, its record training.json, and the picture of its losses. Unfinished work is in
+"""The output folder of a training, its record training.json, and the plot of its losses. Unfinished work is in
 `.training`."""
 
 import json
@@ -30,16 +30,11 @@ from specbench.training.spec import TrainSpec
 
 WORK = ".training"
 CHECKPOINT = "state.pt"  # in the folder of each learning rate
-WITHOUT_EFFECT = (
-    "output",
-    "checkpoint_every",
-    "device",
-    "trust_remote_code",
-)  # a resumed training may use other values
+WITHOUT_EFFECT = ("output", "checkpoint_every", "device", "trust_remote_code")  # a resumed training may change these
 
 
 class OutputFolder(ResumableFolder):
-    """The folder of one training, which the same command resumes. Finished trainings and other files are never
+    """The folder of one training. The same command resumes it. Finished trainings and other files are never
     overwritten."""
 
     LOCK = "lock"
@@ -48,18 +43,18 @@ class OutputFolder(ResumableFolder):
         super().__init__(path, work=path / WORK)
 
     def check(self) -> None:
-        """Raises ConfigError for a folder that no training can use. It needs no model, so it fails early."""
-        with self._reached():
+        """Raises ConfigError for a folder that no training can use. It needs no models, so it is called early."""
+        with self._reporting_errors():
             if (self.path / TRAINING_RECORD).exists():
                 raise ConfigError(
-                    f"--output {self.path}: a finished training is there, and it is not overwritten: choose another "
+                    f"--output {self.path}: has a finished training, which is not overwritten: choose another "
                     "--output, or delete it"
                 )
             if self.path.is_dir():
                 others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
                 if others and not self.work.is_dir():
                     raise ConfigError(
-                        f"--output {self.path}: is not an unfinished training (it holds {others[0]}): choose another "
+                        f"--output {self.path}: is not an unfinished training (it has {others[0]}): choose another "
                         "--output"
                     )
             elif self.path.exists() or self.path.is_symlink():
@@ -67,16 +62,16 @@ class OutputFolder(ResumableFolder):
 
     def check_writable(self) -> None:
         """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
-        with self._reached(), ExitStack() as made:
-            for folder in reversed((self.path, *self.path.parents)):  # the deepest is removed first
+        with self._reporting_errors(), ExitStack() as cleanup:
+            for folder in reversed((self.path, *self.path.parents)):  # the deepest one is removed first
                 if not folder.exists():
-                    made.callback(remove_empty, folder)
+                    cleanup.callback(remove_empty, folder)
             self.path.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=self.path):
                 pass
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -86,21 +81,21 @@ class OutputFolder(ResumableFolder):
             ) from error
 
     def check_room(self, num_bytes: int) -> None:
-        """Raises ConfigError if the free disk space is smaller than what the training still needs."""
+        """Raises ConfigError if the disk has too little space for the rest of the training."""
         num_bytes -= sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
-        there = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
-        free = shutil.disk_usage(there).free
+        existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(existing).free
         if free < num_bytes:
             raise ConfigError(
-                f"--output {self.path}: the training takes {decimal(num_bytes)} more there and {decimal(free)} are "
-                "free: make room, or choose another --output"
+                f"--output {self.path}: the training needs {decimal(num_bytes)} more disk space and {decimal(free)} "
+                "are free: make room, or choose another --output"
             )
 
     def open(self, identity: Mapping[str, Any], is_main: bool = True) -> AbstractContextManager[None]:
-        """Locks the folder during the block; of several processes of one training, only the main one does.
+        """Locks the folder until the block ends. Only the main process of a training does.
 
-        Raises ConfigError if another training uses it, or if it holds an unfinished training with other settings, with
-        the differences.
+        Raises ConfigError if another training uses the folder, or, with the differences, if it has an unfinished
+        training with other settings.
         """
         return self.held(identity) if is_main else nullcontext()
 
@@ -109,7 +104,7 @@ class OutputFolder(ResumableFolder):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Raises ConfigError saying what is kept if the disk is full or not writable."""
+        """Raises ConfigError that says what was saved if the disk is full or not writable."""
         with super().writing():
             try:
                 yield
@@ -122,12 +117,12 @@ class OutputFolder(ResumableFolder):
     def what_is_kept(self) -> str:
         """Returns what the same command can resume from if the training ends now."""
         if any(self.work.glob(f"*/{CHECKPOINT}")):
-            return f"the last checkpoint is kept in {self.path}, and the same command resumes it"
-        return "nothing is kept yet"
+            return f"the last checkpoint is in {self.path}, and the same command resumes it"
+        return "nothing is saved yet"
 
     @contextmanager
     def reporting_what_is_kept(self, console: Console) -> Iterator[None]:
-        """Ends an interrupted training, or one that is out of memory, with one line that says what is kept."""
+        """If the training is interrupted or out of memory, ends it with a line that says what was saved."""
         try:
             yield
         except KeyboardInterrupt:
@@ -142,7 +137,7 @@ class OutputFolder(ResumableFolder):
             ) from error
 
     def publish(self, finished: Path) -> None:
-        """Moves a finished checkpoint into place, its record last, and removes the work."""
+        """Moves a finished checkpoint into place, the record last, and removes the unfinished work."""
         names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == TRAINING_RECORD)
         for name in names:
             os.replace(finished / name, self.path / name)
@@ -156,13 +151,13 @@ def remove_empty(folder: Path) -> None:
 
 
 FORMAT = 1
-MOST_LISTED = 100_000  # 1.6 MB
+MOST_LISTED = 100_000  # prompt digests in the record, 1.6 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterRecord:
-    """The contents of training.json. `cost`: see `cost.CostMeter`; of several processes, some values are
-    those of the main one alone. `finished`: UTC."""
+    """The content of training.json. `cost`: see `consumption.CostMeter`; with several processes, some values are only
+    the main process's. `finished`: UTC."""
 
     settings: dict[str, Any]
     data: dict[str, Any]
@@ -180,13 +175,13 @@ class DrafterRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord(DrafterRecord):
-    """The record of a training in steps: updates of the weights, each of `gradient_accumulation` (in `settings`)
+    """The record of a training. A step is one update of the weights, from `gradient_accumulation` (in `settings`)
     passes.
 
-    curves: one for each learning rate, in order. chosen: the index of the rate whose weights were kept. cost: of the
+    curves: one for each learning rate, in order. chosen: the index of the rate whose weights were saved. cost: of the
     steps of all rates. preparation: the cost of everything before the first step, which is small if the target's
-    continuations were cached. All losses, including validation losses, are of the float32 weights of the training; the
-    checkpoint holds them in `stored_dtype` (in `models`), the dtype of the original drafter.
+    continuations were cached. All losses, including validation losses, are those of the float32 weights. The checkpoint
+    has the weights in `stored_dtype` (in `models`), the original drafter's dtype.
     """
 
     chosen: int
@@ -205,8 +200,8 @@ class TrainingRecord(DrafterRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusRecord(DrafterRecord):
-    """The record of a model that is made of a corpus. `counts`: num_documents, num_tokens, num_bytes and digest of the
-    model, tokenizing_seconds, counting_seconds (of a datastore: sorting_seconds), and num_ngrams of each order from 1.
+    """The record of a model that is built from a corpus. `counts`: num_documents, num_tokens, num_bytes and digest of
+    the model, tokenizing_seconds, counting_seconds (for a datastore sorting_seconds), and num_ngrams by order from 1.
     """
 
     counts: dict[str, Any]
@@ -224,7 +219,7 @@ class CorpusRecord(DrafterRecord):
 
 
 def data_record(data: TrainingData) -> dict[str, Any]:
-    """Returns what identifies the data, and which of it is measured. `prompts`: the digests by which `specbench run`
+    """Returns the identity of the data, and which parts `specbench run` measures. `prompts`: digests, by which a run
     finds prompts that were trained on; None for more than MOST_LISTED."""
     return {
         "digest": data.digest,
@@ -241,7 +236,7 @@ def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:
 
 
 def total_cost(costs: Sequence[Cost]) -> Cost:
-    """Returns the sum over the learning rates; None for a value that one of them lacks."""
+    """Returns the sums over the learning rates. A value that one of them lacks is None."""
     return {
         name: None if any(cost.get(name) is None for cost in costs) else sum(cost[name] or 0.0 for cost in costs)
         for name in costs[0]
@@ -253,7 +248,7 @@ def utc_now() -> str:
 
 
 def draw_curves(record: TrainingRecord, path: Path) -> bool:
-    """Draws the loss per language of the chosen rate, and the validation loss. Returns False without matplotlib."""
+    """Draws the chosen rate's loss per language and validation loss. Returns False without matplotlib."""
     if find_spec("matplotlib") is None:
         return False
     from matplotlib.figure import Figure

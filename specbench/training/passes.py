@@ -1,7 +1,6 @@
-"""Teacher-forced passes: the logits before every learnt token, of target or drafter, and the losses on them in nats.
+"""Teacher-forced passes of target or drafter: the logits before every learnt token, and losses in nats.
 
-Logits are [num_positions, vocab]. Losses are computed in float32 at least: half precision is converted, float64
-stays.
+Logits are [num_positions, vocab]. Losses are computed in float32, or in float64 if the logits have it.
 """
 
 import inspect
@@ -21,7 +20,7 @@ MAX_CACHED_BYTES = 2**30  # of cached target logits
 
 @dataclass(frozen=True)
 class Sample:
-    """A text of one group (a language). Its first `num_given` tokens (at least one) are read, the others are learnt."""
+    """A text of one group (a language). The first `num_given` tokens (at least one) are given, the others learnt."""
 
     group: str
     ids: tuple[int, ...]
@@ -34,8 +33,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that go through a model together. They are padded at their end, where no learnt token attends to the
-    padding: no attention mask is needed, whatever the kind of the layers."""
+    """Samples in one forward pass. They are padded at the end, so that no learnt token attends to padding. No attention
+    mask is needed for any kind of layer."""
 
     samples: Sequence[Sample]
 
@@ -51,12 +50,12 @@ class Batch:
 
     @cached_property
     def learnt_ids(self) -> Tensor:
-        """Returns the learnt tokens of all samples, one sample after the other: [num_learnt]."""
+        """Returns the learnt tokens of all samples in order: [num_learnt]."""
         return torch.tensor([token for sample in self.samples for token in sample.ids[sample.num_given :]])
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Returns row and column of the position before every learnt token, both [num_learnt]."""
+        """Returns the row and the column of the position before every learnt token, both [num_learnt]."""
         places = [
             (row, column)
             for row, sample in enumerate(self.samples)
@@ -73,10 +72,10 @@ def batches_of(samples: Sequence[Sample], batch_size: int) -> list[Batch]:
 
 
 def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:
-    """Returns the model's logits before every learnt token, in its own dtype: [num_learnt, vocab_size].
+    """Returns the model's logits before every learnt token, in the model's dtype: [num_learnt, vocab_size].
 
-    Columns beyond the vocabulary are padding of the output layer and are dropped. The graph is kept if gradients are
-    on. The last token of the longest sample is not read, because nothing follows it.
+    Columns beyond the vocabulary are padding of the output layer and are dropped. The last token of the longest sample
+    is not read, since nothing follows it.
     """
     device = device_of(model)
     rows, columns = batch.places
@@ -100,14 +99,14 @@ def unwrapped(model: nn.Module) -> Any:
 
 
 def accepts_argument(model: nn.Module, argument: str) -> bool:
-    """Returns whether the forward pass of a model, inside adapters and wrappers, has an argument."""
+    """Returns whether a model's forward pass, inside adapters and wrappers, has an argument."""
     network = unwrapped(model)
     network = network.get_base_model() if hasattr(network, "get_base_model") else network
     return argument in inspect.signature(network.forward).parameters
 
 
 class LogitsCache:
-    """Caches the logits of a frozen model for a second use, up to a number of bytes."""
+    """Caches a frozen model's logits for a second use, up to a number of bytes."""
 
     def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = MAX_CACHED_BYTES) -> None:
         self._model, self._vocab_size, self._limit_bytes = model, vocab_size, limit_bytes
@@ -132,7 +131,7 @@ class LogitsCache:
 
 
 def in_float32(logits: Tensor) -> Tensor:
-    """Returns logits in float32; float64 stays."""
+    """Returns logits in float32, or unchanged in float64."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
@@ -158,18 +157,18 @@ def truncated_cross_entropy(target_probs: Tensor, token_ids: Tensor, draft_logit
     """Returns −Σ p(x) ln q(x) over the target's most probable tokens of `truncated_probs`: [num_positions] (P1 App.
     B).
 
-    The tail is dropped and the rest is not normalised. If the tail has the mass ε, this is (1 − ε) times the normalised
-    form: both have their minimum where q is p without its tail.
+    The tail is dropped, and p is not normalised. If the tail has the mass ε, this is (1 − ε) times the normalised form.
+    Both are smallest if q is p without its tail, normalised.
     """
     log_probs = torch.log_softmax(in_float32(draft_logits), dim=-1).gather(-1, token_ids)
     return -(target_probs * log_probs).sum(-1)
 
 
 def corrective_weights(divergences: Sequence[float]) -> list[float]:
-    """Returns (D_T − D_min) / m for each of m tasks (P0 eq. 9): the best task gets 0.
+    """Returns (D_T − D_min) / m for each of m tasks (P0 eq. 9). The best task gets 0.
 
-    Weights are constants. Σ weight · ∇D is then ½ of the gradient of (1/m) Σ (D − c)² with c = D_min held constant; P0
-    calls it exactly that gradient, without the factor.
+    The weights are constants, so Σ weight · ∇D is ½ of the gradient of (1/m) Σ (D − c)² with the constant c = D_min. P0
+    omits the factor ½.
     """
     best = min(divergences)
     return [(divergence - best) / len(divergences) for divergence in divergences]

@@ -1,4 +1,4 @@
-"""The settings of a training, with the papers' defaults. Every key is checked when it is read."""
+"""The settings of a training, with the papers' defaults. All keys are validated."""
 
 from collections.abc import Mapping
 from string import Formatter
@@ -24,14 +24,14 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class ParallelSpec(Spec):
-    """Two text files that are aligned line by line."""
+    """One or two text files that are aligned line by line."""
 
     source: Text
     """File with the lines of the prompts."""
     target: Text | None = None
     """File with the answers."""
     prompt: Text = "{source}"
-    """The prompt, with {source} as the place of the line."""
+    """The prompt; {source} is replaced by the line."""
 
     @field_validator("prompt")
     @classmethod
@@ -39,14 +39,14 @@ class ParallelSpec(Spec):
         try:
             fields = [field for _, field, _, _ in Formatter().parse(prompt) if field is not None]
         except ValueError as error:
-            raise ValueError("write braces that are not a field twice: {{ and }}") from error
+            raise ValueError("double all braces that are not a field: {{ and }}") from error
         if fields != ["source"]:
-            raise ValueError("it holds {source} once and no other field: correct it")
+            raise ValueError("it must have {source} once and no other field: correct it")
         return prompt
 
 
 class DataSpec(Spec):
-    """The training data by language: the subset of a task, or the name that is given to a file."""
+    """The training data by language. A language is a subset of a task, or the name that the settings give a file."""
 
     places: ClassVar[dict[str, str]] = {
         "tasks": "--task", "text": "--text", "parallel": "data.parallel in --config FILE"
@@ -57,26 +57,26 @@ class DataSpec(Spec):
     subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """Subsets of the tasks; null: all."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Rows of each subset and file; null: all, and 256 of a subset of the embedded world."""
+    """Maximum rows of each subset and file; null: all, but 256 of a subset of the embedded world."""
     source: Text | None = None
-    """Where the tasks' rows come from: hub, sample (the bundled rows, which a run measures), a folder or a file; null:
+    """Source of the tasks' rows: hub, sample (the bundled rows, which a run measures), a folder or a file; null:
     hub."""
     split: Text | None = None
-    """A split of the tasks other than the one that is measured."""
+    """A split of the tasks other than the measured one."""
     parallel: dict[Text, ParallelSpec] = Field(default_factory=dict)
     """Aligned files by language: {de-en: {source: a.de, target: a.en, prompt: "Translate: {source}"}}."""
     text: dict[Text, Text] = Field(default_factory=dict)
     """Text files by language: one text per line (.txt), or one column of .jsonl."""
     column: Text = "text"
-    """Column of a .jsonl file that holds the text."""
+    """Column of a .jsonl file with the text."""
 
     @model_validator(mode="after")
-    def _something(self) -> "DataSpec":
+    def _check_sources(self) -> "DataSpec":
         if not any(getattr(self, key) for key in self.places):
-            raise ConfigError(f"data: names no training data: give {' or '.join(self.places.values())}")
+            raise ConfigError(f"data: there is no training data: give {' or '.join(self.places.values())}")
         for key in ("subsets", "source", "split"):
             if getattr(self, key) is not None and not self.tasks:
-                raise ConfigError(f"data.{key}: has no effect without data.tasks: leave it out, or name a task")
+                raise ConfigError(f"data.{key}: has no effect without data.tasks: delete the key, or give a task")
         return self
 
 
@@ -84,12 +84,12 @@ Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3"]
 HEADS = ("medusa", "eagle", "eagle3")
 NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize")  # a head is one layer
 
-# P0's STEPS = 1,000 (printed "10,00") count draws of languages; GRAD_ACCUM = 4 of them make an update: App. D.1 divides
+# P0's STEPS = 1,000 (printed "10,00") counts draws of languages. GRAD_ACCUM = 4 draws make an update: App. D.1 divides
 # the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
 # P1's table 2 has the keys of transformers' Trainer: its 800 total and 60 warm-up steps are updates of 4 · 16 samples.
 # With another num_steps the warm-up keeps its share. The papers do not give weight decay and clipping (P1, P3) and the
-# schedule (P0); these are the usual values.
-# Learning rates, warm-up and clipping of heads are those of the papers or of their published training code.
+# schedule (P0), so usual values are used.
+# Learning rates, warm-up and clipping of heads are from the papers or their published training code.
 NEW_HEAD: dict[str, Any] = {
     "drafter": None, "schedule": "cosine", "warmup": 0.03, "weight_decay": 0.0, "gradient_accumulation": 1,
     "max_new_tokens": 512, "max_text_tokens": 2048,
@@ -115,19 +115,19 @@ BLOCKS: dict[str, type[Spec]] = {
 
 
 class TrainSpec(Spec):
-    """One training. The block of its kind is present and complete; those of the other kinds are None.
+    """One training. The block of its kind is complete; the blocks of other kinds are None.
 
-    A step is one update of the weights, as transformers' Trainer counts them: it uses the mean gradient of
+    A step is one update of the weights, as in transformers' Trainer. It uses the mean gradient of
     `gradient_accumulation` passes of the objective. Each pass has its own batch (for s-CDF: its own draw of languages).
     """
 
     kind: Kind
     target: Text = "embedded:target"
-    """The model that is drafted for: hub id, folder or embedded:NAME."""
+    """The target model: hub id, folder or embedded:NAME."""
     target_revision: str | None = None
     """Hub revision of the target."""
     drafter: Text | None = "embedded:drafter"
-    """The model or the head that is trained; null: a new head."""
+    """The draft model or head to train; null: a new head."""
     drafter_revision: str | None = None
     """Hub revision of the drafter."""
     trust_remote_code: bool = False
@@ -138,12 +138,12 @@ class TrainSpec(Spec):
     seed: Seed = 0
     """Seed of every random stream."""
     num_steps: Positive | None = None
-    """Updates of the weights; null, for finetune and heads only: as many as their epochs take."""
+    """Updates of the weights; null (only finetune and heads): the number that their epochs need."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon (torch 2.9 or later) trains the matrices inside the layers by torch.optim.Muon, all others by AdamW with
-    0.15 times the learning rate."""
+    """muon (torch 2.9 or later): torch.optim.Muon for the matrices inside layers, and AdamW with 0.15 times the
+    learning rate for all other parameters."""
     learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
-    """Peak learning rate; several are tried in turn, and the validation loss selects one."""
+    """Peak learning rate. Several rates are tried in turn, and the validation loss selects one."""
     schedule: Literal["constant", "cosine"]
     """Schedule of the learning rate after the warm-up."""
     warmup: Annotated[float, Field(ge=0)]
@@ -155,26 +155,26 @@ class TrainSpec(Spec):
     gradient_accumulation: Positive
     """Passes of each update."""
     max_prompt_tokens: Positive = 512
-    """Longer prompts lose their middle."""
+    """The middle of longer prompts is removed."""
     max_new_tokens: Positive
     """Maximum length of the target's continuations."""
     max_text_tokens: Positive
-    """Longer texts lose their end; in finetune, so do prompts with their answers."""
+    """The end of longer texts is removed; in finetune, also of prompts with their answers."""
     generation_batch: Positive = 32
     """Prompts that the target continues together."""
     checkpoint_every: Positive = 100
-    """Updates between two checkpoints; an interrupted training resumes from the last one."""
+    """Updates between two checkpoints. An interrupted training resumes from the last checkpoint."""
     log_every: Positive = 1
     """Updates between two entries of log.csv."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """bfloat16 is mixed precision: the trained weights stay float32 until they are stored in the drafter's own dtype.
-    auto is float32 on a CPU, else bfloat16."""
+    """bfloat16: mixed precision, in which the trained weights stay float32 until the drafter is saved in its original
+    dtype. auto: float32 on a CPU, else bfloat16."""
     device: Text = "auto"
     """auto, cuda, mps or cpu."""
     gradient_checkpointing: bool = False
-    """Recompute the drafter's activations instead of storing them: less memory."""
+    """Recompute the drafter's activations instead of storing them, which saves memory."""
     quantize: Literal["none", "nf4"] = "none"
-    """nf4 loads both models in 4 bits and uses AdamW in 8 bits; it needs lora and bitsandbytes."""
+    """nf4: load both models in 4 bits and use 8-bit AdamW; needs lora and bitsandbytes."""
     lora: LoraSpec | None = None
     """Train low-rank adapters instead of all weights; lora.rank=16 turns them on."""
     scdf: ScdfSpec | None = None
@@ -187,14 +187,15 @@ class TrainSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, data: Any) -> Any:
-        """Adds the defaults of the kind and its block. Raises ConfigError for a block of another kind."""
+        """Returns the settings with the defaults of the kind and its block. Raises ConfigError for another kind's
+        block."""
         if not isinstance(data, Mapping) or data.get("kind") not in DEFAULTS:
             given = data.get("kind") if isinstance(data, Mapping) else data
             raise ConfigError(f"kind = {given!r}: {nearest(str(given), get_args(Kind))}")
         kind = data["kind"]
         foreign = next((name for name in BLOCKS if name != kind and data.get(name) is not None), None)
         if foreign:
-            raise ConfigError(f"{foreign}: has no effect in a training of kind '{kind}': leave it out")
+            raise ConfigError(f"{foreign}: has no effect in a training of kind '{kind}': delete the key")
         given = {key: value for key, value in data.items() if key in ("lora",) or value is not None}
         if given.get("lora") == "none":
             given["lora"] = None
@@ -202,34 +203,34 @@ class TrainSpec(Spec):
 
     @field_validator("learning_rate", mode="before")
     @classmethod
-    def _several(cls, rate: Any) -> Any:
+    def _as_tuple(cls, rate: Any) -> Any:
         return rate if isinstance(rate, (list, tuple)) else (rate,)
 
     @model_validator(mode="after")
-    def _consistent(self) -> "TrainSpec":
+    def _check_settings(self) -> "TrainSpec":
         if len(set(self.learning_rate)) > 1 and not self.validation_share:
             raise ConfigError(
-                f"learning_rate: the validation loss selects one of several, and {self.kind} has no validation data: "
-                "give one rate, or validation_share if the kind has it"
+                f"learning_rate: the validation loss would select among several rates, but {self.kind} has no "
+                "validation data: give one rate, or validation_share if the kind has it"
             )
         if self.quantize == "nf4" and self.lora is None:
-            raise ConfigError("quantize = 'nf4': 4-bit weights cannot be trained: give lora.rank=16 too")
+            raise ConfigError("quantize = 'nf4': 4-bit weights cannot be trained: also give lora.rank=16")
         if self.kind in ("scdf", "distill") and self.num_steps is None:
             raise ConfigError("num_steps: the key 'num_steps' is missing: add it")
         if self.head is None and self.optimizer != "adamw":
-            raise ConfigError(f"optimizer = '{self.optimizer}': trains draft heads only: give adamw")
+            raise ConfigError(f"optimizer = '{self.optimizer}': is only for draft heads: give adamw")
         if self.head is None and self.drafter is None:
             raise ConfigError(f"drafter: '{self.kind}' trains a draft model: give --drafter")
         for key in NOT_FOR_HEADS:
             if self.head is not None and getattr(self, key) not in (None, False, "none"):
-                raise ConfigError(f"{key}: has no effect on a draft head, which is one layer: leave it out")
+                raise ConfigError(f"{key}: has no effect on a draft head, which is one layer: delete the key")
         if self.num_steps is not None:
             check_warmup(self.warmup, self.num_steps)
         return self
 
     @property
     def validation_share(self) -> float:
-        """Returns the share of the data that is held out for validation."""
+        """The share of the data that is held out for validation."""
         block = self.distill or self.finetune or self.head
         return block.validation_share if block else 0.0
 
@@ -240,7 +241,7 @@ class TrainSpec(Spec):
 
     @property
     def epochs(self) -> tuple[int, int] | None:
-        """The number of epochs and the texts of a pass, of the kinds that have them."""
+        """The number of epochs and the texts of a pass, None for kinds without epochs."""
         block = self.finetune or self.head
         return None if block is None else (block.epochs, block.batch_size)
 
@@ -252,26 +253,26 @@ class TrainSpec(Spec):
 
 
 def check_warmup(warmup: float, num_steps: int) -> None:
-    """Raises ConfigError if the warm-up has more updates than the training: the rate would never reach its peak."""
+    """Raises ConfigError if the warm-up has more updates than the training."""
     if warmup >= 1 and warmup > num_steps:
         raise ConfigError(
-            f"warmup = {warmup:g}: the learning rate does not reach its peak before update {warmup:g}, and the "
-            f"training has num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
+            f"warmup = {warmup:g}: the learning rate reaches its peak at update {warmup:g}, but the training has only "
+            f"num_steps = {num_steps}: give fewer, or a share of the steps such as 0.1"
         )
 
 
 class CorpusSpec(DataSpec):
-    """The texts that are counted: those of DataSpec, and files of any size that are never held in memory."""
+    """The texts of a corpus model: those of DataSpec, and files of any size that are read line by line."""
 
     places: ClassVar[dict[str, str]] = {"corpus": "--corpus", **DataSpec.places}
 
     corpus: tuple[Text, ...] = ()
-    """Text files of any size, as in text; limit applies to all of them together."""
+    """Text files of any size, in the formats of text. limit applies to all of them together."""
 
 
 class CorpusModelSpec(Spec):
-    """A model that is made of the tokens of each text, without the special tokens that the target's tokenizer adds. The
-    token that ends the target's texts follows the answer of a row."""
+    """A model that is built from the tokens of texts, without the special tokens that the target's tokenizer adds. The
+    target's end token follows the answer of a row."""
 
     kind: str
     target: Text = "embedded:target"
@@ -292,18 +293,18 @@ class NgramSpec(CorpusModelSpec):
 
     kind: Literal["ngram"] = "ngram"
     order: Annotated[int, Field(ge=1, le=16)] = 2
-    """Tokens of the longest n-gram; 2 counts bigrams."""
+    """Tokens of the longest n-gram; 2: bigrams."""
 
 
 class RetrievalSpec(CorpusModelSpec):
-    """One datastore. All tokens are sorted in memory, which takes about 50 bytes for each."""
+    """One datastore. All tokens are sorted in memory, which takes about 50 bytes per token."""
 
     kind: Literal["retrieval"] = "retrieval"
 
 
 CORPUS_MODELS: dict[str, type[CorpusModelSpec]] = {"ngram": NgramSpec, "retrieval": RetrievalSpec}
 
-# A key for --set of each kind, in help and errors.
+# Examples of --set for help texts and errors.
 EXAMPLES = {
     "scdf": "scdf.estimator=sampled",
     "distill": "distill.top_k=10",

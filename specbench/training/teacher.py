@@ -1,6 +1,6 @@
-"""Texts that the target generates, from its weights or by a server, and their cache.
+"""Texts that the target generates, in this process or on a server, and their cache.
 
-Every prompt has its own random stream, so that batching changes nothing.
+Every prompt has its own random stream, so that results do not depend on the batching.
 """
 
 import json
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """A prompt to continue, and the seed of its random stream; greedy continuations need none."""
+    """A prompt to continue, and the seed of its random stream, which greedy continuations do not use."""
 
     prompt_ids: Ids
     seed: int = 0
@@ -44,7 +45,7 @@ class GenerationJob:
 
 @dataclass(frozen=True)
 class Generator:
-    """A model that continues prompts. A continuation ends with one of `eos_token_ids`, which it then includes, or after
+    """A model that continues prompts. A continuation ends with one of `eos_token_ids`, which it includes, or after
     `max_new_tokens`. Logits beyond `vocab_size` are padding of the output layer."""
 
     model: nn.Module
@@ -63,7 +64,7 @@ class Generator:
         return [found[place] for place in range(len(jobs))]
 
     def batches(self, jobs: Sequence[GenerationJob], batch_size: int) -> Iterator[list[tuple[int, Ids]]]:
-        """Yields batches of (index of the job, continuation); prompts of similar length are batched together."""
+        """Yields batches of (job index, continuation). Prompts of similar length are batched together."""
         order = sorted(range(len(jobs)), key=lambda place: len(jobs[place].prompt_ids))
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
@@ -75,20 +76,20 @@ class Generator:
         self.model.eval()
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
         found: list[list[int]] = [[] for _ in jobs]
-        live = list(range(len(jobs)))  # the index of the job of every row of the batch
+        live = list(range(len(jobs)))  # the job index of every row of the batch
         sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
         for step in range(self.max_new_tokens):
             probs = process(sequence.logits[:, : self.vocab_size], self.sampling).cpu()
-            tokens = probs.argmax(-1) if uniforms is None else inverse_draw(probs, uniforms[live, step])
+            tokens = probs.argmax(-1) if uniforms is None else draw_by_inverse(probs, uniforms[live, step])
             for job, token in zip(live, tokens.tolist(), strict=True):
                 if not self._has_ended(found[job]):
                     found[job].append(token)
-            going_on = [row for row, job in enumerate(live) if not self._has_ended(found[job])]
-            if not going_on or step + 1 == self.max_new_tokens:
+            unfinished = [row for row, job in enumerate(live) if not self._has_ended(found[job])]
+            if not unfinished or step + 1 == self.max_new_tokens:
                 break
-            if sequence.can_drop_rows and 2 * len(going_on) <= len(live):
-                sequence.keep(going_on)
-                live, tokens = [live[row] for row in going_on], tokens[going_on]
+            if sequence.can_drop_rows and 2 * len(unfinished) <= len(live):
+                sequence.keep(unfinished)
+                live, tokens = [live[row] for row in unfinished], tokens[unfinished]
             sequence.append(tokens)
         self.model.train(was_training)
         return [tuple(tokens) for tokens in found]
@@ -101,20 +102,20 @@ class Generator:
         return torch.rand(self.max_new_tokens, generator=generator, dtype=torch.float64)
 
 
-def inverse_draw(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Returns a token of each distribution [num_rows, vocab]: the first whose cumulative probability exceeds the row's
-    uniform number in [0, 1). A token of probability 0 is never drawn."""
+def draw_by_inverse(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Returns a token of each distribution [num_rows, vocab] by inverse transform sampling: the first one whose
+    cumulative probability exceeds the row's uniform number in [0, 1). Tokens with probability 0 are never drawn."""
     cumulative = probs.double().cumsum(-1)
     wanted = uniforms[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, wanted, right=True)[:, 0]
-    # Rounding may leave the uniform number above the sum.
+    # Through rounding, the uniform number may exceed the sum.
     last = probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(-1)
     return torch.minimum(drawn, last)
 
 
 class LeftPadded:
-    """Prompts of several lengths, padded on the left, and their key-value cache. `logits` follow the last token of
-    every row: [num_rows, output_size]."""
+    """Left-padded prompts of several lengths with their key-value cache. `logits`: the output after the last token of
+    every row, [num_rows, output_size]."""
 
     def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]]) -> None:
         self._model = unwrapped(model)
@@ -127,7 +128,7 @@ class LeftPadded:
         self._cache_name = "past_key_values" if accepts_argument(model, "past_key_values") else "cache_params"
         self._cache = DynamicCache(config=self._model.config)
         layers = [BatchedLayer() if type(layer) is DynamicLayer else layer for layer in self._cache.layers]
-        self._cache.layers = layers  # layers of full attention can drop rows; other layers are transformers' own
+        self._cache.layers = layers  # only layers of full attention can drop rows; others stay as in transformers
         self.can_drop_rows = bool(layers) and all(isinstance(layer, BatchedLayer) for layer in layers)
         self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
 
@@ -146,7 +147,7 @@ class LeftPadded:
         if self._counts_positions:
             options["position_ids"] = positions.to(self._device)
         is_prefill = ids.shape == self._mask.shape
-        # Models that do not count positions read one token at a time after the prompts.
+        # After the prompts, models without position ids read one token at a time.
         if not bool(self._mask.all()) and (is_prefill or self._counts_positions):
             options["attention_mask"] = self._mask.to(self._device)
         output = self._model(input_ids=ids.to(self._device), use_cache=True, **options)
@@ -156,33 +157,34 @@ class LeftPadded:
 
 FILE = "generations.sqlite"
 Job = TypeVar("Job")
-Make = Callable[[Sequence[Job]], Iterator[list[tuple[int, Any]]]]  # yields batches of (index of the job, value)
+Make = Callable[[Sequence[Job]], Iterator[list[tuple[int, Any]]]]  # yields batches of (job index, value)
 
 
 class GenerationCache:
-    """An SQLite file of continuations; each batch is written in one transaction. `console`: shows the progress."""
+    """An SQLite file of continuations. Each batch is written in one transaction. `console`: shows the progress."""
 
     def __init__(self, folder: Path, console: Console | None = None) -> None:
         self.path = folder / FILE
         self._console = console
 
-    def continued(
+    def continuations(
         self, target: CausalLM, generator: Generator, jobs: Sequence[GenerationJob], batch_size: int
     ) -> list[Ids]:
-        """Returns the target's continuations in the order of the jobs; cached ones are not generated again."""
+        """Returns the target's continuations in the order of the jobs. Cached ones are not generated again."""
         common = {
             "model": model_fingerprint(target), "sampling": asdict(generator.sampling),
             "max_new_tokens": generator.max_new_tokens, "ends": sorted(generator.eos_token_ids),
         }  # fmt: skip
         greedy = generator.sampling.greedy
-        asked = ({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed} for job in jobs)
-        keys = [json_digest(each, WHOLE) for each in asked]
-        what = f"continuations by {target.name} at temperature {generator.sampling.temperature:g}"
-        found = self.filled(keys, jobs, lambda missing: generator.batches(missing, batch_size), what)
+        contents = ({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed} for job in jobs)
+        keys = [json_digest(content, WHOLE) for content in contents]
+        noun = f"continuations by {target.name} at temperature {generator.sampling.temperature:g}"
+        found = self.complete(keys, jobs, lambda missing: generator.batches(missing, batch_size), noun)
         return [tuple(ids) for ids in found]
 
-    def filled(self, keys: Sequence[str], jobs: Sequence[Job], make: Make[Job], what: str) -> list[Any]:
-        """Returns the value of each key. `make` is called once with the jobs of the missing keys.
+    def complete(self, keys: Sequence[str], jobs: Sequence[Job], make: Make[Job], noun: str) -> list[Any]:
+        """Returns the value of each key. `make` is called once with the jobs of the missing keys. `noun`: the values'
+        name in progress lines.
 
         Raises ConfigError if the disk is not writable, or the file is damaged.
         """
@@ -198,7 +200,7 @@ class GenerationCache:
                     database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
                 known |= new
                 num_made += len(new)
-                line = f"{num_made}/{len(missing)} {what} ({len(keys) - len(missing)} from the cache)"
+                line = f"{num_made}/{len(missing)} {noun} ({len(keys) - len(missing)} from the cache)"
                 lines.say(line, num_made == len(missing))
         return [known[key] for key in keys]
 
@@ -212,14 +214,14 @@ class GenerationCache:
                 yield database
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(
-                f"{self.path}: cannot store the target's continuations there ({error}): free the disk, fix the "
+                f"{self.path}: cannot store the target's continuations ({error}): free disk space, fix the "
                 "permissions, or delete the file if it is damaged"
             ) from error
 
 
 def model_fingerprint(model: CausalLM) -> str:
-    """Returns what identifies the distribution of a model: its revision, or its weights if it has none, and the
-    precision of its computation."""
+    """Returns an identity of a model's distribution: its revision, or else a digest of its weights, and the precision
+    of its computation."""
     name = model.revision
     if name is None:
         weights = sorted(model.model.state_dict().items())
@@ -236,7 +238,7 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class ServerQuestion:
-    """A request without secrets. `prompt`: a user's message if `chat`, else a text to continue."""
+    """A request without secrets. `prompt`: a user message if `chat`, else a text to continue."""
 
     prompt: str
     chat: bool
@@ -246,7 +248,7 @@ class ServerQuestion:
 
 
 class CompletionServer:
-    """Sends several requests at a time. The key is read from the environment and never returned.
+    """Sends several requests at once. The key is read from the environment and never returned.
 
     Raises ConfigError for an invalid URL, for a missing key, and if the server fails permanently.
     """
@@ -256,12 +258,12 @@ class CompletionServer:
         self.base_url, self.model, self._num_retries = base_url, model, num_retries
 
     def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-        """Yields batches of (index of the question, answer {"text", "ended"})."""
+        """Yields batches of (question index, answer {"text", "ended"})."""
         client = Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self._num_retries)
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             for start in range(0, len(questions), 4 * CONCURRENCY):
-                some = questions[start : start + 4 * CONCURRENCY]
-                yield list(enumerate(pool.map(partial(self._answer, client), some), start))
+                batch = questions[start : start + 4 * CONCURRENCY]
+                yield list(enumerate(pool.map(partial(self._answer, client), batch), start))
 
     def _answer(self, client: Completions, question: ServerQuestion) -> dict[str, Any]:
         request = {"model": self.model, **vars(question)}
@@ -275,45 +277,46 @@ class CompletionServer:
         except RequestFailed as error:
             problem = f"does not answer: {error}"
             if error.status == 401:
-                problem = f"refuses the key in {KEY_VARIABLE}: set it to one of this server's"
+                problem = f"refuses the key in {KEY_VARIABLE}: set a key of this server"
             elif error.status == 404:
                 problem = (
                     f"has no model '{self.model}', or no completions there: check finetune.server.model and the URL"
                 )
-            raise ConfigError(f"{SETTING} = '{self.base_url}': {problem}; answers so far are kept") from None
+            raise ConfigError(f"{SETTING} = '{self.base_url}': {problem}; the answers so far are saved") from None
         return {"text": reply.text, "ended": reply.finish_reason == "stop"}
 
 
 Texts = Sequence[tuple[str, str]]  # language and prompt
 
 
-def self_distilled(
+def self_distill(
     spec: TrainSpec, target: CausalLM, texts: Texts, store: GenerationCache, max_tokens: int
 ) -> list[Sample]:  # fmt: skip
-    """Returns every prompt with the target's answer at each temperature; only the answer is learnt.
+    """Returns every prompt with the target's answer at each temperature. Only the answer is learnt.
 
-    The seed, the temperature and the prompt name the random stream of an answer, so that more data or another order
-    does not change it. Samples longer than `max_tokens` lose their end. Raises ConfigError for a language without
-    samples.
+    An answer's random stream depends only on seed, temperature and prompt, so that more data or another order does not
+    change it. Samples are cut to `max_tokens`. Raises ConfigError for a language without samples.
     """
-    answers = [answered(spec, target, texts, temperature, store) for temperature in spec.answer_temperatures]
-    cut = [Sample(each.group, each.ids[:max_tokens], each.num_given) for some in answers for each in some]
+    answers = chain.from_iterable(
+        answer_prompts(spec, target, texts, temperature, store) for temperature in spec.answer_temperatures
+    )
+    cut = [Sample(sample.group, sample.ids[:max_tokens], sample.num_given) for sample in answers]
     samples = [sample for sample in cut if sample.num_learnt > 0]
     learnt = {sample.group for sample in samples}
     for language in dict.fromkeys(language for language, _ in texts):
         if language not in learnt:
             raise ConfigError(
-                f"data: the target answers no prompt of '{language}' within max_text_tokens = {spec.max_text_tokens}: "
-                "raise it, or give shorter prompts"
+                f"data: no answer of the target to a prompt of '{language}' fits into max_text_tokens = "
+                f"{spec.max_text_tokens}: raise it, or give shorter prompts"
             )
     return samples
 
 
-def answered(
+def answer_prompts(
     spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache
 ) -> list[Sample]:
-    """Returns every prompt with the target's answer at one temperature, from the server if one is named; then the
-    target's weights are not needed."""
+    """Returns every prompt with the target's answer at one temperature. With a server, the target's weights are not
+    needed."""
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
     prompts = [tuple(encode(target, (text,), "auto")) for _, text in texts]
     server = spec.finetune.server if spec.finetune is not None else None
@@ -327,7 +330,7 @@ def answered(
     else:
         generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
         jobs = [GenerationJob(ids, seed) for ids, seed in zip(prompts, seeds, strict=True)]
-        ends = store.continued(target, generator, jobs, spec.generation_batch)
+        ends = store.continuations(target, generator, jobs, spec.generation_batch)
     return [
         Sample(language, (*ids, *end), len(ids)) for (language, _), ids, end in zip(texts, prompts, ends, strict=True)
     ]
@@ -336,12 +339,12 @@ def answered(
 def served_answers(
     server: CompletionServer, target: CausalLM, questions: Sequence[ServerQuestion], store: GenerationCache
 ) -> list[Ids]:
-    """Returns the server's answers at one temperature as tokens of the target, with the target's end token."""
+    """Returns the server's answers at one temperature as target tokens, each with the end token if it is complete."""
     keys = [
         json_digest({"url": server.base_url, "model": server.model, **vars(question)}, WHOLE) for question in questions
     ]
-    what = f"answers of {server.model} at temperature {questions[0].temperature:g}"
-    found = store.filled(keys, questions, server.answers, what)
+    noun = f"answers of {server.model} at temperature {questions[0].temperature:g}"
+    found = store.complete(keys, questions, server.answers, noun)
     eos = target.tokenizer.eos_token_id
     return [
         (

@@ -1,4 +1,4 @@
-"""One training from a loaded drafter to a finished checkpoint: all learning rates, the selection, the record."""
+"""One training from loaded models to a finished checkpoint: all learning rates, the selection, the record."""
 
 import shutil
 import time
@@ -40,14 +40,13 @@ from specbench.training.output import (
 )
 from specbench.training.spec import TrainSpec
 
-MAX_SHOWN = 6  # languages
+MAX_SHOWN = 6  # languages in a progress line
 
 
 def make_accelerator(spec: TrainSpec) -> Accelerator:
-    """Returns the device and the mixed precision of a training; under `accelerate launch`, of one of several
-    processes.
+    """Returns the accelerator of this process, with the training's device and precision.
 
-    Raises ConfigError for a device that does not exist, or that cannot train in 4 bits.
+    Raises ConfigError for a missing device, or a device that cannot train in 4 bits.
     """
     device = choose_device(spec.device)
     if spec.quantize == "nf4" and device.type != "cuda":
@@ -58,33 +57,33 @@ def make_accelerator(spec: TrainSpec) -> Accelerator:
 
 
 def dtype_of(spec: TrainSpec) -> str:
-    """Returns the precision of the computation, float32 or bfloat16; `auto` depends on the device."""
+    """Returns the precision of the computation, float32 or bfloat16. `auto` depends on the device."""
     if spec.dtype != "auto":
         return spec.dtype
     return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
 
 
 def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
-    """Returns the device of this process: the requested one, or the process's own if there are several."""
+    """Returns the device of this process: the requested one, or accelerate's if there are several processes."""
     return str(accelerator.device) if accelerator.num_processes > 1 else str(choose_device(spec.device))
 
 
 def load_target(spec: TrainSpec, device: str) -> CausalLM:
-    """Returns the frozen target, without its weights if nothing is computed with them."""
+    """Returns the frozen target, without weights if they are not needed."""
     if not computes_target(spec):
-        return loaded(spec, "target", device=device, weights=False)
+        return load_role(spec, "target", device=device, weights=False)
     if spec.quantize == "nf4":
-        return in_four_bits(spec, "target", device)
-    target = loaded(spec, "target", dtype=dtype_of(spec), device=device)
+        return load_in_four_bits(spec, "target", device)
+    target = load_role(spec, "target", dtype=dtype_of(spec), device=device)
     target.model.requires_grad_(False)
     return target
 
 
 def computes_target(spec: TrainSpec) -> bool:
-    """Returns whether the target continues or scores texts. It does not if plain texts are learnt or a server
-    generates: then only its tokenizer is needed."""
-    given = spec.finetune
-    return given is None or (given.stage != "pretrain" and given.server.base_url is None)
+    """Returns whether the target continues or scores texts. If plain texts are learnt or a server generates, only its
+    tokenizer is needed."""
+    finetune = spec.finetune
+    return finetune is None or (finetune.stage != "pretrain" and finetune.server.base_url is None)
 
 
 def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | DraftHead:
@@ -97,29 +96,29 @@ def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | D
 def load_draft_model(spec: TrainSpec, device: str) -> CausalLM:
     """Returns the draft model before the training."""
     if spec.quantize == "nf4":
-        return in_four_bits(spec, "drafter", device)
-    return loaded(spec, "drafter", dtype="float32", device=device)
+        return load_in_four_bits(spec, "drafter", device)
+    return load_role(spec, "drafter", dtype="float32", device=device)
 
 
-def loaded(spec: TrainSpec, role: Literal["target", "drafter"], **how: Any) -> CausalLM:
-    """Returns the model of a role; `how`: options of `load_model`."""
+def load_role(spec: TrainSpec, role: Literal["target", "drafter"], **options: Any) -> CausalLM:
+    """Returns the target or the draft model. `options`: those of `load_model`."""
     name, revision = getattr(spec, role), getattr(spec, f"{role}_revision")
-    return load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **how)
+    return load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **options)
 
 
-def in_four_bits(spec: TrainSpec, role: Literal["target", "drafter"], device: str) -> CausalLM:
+def load_in_four_bits(spec: TrainSpec, role: Literal["target", "drafter"], device: str) -> CausalLM:
     """Returns a model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314).
 
-    Raises ConfigError without bitsandbytes, or for a model that cannot be loaded in 4 bits.
+    Raises ConfigError without bitsandbytes, or if the model cannot be loaded in 4 bits.
     """
     try:
-        return loaded(spec, role, dtype="bfloat16", device=device, quantize="nf4")
+        return load_role(spec, role, dtype="bfloat16", device=device, quantize="nf4")
     except ConfigError as error:
         raise ConfigError(f"quantize = 'nf4': {error}: try quantize=none") from error
 
 
 def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
-    """Raises ConfigError if the models do not share a vocabulary: training compares them token by token."""
+    """Raises ConfigError if the models have different vocabularies, since training compares them token by token."""
     if isinstance(drafter, DraftHead):
         return
     try:
@@ -129,7 +128,7 @@ def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
 
 
 def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:
-    """Returns the network in which the trained parameters require gradients: all of them, or those of its adapters."""
+    """Returns the network to train. Only its trained parameters, which are all or the adapters', require gradients."""
     if isinstance(drafter, DraftHead):
         return drafter.train_only_own()
     model = drafter.model
@@ -151,7 +150,7 @@ def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module
 
 
 def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
-    """Returns the plain network with the adapters added to its weights."""
+    """Returns the network with the adapters merged into its weights."""
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_disable()  # type: ignore[operator]
     if spec.lora is None:
@@ -161,8 +160,7 @@ def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
 
 
 def stored_dtype(drafter: CausalLM | DraftHead, spec: TrainSpec) -> torch.dtype:
-    """Returns the precision in which the drafter's checkpoint is stored, for a head the target's; it is trained in
-    float32."""
+    """Returns the precision of the finished checkpoint: that of the original drafter, or of a head's target."""
     model, revision = drafter, spec.drafter_revision
     if isinstance(drafter, DraftHead):
         model, revision = drafter.target, spec.target_revision
@@ -172,17 +170,17 @@ def stored_dtype(drafter: CausalLM | DraftHead, spec: TrainSpec) -> torch.dtype:
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 
-STATE_BYTES = 12  # per trained parameter in a checkpoint: its value and two moments
+STATE_BYTES = 12  # per trained parameter in a checkpoint: the value and two moments
 
 
 def train_drafter(
     drafter: CausalLM | DraftHead, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console,
     num_steps: int, about: Mapping[str, Any] = MappingProxyType({}), command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
-    """Trains a drafter into an open output folder (`OutputFolder.open`), from its checkpoint if there is one.
+    """Trains a drafter into an open output folder (`OutputFolder.open`), resuming its checkpoint if there is one.
 
-    `about`: what training.json says of data, models and preparation. The drafter's network is changed in place. Raises
-    ConfigError if the disk lacks space, if no learning rate keeps the loss finite, or if a file cannot be written.
+    `about`: the entries of training.json on data, models and preparation. The drafter's network is changed in place.
+    Raises ConfigError if the disk lacks space, if all learning rates diverge, or if a file cannot be written.
     """
     accelerator = make_accelerator(spec)
     model = prepare_network(drafter, spec)
@@ -220,17 +218,17 @@ def train_drafter(
 
 
 class TrainingProgress(ProgressBar):
-    """Counts the steps of one learning rate; `quiet` in all but the main process of a training."""
+    """Shows the steps of one learning rate. `quiet` in all processes except the main one."""
 
     def __init__(self, console: Console, num_steps: int, num_done: int, quiet: bool) -> None:
         super().__init__(console, "first step", num_steps, completed=num_done, quiet=quiet)
         self.num_steps, self._num_done_before, self._started = num_steps, num_done, time.monotonic()
-        self._losses: dict[str, float] = {}  # a step may hold only some of the languages
+        self._losses: dict[str, float] = {}  # a step may have only some of the languages
         if 0 < num_done < num_steps and not quiet:
             say(console, f"resuming at step {num_done + 1} of {num_steps}")
 
     def report(self, point: StepCurve) -> None:
-        """Reports one finished step."""
+        """Shows a finished step."""
         self._losses |= point.loss
         text = f"loss {losses_text(self._losses)} · rate {point.learning_rate:.2g}"
         seconds_per_step = (time.monotonic() - self._started) / (point.step - self._num_done_before)
@@ -240,7 +238,7 @@ class TrainingProgress(ProgressBar):
 
 
 def losses_text(by_language: dict[str, float]) -> str:
-    """Returns the highest losses with their languages, the highest first."""
+    """Returns the highest losses with their languages, in descending order."""
     worst = sorted(by_language.items(), key=lambda pair: -pair[1])
     more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
     return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
@@ -262,19 +260,19 @@ def train_all_rates(
         bar = partial(TrainingProgress, console, num_steps, quiet=not accelerator.is_main_process)
         tried.append(loop.run(folder, bar))
         if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:
-            say(console, f"learning rate {rate:g} diverged, the next one is tried: {tried[-1].lost}")
+            say(console, f"learning rate {rate:g} diverged ({tried[-1].lost}); trying the next one")
     return tried
 
 
 def rate_folder(folder: OutputFolder, number: int) -> Path:
-    """Returns the folder of the checkpoint and the log of a learning rate during the training."""
+    """Returns the folder of a learning rate's checkpoint and log during the training."""
     return folder.work / f"rate-{number}"
 
 
 def write_finished(
     model: nn.Module, drafter: CausalLM | DraftHead, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
 ) -> None:
-    """Writes the checkpoint, the log, the record and its picture into the work folder, and moves them into place."""
+    """Writes checkpoint, log, record and plot into the work folder, then moves them into place."""
     final = folder.work / "final"
     shutil.rmtree(final, ignore_errors=True)
     final.mkdir()
@@ -291,7 +289,7 @@ def write_finished(
 
 
 def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: Path) -> None:
-    """Writes a draft model, with its adapters merged, and its tokenizer."""
+    """Writes a draft model, with merged adapters, and its tokenizer."""
     if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
         weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
         model = prepare_network(load_draft_model(spec.model_copy(update={"quantize": "none"}), "cpu"), spec)
@@ -302,8 +300,8 @@ def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folde
 
 
 def needed_bytes(model: nn.Module, num_rates: int) -> int:
-    """Returns the disk space in bytes: a checkpoint of every rate, one more during its replacement, and the finished
-    model."""
+    """Returns the needed disk space in bytes: one checkpoint per rate, another one while a checkpoint is replaced, and
+    the finished model."""
     return (
         num_elements(trained_parameters(model)) * STATE_BYTES * (num_rates + 1)
         + num_elements(dict(model.named_parameters())) * 4

@@ -46,7 +46,7 @@ FILES = {  # file, content → what the error tells
     "a deep configuration": ("config.json", b'{"a":' * 1_000_000, "nested deeper than 64 levels"),
     "a configuration of one number": ("config.json", b'{"vocab_size": ' + b"9" * 1_000_000 + b"}", "a number of 1,000"),
     "a configuration with a key twice": ("config.json", b'{"vocab_size": 1, "vocab_size": 2}', "duplicate key 'vocab_"),
-    "a configuration that is a list": ("config.json", b"[]", "holds no mapping"),
+    "a configuration that is a list": ("config.json", b"[]", "is not a mapping"),
     "no configuration": ("config.json", b"", "not valid JSON"),
     "a header of an exabyte": ("model.safetensors", struct.pack("<Q", 2**60), "model.safetensors is broken"),
     "a header beyond the file": ("model.safetensors", struct.pack("<Q", 10**6) + b"{}", "model.safetensors is broken"),

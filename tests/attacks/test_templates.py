@@ -11,7 +11,7 @@ from tests.attacks.bounds import refused, within_bounds
 MANY = "range(99999)"
 ROW = {"text": "hello world", "list": ["a", "b", "c"], "long": "é" * 3_000_000}
 BOUND = "which is the limit"  # characters or seconds, whichever this machine comes to first
-NUMBER = "a number beyond 100,000"
+NUMBER = "a number above 100,000"
 UNSAFE, UNKNOWN = "is unsafe", "has no name"
 
 ATTACKS = {  # template → what the error tells

@@ -15,10 +15,10 @@ MADE = {  # text → what the error tells
     "a sexagesimal number of a megabyte": ("a: " + "1:" * 300_000 + "1.5", "is not a valid float"),
     "a long prefix in many tags": (f"%TAG !a! {'b' * 100_000}\n---\n[{'!a!x 1,' * 19_000}]", "a tag of more than"),
     "a megabyte of keys": ("".join(f"a{i}: 1\n" for i in range(90_000)), "more than 20,000 keys and values"),
-    "a megabyte of words": ("a b " * 200_000, "holds no mapping"),
+    "a megabyte of words": ("a b " * 200_000, "is not a mapping"),
     "not UTF-8": ("name: é".encode("latin-1"), "not UTF-8"),
     "NUL": ("name: \0", "unacceptable character"),
-    "nothing": ("", "holds no mapping"),
+    "nothing": ("", "is not a mapping"),
 }
 
 

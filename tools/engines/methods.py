@@ -68,7 +68,7 @@ def load(methods: Sequence[MethodSpec], engine: EngineName) -> Models:
     """The embedded target, and for every method that drafts with a model the drafter of its bridge."""
     drafters = {
         method.name: embedded_drafter(
-            method.bridge.type if method.decoder is None else method.decoder.pair_of
+            method.bridge.type if method.decoder is None else method.decoder.bridge_type
         ).removeprefix("embedded:")
         for method in methods
         if method.needs_drafter

@@ -5,11 +5,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help.method import known_methods, parts, prose
-from specbench.cli.help.parameters import Parameter, described
+from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.specs.catalogue import load_task, task_names
 
-KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry, and how YAML names a component of it
+KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry, and the component's key in YAML
     "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
     "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
     "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
@@ -19,7 +19,7 @@ KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry
 
 
 class ComponentHelp(BaseModel):
-    """The help of a component. `used_by`: the known methods or tasks that have it."""
+    """The help of a component. `used_by`: the known methods or tasks that use it."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -33,7 +33,7 @@ class ComponentHelp(BaseModel):
 
 
 def without_kind(name: str) -> str:
-    """Returns "rest" for "rest_drafter", as users may call a component or a method by its name and its kind."""
+    """Returns "rest" for "rest_drafter", since users may add the kind to the name of a component or a method."""
     kinds = {word for registry, _ in KINDS.values() for word in registry.kind.split()} | {"method", "task"}
     first, _, last = name.replace("-", "_").rpartition("_")
     return name[: len(first)] if first and last in kinds else name
@@ -44,7 +44,7 @@ def component_names() -> list[str]:
 
 
 def component_help(name: str) -> list[ComponentHelp]:
-    """Returns the help of every component with a name; a rule and a scorer may have the same one."""
+    """Returns the help of all components with a name. A rule and a scorer may have the same name."""
     return [
         ComponentHelp(
             role=(role := title.lower().removesuffix("s")), name=name, text=prose(registry.get(name)),
@@ -56,19 +56,20 @@ def component_help(name: str) -> list[ComponentHelp]:
 
 
 def component_parameters(registry: Registry[..., Any], name: str) -> list[Parameter]:
-    """Returns the options of a component; a reader has none."""
-    return [] if registry is READERS else described(registry.options_model(name), "", {}, set())
+    """Returns the options of a component. A reader has none."""
+    return [] if registry is READERS else field_parameters(registry.options_model(name), "", {}, set())
 
 
 def users(registry: Registry[..., Any], role: str, name: str) -> list[str]:
-    """Returns the known methods, or tasks, that have a component."""
+    """Returns the known methods or tasks that use a component."""
     if registry not in (SCORERS, READERS):
-        found = {each.name: parts(each) for each in known_methods() if each.decoder is None}
+        methods = [method for method in known_methods() if method.decoder is None]
         return [
-            method for method, own in found.items()
-            if any(part.name == name and part.role.startswith(role) for part in own)
-        ]  # fmt: skip
+            method.name
+            for method in methods
+            if any(part.name == name and part.role.startswith(role) for part in parts(method))
+        ]
     tasks = [(task.name, [task.subset(name) for name in task.subset_names]) for task in map(load_task, task_names())]
     if registry is READERS:
-        return [task for task, subsets in tasks if name in [each.reader for each in subsets]]
-    return [task for task, subsets in tasks if name in [each.scorer.type for each in subsets if each.scorer]]
+        return [task for task, subsets in tasks if name in [subset.reader for subset in subsets]]
+    return [task for task, subsets in tasks if name in [subset.scorer.type for subset in subsets if subset.scorer]]

@@ -16,12 +16,12 @@ from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import embedded_drafter, own_drafter
 
-TASK = "mgsm"  # has sample rows that the embedded models can answer
+TASK = "mgsm"  # the embedded models can answer its sample rows
 Lossless = Literal["yes", "no", "claimed", "unknown"]
 
 
 class Part(BaseModel):
-    """A component of a method with its role, its name and the docstring of its code."""
+    """A component of a method: its role, its name and the docstring of its code."""
 
     role: str
     name: str
@@ -34,7 +34,7 @@ class Preset(BaseModel):
 
 
 class MethodHelp(BaseModel):
-    """The help of a method. `embedded`: the models of a run without --target; `commands`: shell commands."""
+    """The help of a method. `embedded`: the models of a run without --target. `commands`: shell commands."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -58,12 +58,12 @@ class MethodHelp(BaseModel):
 
 @cache
 def known_methods() -> list[MethodSpec]:
-    """Returns the methods that have a name."""
+    """Returns all built-in and plug-in methods."""
     return [load_method(name) for name in method_names()]
 
 
 def method_help(method: MethodSpec, call: str) -> MethodHelp:
-    """Returns the help of a method. `call`: the name or path that the user gave.
+    """Returns the help of a method. `call`: the name or path given by the user.
 
     Raises ConfigError if its code cannot be imported.
     """
@@ -98,7 +98,7 @@ def parts(method: MethodSpec) -> list[Part]:
 
 
 def routed_parts(method: MethodSpec) -> list[Part]:
-    """Returns the drafters of all routes, then the common verification rule and vocabulary bridge."""
+    """Returns the drafters of all routes, then their verification rule and vocabulary bridges."""
     found: list[Part] = []
     for part in method.parts:
         drafter, *others = parts(part)
@@ -115,8 +115,8 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
     """Returns whether the output follows the target's distribution, and the reason."""
     if method.decoder is not None:
         if method.decoder.claims_lossless:
-            return "claimed", "its file says so (decoder.claims_lossless); `specbench audit` finds out"
-        return "unknown", "its file does not claim it; `specbench audit` finds out"
+            return "claimed", "its file claims it (decoder.claims_lossless); `specbench audit` tests it"
+        return "unknown", "its file does not claim it; `specbench audit` tests it"
     if method.decodes_with == "drafter":
         return "no", "the drafter decodes alone, without the target"
     if method.decodes_with == "random":
@@ -125,12 +125,12 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
     if method.drafter.type == "none":
         return "yes", "the target decodes alone"
     if method.lossless:
-        return "yes", f"{rule} keeps the target's distribution, whatever is drafted"
-    return "no", f"{rule} gives up the target's distribution"
+        return "yes", f"{rule} keeps the target's distribution for any draft"
+    return "no", f"{rule} does not keep the target's distribution"
 
 
 def needs(method: MethodSpec) -> list[str]:
-    """Returns the requirements: models, and those of the drafters."""
+    """Returns the models that a method needs, and the other needs of its drafters."""
     found = ["a target model"]
     if not method.needs_drafter:
         found.append("no draft model")
@@ -139,38 +139,39 @@ def needs(method: MethodSpec) -> list[str]:
     elif method.decodes_with == "drafter":
         found.append("a draft model, with any vocabulary")
     else:
-        found.append("a draft model, which may have another vocabulary than the target" + own_models_note(method))
+        found.append("a draft model, whose vocabulary may differ from the target's" + own_models_note(method))
     return [*found, *other_needs(method)]
 
 
 def other_needs(method: MethodSpec) -> list[str]:
-    """Returns what the drafters of a method need besides models, such as a head or a datastore."""
+    """Returns what a method's drafters need besides models, such as a head or a datastore."""
     declared = [part.drafter.needs for part in method.parts if part.decoder is None]
     return list(dict.fromkeys(filter(None, declared)))
 
 
 def own_models_note(method: MethodSpec) -> str:
-    """Returns a note on the models that the method's file names."""
+    """Returns a note on the draft models that the method's file names."""
     names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
     if not names:
         return ""
     is_embedded = any(name.startswith(EMBEDDED) for name in names)
-    others = "; with a target other than the embedded one, give --drafter" if is_embedded else ""
-    return f" (its own: {', '.join(names)}{others})"
+    note = "; with a target other than the embedded one, give --drafter" if is_embedded else ""
+    return f" (its own: {', '.join(names)}{note})"
 
 
 def embedded(method: MethodSpec) -> list[str]:
-    """Returns the embedded models that a run uses by default; none if the method cannot run on them."""
+    """Returns the embedded models that a run uses by default, or none if the method cannot run on them."""
     if not all(part.drafter.features.embedded for part in method.parts if part.decoder is None):
         return []
-    bridge = method.decoder.pair_of if method.decoder is not None else method.bridge.type
+    bridge = method.decoder.bridge_type if method.decoder is not None else method.bridge.type
     target = f"{EMBEDDED}target"
     drafters = [own_drafter(part, target) or embedded_drafter(bridge) for part in method.parts if part.needs_drafter]
     return [target, *dict.fromkeys(drafters)]
 
 
 def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
-    """Returns whether a method is a preset of another: the same components, and that name followed by a hyphen."""
+    """Returns whether a method is a preset of another: it has the same components, and its name is the other's with a
+    hyphen and a suffix."""
     return method.name.startswith(f"{other.name}-") and same_parts(method) == same_parts(other)
 
 
@@ -180,9 +181,9 @@ def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
 
 
 def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
-    """Returns commands for a method: a run, one on other models, one with another value, its sweep and its audit."""
-    of_target = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
-    models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * of_target
+    """Returns commands for a method: a run, a run on other models, a run with another value, a sweep and an audit."""
+    lacks_drafter = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
+    models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * lacks_drafter
     required = "" if embedded(method) else models
     plain = command("run", call, f"--task {TASK}") + required
     lines = [plain, plain + models] if embedded(method) else [plain]
@@ -202,14 +203,14 @@ def command(name: str, call: str, more: str = "") -> str:
 
 def example_override(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
     """Returns a KEY=VALUE for --set that changes a value, or None."""
+    current = {parameter.key: parameter.value for parameter in found}
     for key, values in reversed(method.sweep.items()):
-        current = next((p.value for p in found if p.key == key), None)
-        other = next((value for value in reversed(values) if value != current), None)
+        other = next((value for value in reversed(values) if value != current.get(key)), None)
         if other is not None:
             return f"{key}={other}"
-    length = next((p.value for p in found if p.key == "num_draft_tokens"), None)
+    length = current.get("num_draft_tokens")
     if length is None:
         return None
-    if proposes_trees(method):  # which have no more levels
+    if proposes_trees(method):  # longer drafts could exceed the tree's levels
         return f"num_draft_tokens={length - 1}" if length > 1 else None
     return f"num_draft_tokens={length + 1 if length < 64 else 1}"

@@ -1,4 +1,4 @@
-"""The parameters of a method, from the annotations that validate their values."""
+"""The parameters of a method, read from the annotations that validate them."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -21,7 +21,7 @@ BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mos
 
 
 class Parameter(BaseModel):
-    """A key. `range` is empty if the type has no bounds. `settable`: --set can change it; otherwise only a file can."""
+    """A key. `range`: empty if the type has no bounds. `settable`: whether --set can change it."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -36,7 +36,7 @@ class Parameter(BaseModel):
 
 
 class AnySchema(GenerateJsonSchema):
-    """A JSON Schema generator that accepts any type; integers without bounds have no range."""
+    """A JSON Schema generator that accepts any type and omits the default bound of integers."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         found = super().int_schema(schema)
@@ -55,22 +55,23 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def parameters(method: MethodSpec) -> list[Parameter]:
-    """Returns all parameters of a method, the draft length first. Imports the code of an external decoder."""
+    """Returns all parameters of a method, with the draft length first. Imports an external decoder's code."""
     settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
     found: list[Parameter] = []
     if method.decoder is not None:
         options = external_options(method.decoder.entry)
-        found += described(options, "decoder.options", method.decoder.options, settable)
+        found += field_parameters(options, "decoder.options", method.decoder.options, settable)
     else:
         for place, component in components(method):
-            found += described(options_of(component), place, component.options, settable)
+            options = component.registry.options_model(component.name)
+            found += field_parameters(options, place, component.options, settable)
     drafts = method.decoder is not None or method.drafter.type != "none"
     lengths = [draft_length(method)] * drafts + route_lengths(method)
     return [drafter_share(method)] * (method.decodes_with == "random") + lengths + found
 
 
 def components(method: MethodSpec) -> list[tuple[str, Component]]:
-    """Returns the components with their keys; with routes, a drafter for each route that names one."""
+    """Returns the components with their keys. With routes, there is a drafter for each route that names one."""
     drafters: list[tuple[str, Component]] = [("drafter", method.drafter)]
     if method.routes is not None:
         routes = method.routes.items()
@@ -78,12 +79,8 @@ def components(method: MethodSpec) -> list[tuple[str, Component]]:
     return [*drafters, ("verification", method.verification), ("bridge", method.bridge)]
 
 
-def options_of(component: Component) -> type[BaseModel]:
-    return component.registry.options_model(component.name)
-
-
 def external_options(entry: str) -> type[BaseModel]:
-    """Returns the options of an external decoder: the parameters of its code that specbench does not set."""
+    """Returns an external decoder's options: the parameters of its code that specbench does not set."""
     from specbench.integrations.entry import OFFERED, load, options_model
 
     code = load(entry)
@@ -92,15 +89,15 @@ def external_options(entry: str) -> type[BaseModel]:
 
 def draft_length(method: MethodSpec) -> Parameter:
     """Returns the draft length, at least 1, of a method that drafts."""
-    known = schema_of(MethodSpec)["properties"]["num_draft_tokens"]
+    schema = schema_of(MethodSpec)["properties"]["num_draft_tokens"]
     return Parameter(
-        key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {known['maximum']}", required=True, default=None,
-        value=method.num_draft_tokens, meaning=known["description"], settable=True,
+        key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {schema['maximum']}", required=True, default=None,
+        value=method.num_draft_tokens, meaning=schema["description"], settable=True,
     )  # fmt: skip
 
 
 def route_lengths(method: MethodSpec) -> list[Parameter]:
-    """Returns the draft lengths of the routes, set or not."""
+    """Returns the draft lengths of all routes, set or not."""
     common = draft_length(method)
     kind, meaning = f"{NAMES['integer']} or null", schema_of(RouteSpec)["properties"]["num_draft_tokens"]["description"]
     return [
@@ -118,32 +115,35 @@ def drafter_share(method: MethodSpec) -> Parameter:
     )  # fmt: skip
 
 
-def described(model: type[BaseModel], place: str, values: Mapping[str, Any], settable: set[str]) -> list[Parameter]:
+def field_parameters(
+    model: type[BaseModel], place: str, values: Mapping[str, Any], settable: set[str]
+) -> list[Parameter]:
     """Returns the fields of a model. `place`: the parent key; `values`: the given values."""
     schema = schema_of(model)
     found = []
     for name, field in model.model_fields.items():
-        known = schema["properties"].get(name, {})
-        kind, bounds = kind_and_range(known, schema.get("$defs", {}))
+        field_schema = schema["properties"].get(name, {})
+        kind, bounds = kind_and_range(field_schema, schema.get("$defs", {}))
         default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
         key = f"{place}.{name}" if place else name
         found.append(
             Parameter(
                 key=key, type=kind, range=bounds, required=field.is_required(), default=default,
-                value=values.get(name, default), meaning=meaning(known) or field.description, settable=key in settable,
+                value=values.get(name, default), meaning=description(field_schema) or field.description,
+                settable=key in settable,
             )
         )  # fmt: skip
     return found
 
 
-def meaning(schema: Mapping[str, Any]) -> str | None:
-    """Returns the description of a schema or of its first alternative that has one, or None."""
-    found = [each["description"] for each in (schema, *schema.get("anyOf", ())) if "description" in each]
-    return found[0] if found else None
+def description(schema: Mapping[str, Any]) -> str | None:
+    """Returns the description of a schema, or else of its first alternative with one, or None."""
+    parts = (schema, *schema.get("anyOf", ()))
+    return next((part["description"] for part in parts if "description" in part), None)
 
 
 def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns a JSON schema's type and range in words: ("a number", "0 to 1"), or ("one of", "raw, processed")."""
+    """Returns a JSON schema's type and range in words: ("a number", "0 to 1") or ("one of", "raw, processed")."""
     if "$ref" in schema:
         schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
     if "anyOf" in schema:
@@ -154,10 +154,10 @@ def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) ->
         return "only", str(schema["const"]).replace("True", "true")
     if "enum" in schema:
         return "one of", ", ".join(map(str, schema["enum"]))
-    return NAMES.get(schema.get("type", ""), "any value"), schema.get("range") or bounded(schema)
+    return NAMES.get(schema.get("type", ""), "any value"), schema.get("range") or bounds_text(schema)
 
 
-def bounded(schema: Mapping[str, Any]) -> str:
+def bounds_text(schema: Mapping[str, Any]) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         return f"{low:g} to {high:g}" if isinstance(low, float) else f"{low} to {high}"

@@ -15,8 +15,8 @@ from specbench.tasks.scoring.contract import Reference
 class TaskHelp(BaseModel):
     """The help of a task.
 
-    `prompt` is rendered from the first sample row of the first subset with a sample; without samples it is the template
-    of the first subset. For a conversation it contains all turns of the user.
+    `prompt` is rendered from the first sample row of the first subset with a sample. Without samples it is the template
+    of the first subset. For a conversation it has all turns of the user.
     """
 
     kind: Literal["task"] = "task"
@@ -38,7 +38,7 @@ class TaskHelp(BaseModel):
 
 
 def task_help(task: TaskSpec, call: str) -> TaskHelp:
-    """Returns the help of a task. `call`: the name or path that the user gave."""
+    """Returns the help of a task. `call`: the name or path given by the user."""
     subset = next((name for name in task.subset_names if task.sample_of(name)), task.subset_names[0])
     part = task.subset(subset)
     prompt, place = part.prompt, f"template, subset {subset}"
@@ -59,7 +59,7 @@ def task_help(task: TaskSpec, call: str) -> TaskHelp:
 
 
 def as_text(reference: Reference | None) -> str | None:
-    """Returns a reference as text: alternatives separated by bars, a mapping line by line."""
+    """Returns a reference as text: alternatives separated by bars, or a mapping with one entry per line."""
     if isinstance(reference, Mapping):
         return "\n".join(f"{name}: {text}" for name, text in reference.items())
     return " | ".join(reference) if isinstance(reference, list) else reference

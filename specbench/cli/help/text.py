@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from textwrap import indent, wrap
 from typing import Any
 
@@ -17,8 +18,8 @@ from specbench.specs.method import MethodSpec
 
 
 def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
-    """Returns the help of a method, else of a task, else of the components with a name. Raises ConfigError with the
-    nearest name."""
+    """Returns the help of the method, else the task, else all components of a name. Raises ConfigError with the nearest
+    name."""
     methods, tasks = method_names(), task_names()
     if is_path(name):
         spec = load_file(name)
@@ -60,10 +61,13 @@ def method_text(help_: MethodHelp) -> str:
             *folded(f"needs: {'; '.join(help_.needs)}"),
             *(folded(f"models without --target: {', '.join(help_.embedded)}") if help_.embedded else ()),
             *(tree_text(help_.tree) if help_.tree is not None else []),
-            *section("parameters", (line for each in help_.parameters for line in parameter_lines(each))),
-            *section("values that `specbench sweep` tries", items(sweep_values(help_.sweep))),
-            *section("presets of it", items((each.name, each.title) for each in help_.presets)),
-            *section("run it", (f"  {line}" for line in help_.commands)),
+            *section("parameters", (line for parameter in help_.parameters for line in parameter_lines(parameter))),
+            *section(
+                "values that `specbench sweep` tries",
+                items((key, ", ".join(map(shown, values))) for key, values in help_.sweep.items()),
+            ),
+            *section("presets", items((preset.name, preset.title) for preset in help_.presets)),
+            *section("commands", (f"  {line}" for line in help_.commands)),
         ]
     )
 
@@ -71,12 +75,16 @@ def method_text(help_: MethodHelp) -> str:
 def tree_text(tree: TreeHelp) -> list[str]:
     """Returns the tree of a method and the lines of its step."""
     heading, *drawing = tree_lines(tree)
-    step = (line for number, text in enumerate(tree.step, start=1) for line in folded_item(f"{number}. {text}"))
-    return ["", *folded(f"tree: {heading}"), *(f"  {line}" for line in drawing), *section("a step", step)]
-
-
-def folded_item(text: str) -> list[str]:
-    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False)
+    step = [
+        wrap(f"{number}. {text}", WIDTH, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False)
+        for number, text in enumerate(tree.step, start=1)
+    ]
+    return [
+        "",
+        *folded(f"tree: {heading}"),
+        *(f"  {line}" for line in drawing),
+        *section("a step", chain.from_iterable(step)),
+    ]
 
 
 def task_text(help_: TaskHelp) -> str:
@@ -114,14 +122,14 @@ def component_text(help_: ComponentHelp) -> str:
 def heading(help_: MethodHelp | TaskHelp) -> Iterator[str]:
     yield from folded(f"{help_.name} (version {help_.version}): {help_.title}")
     if isinstance(help_, MethodHelp) and help_.preset_of:
-        yield f"a preset of {help_.preset_of}: the same parts, other values"
+        yield f"a preset of {help_.preset_of}: the same parts with other values"
     if help_.paper:
         yield f"paper: {help_.paper}"
 
 
 def parameter_lines(parameter: Parameter, is_option: bool = False) -> Iterator[str]:
-    """Yields the lines of a parameter: key and value; type, range and default; meaning. An option of a component has no
-    value of its own."""
+    """Yields the lines of a parameter: key and value; type, range and default; meaning. A component's option has no
+    value."""
     yield f"  {parameter.key}" + ("" if is_option else f" = {shown(parameter.value)}")
     kind = ", ".join(filter(None, (parameter.type, parameter.range)))
     kind = kind.replace("only, ", "only ").replace("one of, ", "one of ")
@@ -143,7 +151,7 @@ def items(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def paragraphs(text: str, depth: int) -> Iterator[str]:
-    """Yields wrapped prose; indented blocks and lists are not wrapped."""
+    """Yields wrapped prose. Indented blocks and lists are not wrapped."""
     for block in filter(None, text.split("\n\n")):
         if any(line.startswith((" ", "- ", "* ", "|", ">>>")) for line in block.splitlines()):
             yield from indent(block, " " * depth).splitlines()
@@ -152,7 +160,7 @@ def paragraphs(text: str, depth: int) -> Iterator[str]:
 
 
 def folded(text: str, depth: int = 0) -> list[str]:
-    """Returns a text as wrapped lines; if `depth` is 0, lines after the first are indented by two columns."""
+    """Returns a text as wrapped lines. If `depth` is 0, lines after the first are indented by two columns."""
     margin = " " * depth
     rest = margin if depth else "  "
     return wrap(text, WIDTH, initial_indent=margin, subsequent_indent=rest, break_on_hyphens=False)
@@ -160,11 +168,6 @@ def folded(text: str, depth: int = 0) -> list[str]:
 
 def verbatim(text: str) -> list[str]:
     return [line for each in text.splitlines() for line in folded(each, 2) or [""]]
-
-
-def sweep_values(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """Yields each key of a sweep with its values."""
-    return ((key, ", ".join(map(shown, tried))) for key, tried in values.items())
 
 
 def shown(value: Any) -> str:
@@ -177,6 +180,6 @@ def shown(value: Any) -> str:
 
 
 def flow(values: Mapping[str, Any] | None) -> str:
-    """Returns a mapping in one line, without unset keys."""
+    """Returns the set keys of a mapping with their values in one line."""
     given = {key: value for key, value in (values or {}).items() if value not in (None, (), [])}
     return ", ".join(f"{key} {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())

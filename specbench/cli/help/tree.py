@@ -1,4 +1,4 @@
-"""The tree of a method that drafts one, drawn as text, and what happens in a step."""
+"""A method's draft tree, drawn as text, and the parts of a step."""
 
 import re
 from inspect import cleandoc
@@ -11,14 +11,17 @@ from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 
-EXAMPLE = (0.5, 0.2, 0.1)  # chances by rank in the example of a tree that grows
-MAX_LINES = 24  # of a drawing; a tree with more paths is cut
-NOT_JUDGED = -1  # the rank of a token that the target reads for the drafter, and that cannot be accepted
+EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree
+MAX_LINES = 24  # of a drawing; more paths are cut
+NOT_JUDGED = -1  # rank of a token that the target reads only for the drafter, and that cannot be accepted
 
 
 class TreeHelp(BaseModel):
-    """The tree and the step of a method. `is_example`: whether the tree grows as it is drafted, so that the drawing is
-    one of many; `nodes_by_depth`: the draft tokens that can be accepted; `num_own`: those that cannot."""
+    """The tree and the step of a method.
+
+    `is_example`: whether the tree grows as it is drafted, so that the drawing is one of many. `nodes_by_depth`: numbers
+    of draft tokens that can be accepted. `num_own`: number of tokens that cannot.
+    """
 
     is_example: bool
     nodes_by_depth: list[int]
@@ -28,7 +31,7 @@ class TreeHelp(BaseModel):
 
 
 def tree_help(method: MethodSpec) -> TreeHelp | None:
-    """Returns the tree and the step of a method; None for a method that drafts chains or nothing."""
+    """Returns the tree and the step of a method, or None if it drafts chains or nothing."""
     if not proposes_trees(method):
         return None
     options = method.drafter.options
@@ -52,7 +55,7 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
 
 
 def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
-    """Returns the tree from left to right, a line for each leaf; a node is its rank among its siblings, from 1 on."""
+    """Returns the tree from left to right with one line per leaf. A node is its rank among siblings, from 1."""
     children: dict[int, list[int]] = {}
     for node in sorted(nodes, key=lambda node: (shape.ranks[node] == NOT_JUDGED, shape.ranks[node], node)):
         children.setdefault(shape.parents[node], []).append(node)
@@ -77,8 +80,7 @@ def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
 
 
 def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any]) -> list[str]:
-    """Returns what happens between two target passes, a line each. `num_nodes`: the size of the tree, where it is known
-    ahead."""
+    """Returns the parts of a step, one line each. `num_nodes`: the size of the tree, if it is fixed."""
     size = num_nodes or options.get("num_nodes")
     growing = "it grows as it is drafted"
     read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
@@ -87,8 +89,8 @@ def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any
         f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
         "position of its depth",
         f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
-        "kept path: the keys and values of the accepted path are moved to the end of the text, all others are dropped; "
-        f"the step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
+        "cache: the keys and values of the accepted path are moved to the end of the text, all others are dropped; the "
+        f"step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
     ]
 
 
@@ -99,15 +101,16 @@ def first_sentence(code: Any) -> str:
 
 
 def tree_lines(found: TreeHelp) -> list[str]:
-    """Returns the sentence above the drawing, the drawing, and a note on its signs."""
+    """Returns the heading with a legend, then the drawing."""
     size = f"{sum(found.nodes_by_depth)} draft tokens on {len(found.nodes_by_depth)} levels"
     by_depth = ", ".join(map(str, found.nodes_by_depth))
     if found.is_example:
-        chances = ", ".join(map(str, EXAMPLE))
-        heading = f"it grows as it is drafted; with the example chances {chances} by rank: {size} ({by_depth})"
+        rates = ", ".join(map(str, EXAMPLE))
+        heading = f"it grows as it is drafted; with example acceptance rates {rates} by rank: {size} ({by_depth})"
     else:
         heading = f"at most {size} ({by_depth})"
-    own = f"; w: {found.num_own} tokens that the target reads for the drafter and that cannot be accepted" * bool(
-        found.num_own
-    )
+    if found.num_own:
+        own = f"; w: {found.num_own} tokens that the target reads only for the drafter and that cannot be accepted"
+    else:
+        own = ""
     return [f"{heading}; a number is the rank among the children of a node{own}", *found.drawing]

@@ -1,4 +1,4 @@
-"""lm-eval in both directions: specbench as a model of lm-eval, and lm-eval's generation tasks as tasks of specbench.
+"""lm-eval in both directions: specbench as a model for lm-eval, and lm-eval's generation tasks for specbench.
 
 Importing the package registers the model `specbench` with lm-eval.
 """

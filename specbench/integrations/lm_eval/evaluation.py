@@ -24,16 +24,16 @@ from specbench.core.resources import EMBEDDED
 from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.tasks import generation_spec, task_index
 
-OF_THE_MODEL = ("batch_size", "max_batch_size", "device")
+MODEL_OPTIONS = ("batch_size", "max_batch_size", "device")
 
 
 def simple_evaluate(
     model: str | SpecbenchLM = "specbench", model_args: str | Mapping[str, Any] | None = None, **options: Any
 ) -> dict[str, Any] | None:
-    """Runs lm_eval.simple_evaluate for a SpecbenchLM or the `model_args` of one; `options` are lm-eval's own.
+    """Runs lm_eval.simple_evaluate for a SpecbenchLM, or for its `model_args`. `options`: lm-eval's options.
 
-    Without `seed` in the arguments, the model uses lm-eval's seed of torch. In addition to the scores of each task, the
-    results hold acceptance, tokens/s and, with `baseline=true`, the speed-up. Raises ConfigError for invalid arguments.
+    Without `seed` in the arguments, the model uses lm-eval's seed for torch. Besides the scores of each task, the
+    results have acceptance, tokens/s and, with `baseline=true`, the speed-up. Raises ConfigError for invalid arguments.
     """
     arguments = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args or {})
     if options.get("task_manager") is None:
@@ -42,10 +42,11 @@ def simple_evaluate(
     gen_kwargs = options.get("gen_kwargs") or {}  # raises before the models are loaded
     generation_spec(simple_parse_args_string(gen_kwargs) if isinstance(gen_kwargs, str) else gen_kwargs)
     seed = options.get("torch_random_seed", DEFAULT_OTHER_SEED)
-    of_the_model = (
-        {key: options.get(key) for key in OF_THE_MODEL} | ({} if seed is None else {"seed": seed}) | arguments
-    )
-    lm = SpecbenchLM(**of_the_model) if isinstance(model, str) else model
+    if isinstance(model, str):
+        defaults = {key: options.get(key) for key in MODEL_OPTIONS} | ({} if seed is None else {"seed": seed})
+        lm = SpecbenchLM(**(defaults | arguments))
+    else:
+        lm = model
     lm.answers = []
     with quiet_git():
         results: dict[str, Any] | None = evaluate_with_lm_eval(model=lm, model_args=model_args, **options)
@@ -56,7 +57,7 @@ def simple_evaluate(
 
 
 def quiet_git() -> AbstractContextManager[Any]:
-    """Outside a repository, prevents lm-eval from asking git for the commit, which prints "fatal"."""
+    """Outside a repository, keeps lm-eval from asking git for the commit, which would print "fatal"."""
     folder = Path.cwd()
     if any((place / ".git").exists() for place in (folder, *folder.parents)) or "GIT_DIR" in os.environ:
         return nullcontext()
@@ -67,7 +68,7 @@ COMMANDS = ("run", "ls", "validate")
 
 
 def main(line: Sequence[str]) -> None:
-    """Runs a command line of lm-eval; without a command, `run`. Its table and JSON hold specbench's columns.
+    """Runs an lm-eval command line, whose command is `run` by default. Its table and JSON have specbench's columns.
 
     Raises ConfigError for invalid arguments.
     """
@@ -77,14 +78,14 @@ def main(line: Sequence[str]) -> None:
         cli.execute(arguments)
         return
     if arguments.model not in (None, "specbench"):
-        raise ConfigError(f"--model {arguments.model}: the model of `specbench lm-eval` is specbench: leave it out")
+        raise ConfigError(f"--model {arguments.model}: `specbench lm-eval` always uses the model specbench: remove it")
     started: list[bool] = []
     try:
         fill_defaults(arguments)
         with replaced_functions(arguments, started):
             cli.execute(arguments)
     except (ValueError, TypeError, FileNotFoundError) as error:
-        if started and "unsafe" not in str(error):  # a defect, not caused by the command line
+        if started and "unsafe" not in str(error):  # a defect, not a mistake in the command line
             raise
         raise ConfigError(f"lm-eval: {error}") from error
 
@@ -118,7 +119,7 @@ def fill_defaults(arguments: Any) -> None:
 
 @contextmanager
 def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
-    """Replaces lm-eval's functions that evaluate and find tasks during the block. `started` gets an item when an
+    """Replaces lm-eval's functions that evaluate and find tasks until the block ends. `started` gets an item when an
     evaluation starts."""
 
     def find(include_path: str | None = None, metadata: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""specbench as a model of lm-eval: any generation task runs with any method, optionally with AR as the baseline."""
+"""specbench as a model for lm-eval: any generation task runs with any method, optionally with AR as the baseline."""
 
 import logging
 from collections import Counter
@@ -30,14 +30,14 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
-from specbench.specs.run import RunSpec, named
+from specbench.specs.run import RunSpec, versioned_name
 from specbench.specs.task import GenerationSpec, TaskSpec
 
 
 @dataclass(frozen=True)
 class LmEvalRequest:
-    """One request for an answer to a document of a task. `repeat`: the number of earlier requests for it. `rendered`: a
-    chat template has already added the special tokens to the prompt."""
+    """One request to answer a document of a task. `repeat`: the number of earlier requests for this document.
+    `rendered`: whether the prompt has the special tokens of a chat template."""
 
     task: str
     doc: int
@@ -49,8 +49,8 @@ class LmEvalRequest:
 
 @dataclass(frozen=True)
 class LmEvalAnswer:
-    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation; None if
-    not requested."""
+    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation, None if
+    it is not measured."""
 
     query: LmEvalRequest
     text: str
@@ -59,11 +59,11 @@ class LmEvalAnswer:
 
 
 class LmEvalEngine:
-    """Loads the models of a run with one or two methods; the last method gives the answers."""
+    """Loads the models of a run with one or two methods. The last method gives the answers."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
-        if spec.engine == "auto":  # passes are not reserved here, so they would be recorded during measurements
+        if spec.engine == "auto":  # graphs would be recorded during measurements, since passes are not reserved here
             spec = spec.model_copy(update={"engine": "eager"})
         self.models = load_models(spec)
         self.method = spec.methods[-1]
@@ -71,15 +71,16 @@ class LmEvalEngine:
         self._decoders: dict[Any, tuple[Decoder, ...]] = {}
 
     def decoders(self, generation: GenerationSpec) -> tuple[Decoder, ...]:
-        """Returns the methods' decoders for a sampling. Raises ConfigError if the models do not fit a method."""
+        """Returns the methods' decoders for the request's sampling. Raises ConfigError if models do not fit a
+        method."""
         sampling = sampling_of(generation)
         if sampling not in self._decoders:
-            made = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
-            self._decoders[sampling] = made
+            decoders = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
+            self._decoders[sampling] = decoders
         return self._decoders[sampling]
 
     def prompt_ids(self, model: TextModel, query: LmEvalRequest) -> list[int]:
-        """Returns the prompt's last tokens that leave room for the answer, as lm-eval's own models keep them."""
+        """Returns the end of the prompt that leaves room for the answer, as lm-eval's own models do."""
         ids = self._whole_prompt_ids(model, query)
         if self.context_limit is None:
             return ids
@@ -99,7 +100,7 @@ class LmEvalEngine:
         return ids
 
     def check(self, queries: Sequence[LmEvalRequest]) -> int:
-        """Composes all methods and encodes all prompts, so that errors are raised before any measurement.
+        """Composes all methods and encodes all prompts, so that errors are raised before anything is measured.
 
         Returns the number of prompts that are too long and lose their beginning.
         """
@@ -111,7 +112,7 @@ class LmEvalEngine:
         return num_cut
 
     def warm_up(self, queries: Sequence[LmEvalRequest]) -> WarmUp:
-        """Runs every decoder on an unmeasured text of the queries' maximum length, and until its speed is steady."""
+        """Runs every decoder on an unmeasured text of the queries' maximum length until its speed is steady."""
         longest: dict[Any, int] = {}
         maxima = [query.generation.max_new_tokens for query in queries]
         for query in queries:
@@ -124,7 +125,7 @@ class LmEvalEngine:
         return whole
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
-        """Decodes one request, with AR too if it is the baseline; their order alternates with `number`."""
+        """Decodes one request with the method and, if it is the baseline, AR. Their order alternates with `number`."""
         decoders = self.decoders(query.generation)
         measured: dict[str, tuple[str, dict[str, Any]]] = {}
         for decoder in decoders if number % 2 == 0 else decoders[::-1]:
@@ -144,8 +145,8 @@ class LmEvalEngine:
 
 
 def with_special_tokens(stop: StopRules, model: TextModel) -> StopRules:
-    """Returns rules in which stop strings that are special tokens are end tokens, because decoded texts contain no
-    special tokens."""
+    """Returns rules in which stop strings that are special tokens are end tokens, since decoded texts have no special
+    tokens."""
     special = set(model.tokenizer.all_special_tokens)
     ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
     return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
@@ -156,8 +157,8 @@ WITH_BASELINE = ("tokens_per_second_ar", "speedup")
 
 
 def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Metric]:
-    """Returns α, τ and tokens/s with their intervals, as defined for leaderboards, and also AR's speed and the speed-up
-    if AR was measured for every answer."""
+    """Returns α, τ and tokens/s with intervals, as in leaderboards, and AR's speed and the speed-up if AR was measured
+    for every answer."""
     prompts = Prompts.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
     own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
     baseline = [answer.baseline for answer in answers if answer.baseline is not None]
@@ -173,7 +174,7 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 def add_columns(
     results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models
 ) -> None:  # fmt: skip
-    """Adds the metrics to lm-eval's `results` as "NAME,METHOD"; its table shows the method in the filter column.
+    """Adds the metrics to lm-eval's `results` as "NAME,METHOD". Its table shows the method in the filter column.
     Metrics without a value are omitted."""
     for name, row in results["results"].items():
         tasks = tasks_of_group(name, results.get("group_subtasks", {}))
@@ -189,13 +190,13 @@ def add_columns(
 
 
 def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
-    """Returns the tasks of a group; for a task, the task itself."""
+    """Returns the tasks of a group, or the task itself."""
     members = groups.get(name)
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
 
 def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Any]:
-    """Returns every column per task with its 95 % interval over `n` documents, for the JSON of the results."""
+    """Returns the columns of each task with 95 % intervals over its `n` documents, for the JSON of the results."""
     by_task: dict[str, list[LmEvalAnswer]] = {}
     for answer in answers:
         by_task.setdefault(answer.query.task, []).append(answer)
@@ -217,13 +218,13 @@ log = logging.getLogger("lm_eval.specbench")
 
 @register_model("specbench")
 class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
-    """A target, a draft model and a method as a model of lm-eval. It generates, but computes no log-likelihoods.
+    """A target, a draft model and a method as a model for lm-eval. It generates, but computes no log-likelihoods.
 
     pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
-    decodes every request with AR, which gives the speed-up but takes additional time. override: `key=value` of the
-    method as after --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: of the
-    random streams, one per document, so that results do not depend on the order of requests. `answers`: the measured
-    requests of the last evaluation. Raises ConfigError for an invalid argument.
+    decodes every request with AR, which gives the speed-up but takes more time. override: `key=value` of the method as
+    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: seed of the random
+    streams. Each document has its own stream, so that the order of requests does not change results. `answers`: the
+    measured requests of the last evaluation. Raises ConfigError for an invalid argument.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         if not isinstance(baseline, bool):
             raise ConfigError(f"--model_args baseline={baseline}: write true or false")
         if str(batch_size or 1).partition(":")[0] not in ("1", "auto"):
-            raise ConfigError(f"--batch_size {batch_size}: specbench decodes one request at a time: leave it out")
+            raise ConfigError(f"--batch_size {batch_size}: specbench decodes one request at a time: remove it")
         set_threads(threads, pretrained.startswith(EMBEDDED))
         task = build(TaskSpec, placeholder(max_gen_toks), prefix="--model_args: ")
         pairs = override.split(";") if isinstance(override, str) else override
@@ -260,12 +261,11 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     @property
     def tokenizer(self) -> Any:
-        """Returns the target's tokenizer."""
         return self.engine.models.target.tokenizer
 
     @property
     def tokenizer_name(self) -> str:
-        """Returns the name that distinguishes chat templates in lm-eval's cache of prompts."""
+        """Returns the name of the chat template in lm-eval's prompt cache."""
         return self.engine.models.target.name.replace("/", "__")
 
     @property
@@ -282,7 +282,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return str(self._template())
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Returns the messages as one text; without `add_generation_prompt`, the last message begins the answer."""
+        """Returns the messages as one text. Without `add_generation_prompt`, the last message begins the answer."""
         self._template()
         try:
             text: str = self.tokenizer.apply_chat_template(
@@ -306,7 +306,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return template
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Returns the answers in order; stores their measurements in `answers`."""
+        """Returns the answers in order, and stores their measurements in `answers`."""
         self.answers = []
         queries = self._queries(requests)
         if num_cut := self.engine.check(queries):
@@ -340,14 +340,14 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         """Raises ConfigError: specbench computes no log-likelihoods."""
         tasks = ", ".join(sorted({request.task_name or "?" for request in requests}))
         raise ConfigError(
-            f"task {tasks}: asks for log-likelihoods of given texts, where nothing is generated and no draft token is "
+            f"task {tasks}: needs log-likelihoods of given texts, so nothing is generated and no draft token is "
             "judged: choose tasks with output_type generate_until, such as gsm8k or mgsm_direct_en"
         )
 
     loglikelihood_rolling = loglikelihood
 
     def get_model_info(self) -> dict[str, Any]:
-        """Returns the models, the method, and the measurements per task, for `config` of lm-eval's results."""
+        """Returns the models, the method and each task's measurements, for `config` in lm-eval's results."""
         models, method = self.engine.models, self.method
         drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
         return {
@@ -355,9 +355,9 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             "model_revision": models.target.revision,
             "specbench": {
                 "target": models.target.name,
-                "drafter": named_by_route({route: drafter.name for route, drafter in drafters.items()}),
-                "drafter_revision": named_by_route({route: drafter.revision for route, drafter in drafters.items()}),
-                "method": named(method),
+                "drafter": join_routes({route: drafter.name for route, drafter in drafters.items()}),
+                "drafter_revision": join_routes({route: drafter.revision for route, drafter in drafters.items()}),
+                "method": versioned_name(method),
                 "num_draft_tokens": method.num_draft_tokens,
                 "seed": self.engine.spec.seed,
                 "tasks": summary(self.answers, method, models),
@@ -365,25 +365,25 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
     def add_columns(self, results: dict[str, Any]) -> None:
-        """Adds the measurements of the last evaluation to its results, which lm-eval's table shows."""
+        """Adds the measurements of the last evaluation to lm-eval's results."""
         add_columns(results, self.answers, self.method, self.engine.models)
         for task, counts in results.get("n-samples", {}).items():
             num_measured = len({answer.query.doc for answer in self.answers if answer.query.task == task})
             if num_measured < counts["effective"]:
                 log.warning(
-                    "task %s: %d of %d documents were answered from a cache and are in no column of specbench",
+                    "task %s: %d of %d documents were answered from a cache and are not in specbench's columns",
                     task, counts["effective"] - num_measured, counts["effective"],
                 )  # fmt: skip
 
 
-def named_by_route(texts: Mapping[str, str | None]) -> str | None:
-    """Returns one text for several draft models, each with its route's language; without routes, the text itself; None
-    without texts."""
+def join_routes(texts: Mapping[str, str | None]) -> str | None:
+    """Returns the texts of all routes as one text, each after its language. Returns a single text without a route as it
+    is, and None without texts."""
     return ", ".join(f"{route} {text}".strip() for route, text in texts.items() if text is not None) or None
 
 
 def placeholder(max_gen_toks: int) -> dict[str, Any]:
-    """Returns the placeholder task that a run specification requires."""
+    """Returns the task that a RunSpec requires, as a placeholder."""
     return {
         "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
         "generation": {"max_new_tokens": max_gen_toks},

@@ -1,4 +1,4 @@
-"""Scoring of answers by a task of lm-eval, with its filters, metrics and aggregations."""
+"""Scoring of answers by an lm-eval task, with its filters, metrics and aggregations."""
 
 import json
 import logging
@@ -28,20 +28,20 @@ from specbench.core.errors import ConfigError
 from specbench.tasks.scoring.contract import Reference, Score, Scorer, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-PLACES = ("dataset_kwargs", "metadata")  # locations of rows; the prompts of a run have their own digest
+PLACES = ("dataset_kwargs", "metadata")  # where rows are; a run has a digest of its prompts instead
 MetricItems = dict[str, Any]  # "METRIC,FILTER" → the metric's item of one answer
 
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """A loaded task of lm-eval. `name` is lm-eval's."""
+    """A loaded lm-eval task. `name`: lm-eval's name."""
 
     name: str
     task: Any
 
     @cached_property
     def config(self) -> str:
-        """Returns 12 hex digits of the task's configuration and of lm-eval's version."""
+        """Returns a 12-digit digest of the task's configuration and lm-eval's version."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
         text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=source_or_repr)
         return text_digest(text)
@@ -59,11 +59,11 @@ class LoadedTask:
         return list(self.task.instances)
 
     def items(self, doc_id: int, text: str) -> MetricItems:
-        """Returns the item of each metric for an answer after each filter. Exceptions of lm-eval's code propagate."""
+        """Returns each metric's item for an answer, after each filter. Exceptions of lm-eval's code propagate."""
         doc = self.docs[doc_id]
         instance = Instance("generate_until", doc, ("", {}), 0, (self.name, doc_id, 1), resps=[text])
-        for each in self.task._filters:
-            each.apply([instance])
+        for filter_ in self.task._filters:
+            filter_.apply([instance])
         return {
             f"{metric},{key}": item
             for key, filtered in instance.filtered_resps.items()
@@ -72,18 +72,18 @@ class LoadedTask:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Returns the metrics with their filters in lm-eval's order, starting with one for which higher is better."""
+        """Returns the metrics with filters in lm-eval's order, but first one for which higher is better."""
         try:
             names = list(self.items(0, ""))
         except Exception:  # a metric may fail on an empty answer
-            keys = [each.name for each in self.task._filters]
+            keys = [filter_.name for filter_ in self.task._filters]
             names = [f"{metric},{key}" for key in keys for metric in self.task.aggregation()]
         better = self.task.higher_is_better()
         main = next((name for name in names if better.get(metric_of(name), True)), names[0])
         return (main, *(name for name in names if name != main))
 
     def aggregation(self, name: str) -> Callable[[list[Any]], float]:
-        """Returns lm-eval's aggregation of the items of all answers; the mean if the task names none."""
+        """Returns the task's aggregation of the items of all answers, by default the mean."""
         found: Callable[[list[Any]], float] = self.task.aggregation().get(metric_of(name), mean)
         return found
 
@@ -93,7 +93,7 @@ def metric_of(name: str) -> str:
 
 
 def source_or_repr(value: Any) -> str:
-    """Returns the source of a function, or the repr of any other value without addresses, which differ between runs."""
+    """Returns a function's source, or any other value's repr without addresses, which differ between runs."""
     try:
         return getsource(value)
     except (TypeError, OSError):
@@ -102,7 +102,7 @@ def source_or_repr(value: Any) -> str:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Sets lm-eval's own seeds for tasks that draw while they are loaded; restores the generators afterwards."""
+    """Sets lm-eval's seeds for tasks that draw while they load. Restores the generators afterwards."""
     states = random.getstate(), np.random.get_state()
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -115,7 +115,7 @@ def seeded() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses lm-eval's progress bars and log messages; errors are exceptions."""
+    """Suppresses lm-eval's progress bars and log messages. Its errors are exceptions."""
     log = logging.getLogger("lm_eval")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -132,7 +132,7 @@ LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config
 def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
     """Stores loaded tasks for the scorers and examples of this process."""
     loaded = [LoadedTask(name, task) for name, task in tasks.items()]
-    LOADED_TASKS.update({(each.name, each.config): each for each in loaded})
+    LOADED_TASKS.update({(task.name, task.config): task for task in loaded})
     return loaded
 
 
@@ -142,12 +142,12 @@ CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
 
 
 class LmEvalScorer(Scorer):
-    """Metrics by lm-eval's names, "METRIC,FILTER". A reference identifies the document: {"doc": its number, "target":
+    """Metrics with lm-eval's names, "METRIC,FILTER". A reference identifies the document: {"doc": its number, "target":
     …}.
 
-    Means are averaged. BLEU, chrF, chrF++ and TER are computed from summed statistics of sacrebleu, which gives
-    lm-eval's value if all documents have equally many references. For any other aggregation, the value of one answer is
-    the aggregation over that answer; `aggregate` gives lm-eval's value over all answers.
+    Means are averaged. BLEU, chrF, chrF++ and TER are computed from sums of sacrebleu's statistics, which gives
+    lm-eval's value if all documents have equally many references. For any other aggregation, an answer's value is the
+    aggregation over this answer alone, and `aggregate` gives lm-eval's value over all answers.
     """
 
     def __init__(self, loaded: LoadedTask) -> None:
@@ -174,7 +174,7 @@ class LmEvalScorer(Scorer):
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raises ConfigError for a reference that identifies no document of the task."""
+        """Raises ConfigError if the reference is not a document of the task."""
         self._doc(reference)
 
     def _doc(self, reference: Reference) -> int:
@@ -197,7 +197,7 @@ class LmEvalScorer(Scorer):
         return float(metric._compute_score_from_stats(whole).score)
 
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
-        """Returns exactly lm-eval's value of every metric over (text, reference) pairs. Exceptions of lm-eval's code
+        """Returns lm-eval's value of every metric over (text, reference) pairs. Exceptions of lm-eval's code
         propagate."""
         made = [self._loaded.items(self._doc(reference), text) for text, reference in answers]
         columns = {name: [items[name] for items in made if name in items] for name in self.names}
@@ -218,7 +218,7 @@ class LmEvalScorer(Scorer):
 
 
 def corpus_statistics(metric: Any, item: Any) -> list[float]:
-    """Returns sacrebleu's statistics of one (references, answer) pair of lm-eval."""
+    """Returns sacrebleu's statistics of an lm-eval item (references, answer)."""
     references, answer = item
     texts = [references] if isinstance(references, str) else list(references)
     text = answer if isinstance(answer, str) else answer[0]

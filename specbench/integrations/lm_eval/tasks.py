@@ -29,9 +29,9 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's index, with one-line errors for tasks that cannot be loaded or run."""
 
     def load(self, task_list: Any) -> Any:
-        """Returns lm-eval's tasks and groups by name. Raises ConfigError naming the task and its problem."""
-        asked = task_list if isinstance(task_list, list) else [task_list]
-        names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in asked]
+        """Returns lm-eval's tasks and groups by name. Raises ConfigError that names the task and its problem."""
+        requested = task_list if isinstance(task_list, list) else [task_list]
+        names = [str(name.get("task", name)) if isinstance(name, dict) else str(name) for name in requested]
         try:
             loaded = super().load(task_list)
         except Exception as error:  # data sets, templates and code of tasks may raise anything
@@ -47,36 +47,36 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
 
 
 def failed_names(names: Sequence[str], reason: str) -> str:
-    """Returns the requested tasks that the reason names, or else the first ones."""
+    """Returns the requested tasks that a reason names, else the first ones."""
     named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
     return ", ".join(named[:SHOWN]) + (f" or {len(named) - SHOWN} more" if len(named) > SHOWN else "")
 
 
 def check_generates(name: str, task: Task) -> None:
-    """Raises ConfigError for a task that needs log-likelihoods, or inputs other than text."""
+    """Raises ConfigError for a task that needs log-likelihoods or inputs other than text."""
     check_output_type(name, task.OUTPUT_TYPE)
     if getattr(task, "MULTIMODAL", False):
-        raise ConfigError(f"task {name}: asks for images or sound, and specbench gives models text: choose another")
+        raise ConfigError(f"task {name}: needs images or sound, and specbench gives models only text: choose another")
 
 
 def check_output_type(name: str, output_type: Any) -> None:
     if output_type != GENERATES:
         raise ConfigError(
-            f"task {name}: output_type {output_type} asks for log-likelihoods of given texts, where nothing is "
-            f"generated and no draft token is judged: choose a task with output_type {GENERATES}, such as gsm8k"
+            f"task {name}: output_type {output_type} needs log-likelihoods of given texts, so nothing is generated and "
+            f"no draft token is judged: choose a task with output_type {GENERATES}, such as gsm8k"
         )
 
 
 def task_index(
     names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, Any] | None = None
 ) -> TaskIndex:
-    """Returns an index with all `names` (tasks, groups, tags, patterns, paths of YAML files). It reads lm-eval's own
-    tasks, which takes seconds, only if the folder `include` does not have all names.
+    """Returns an index with all `names` (tasks, groups, tags, patterns, paths of YAML files). lm-eval's own tasks are
+    read, which takes seconds, only if the folder `include` lacks one of the names.
 
-    Raises ConfigError for an unknown name, with the nearest one, and for a folder that does not exist.
+    Raises ConfigError for an unknown name, with the nearest one, and for a missing folder.
     """
     if include is not None and not Path(include).is_dir():
-        raise ConfigError(f"lm-eval include path {include}: no such folder: give one that holds YAML files of tasks")
+        raise ConfigError(f"lm-eval include path {include}: no such folder: give one with YAML files of tasks")
     for name in names:
         if is_path(name) and not Path(name).exists():
             raise ConfigError(f"lm-eval task {name}: no such file: give the path of a YAML file, or a task's name")
@@ -219,8 +219,8 @@ def check_one_answer(name: str, task: Any) -> None:
     if (task.get_config("repeats") or 1) > 1:
         repeats = task.get_config("repeats")
         raise ConfigError(
-            f"task {PREFIX}{name}: judges {repeats} answers of each document together, and specbench each by itself: "
-            "choose a task with repeats: 1"
+            f"task {PREFIX}{name}: scores {repeats} answers of each document together, but specbench scores each "
+            "alone: choose a task with repeats: 1"
         )
 
 
@@ -250,7 +250,7 @@ def major(version: Any) -> int:
 
 
 def find_loaded(name: str, config: str) -> LoadedTask:
-    """Returns a loaded task by the options of its scorer. Raises ConfigError for one that is not loaded."""
+    """Returns the loaded task with these scorer options. Raises ConfigError if it is not loaded."""
     if (name, config) not in LOADED_TASKS:
         raise ConfigError(f"scorer.task = {name!r}: not loaded: give the task as --task lm_eval:{name}")
     return LOADED_TASKS[name, config]
@@ -263,7 +263,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
     """
     if data not in (None, "hub"):
         raise ConfigError(
-            f"--data {data}: task {PREFIX}{task} brings its own: leave it out, and for other rows write a YAML that "
+            f"--data {data}: task {PREFIX}{task} has its own rows: remove --data; for other rows, write a YAML that "
             "includes the task's, with dataset_path: json"
         )
     loaded = find_loaded(task, config)
@@ -273,7 +273,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
 
 
 def fewshot_info(loaded: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
-    """Returns information about the few-shot examples, which lm-eval draws for each document. `digest`: a hash of all
+    """Returns information about the few-shot examples, which lm-eval draws for each document. Its digest is that of all
     prompts, which include them."""
     config = loaded.task.config
     if not config.num_fewshot:
@@ -290,7 +290,7 @@ def is_text(question: Any) -> bool:
 
 
 def check_shots(loaded: LoadedTask, instance: Any) -> None:
-    """Raises ConfigError if the question is one of its own few-shot examples."""
+    """Raises ConfigError if a document's question is among its few-shot examples."""
     question, config = loaded.task.doc_to_text(instance.doc), loaded.task.config
     if not is_text(question) or not config.num_fewshot:
         return
@@ -306,7 +306,9 @@ def check_shots(loaded: LoadedTask, instance: Any) -> None:
 def example(loaded: LoadedTask, number: int, instance: Any) -> Example:
     prompt, target = instance.args[0], loaded.task.doc_to_target(instance.doc)
     if not isinstance(prompt, str) or instance.idx != 0:
-        raise ConfigError(f"task {PREFIX}{loaded.name}: document {instance.doc_id} is several requests: choose another")
+        raise ConfigError(
+            f"task {PREFIX}{loaded.name}: document {instance.doc_id} has several requests: choose another"
+        )
     check_shots(loaded, instance)
     reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
     return Example(number, str(instance.doc_id), (prompt,), (reference,))
@@ -324,5 +326,5 @@ def origin(loaded: LoadedTask) -> tuple[Any, str]:
 
 @SCORERS.register("lm_eval", examples=examples)
 def lm_eval(*, task: str, config: str) -> LmEvalScorer:
-    """The filters and metrics of a task of lm-eval that --task lm_eval:NAME has loaded."""
+    """The filters and metrics of an lm-eval task that --task lm_eval:NAME has loaded."""
     return LmEvalScorer(find_loaded(task, config))

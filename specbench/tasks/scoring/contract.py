@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specbench.core.errors import ConfigError
-from specbench.specs.languages import known
+from specbench.specs.languages import identifiable_code
 from specbench.specs.task import TaskSpec
 
 Reference = str | list[str] | dict[str, str]
@@ -100,7 +100,7 @@ def accepted_texts(reference: Reference, scorer: str) -> list[str]:
 def identified_language(language: str | None, scorer: Scorer | None) -> str | None:
     """Returns the code of the language that answers are tested for; None if the task has none, or if answers are too
     short to identify one."""
-    return known(language) if language and (scorer is None or scorer.in_sentences) else None
+    return identifiable_code(language) if language and (scorer is None or scorer.in_sentences) else None
 
 
 def make_scorer(task: TaskSpec) -> Scorer | None:

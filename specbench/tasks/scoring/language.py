@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from specbench.core.extras import require
-from specbench.specs.languages import SCRIPTS, known
+from specbench.specs.languages import SCRIPTS, identifiable_code
 
 if TYPE_CHECKING:
     from lingua import LanguageDetector
@@ -38,7 +38,7 @@ def prepare(*requested: str) -> None:
 
 
 def _uncommon(requested: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(filter(None, map(known, requested))) - {*COMMON, *SCRIPTS}
+    return frozenset(filter(None, map(identifiable_code, requested))) - {*COMMON, *SCRIPTS}
 
 
 @cache

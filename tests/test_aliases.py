@@ -17,7 +17,7 @@ KNOWN = {
     "--output", "--set", "--chat", "--chat-template-args", "--max-new-tokens", "--lm-eval-include",
 }  # fmt: skip
 Specbench = Callable[..., tuple[int, str, str]]
-SMALL = "--method", "sd", "--subset", "en"
+SMALL = "--method", "sd", "--subset", "en", "--set", "generation.max_new_tokens=2"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_shots_are_given_to_the_tasks_that_have_some(specbench: Specbench) -> No
     words = ["--method", "pld", "--limit", "1", "--set", "generation.max_new_tokens=2", "--json"]
     code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--num_fewshot", "0", *words)
     assert code == 0 and "few-shot" not in err, err
-    code, out, err = specbench("run", "--task", "csqa,mgsm", "--num_fewshot", "2", *words)
+    code, out, err = specbench("run", "--task", "csqa,mgsm", "--subset", "en", "--num_fewshot", "2", *words)
     assert code == 0 and "few-shot examples: mgsm has none: it is measured without them" in err, err
     assert {row["task"].partition("@")[0] for row in json.loads(out)} == {"csqa", "mgsm"}
 

@@ -94,7 +94,7 @@ def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tm
     servers = scripts()
     servers["draft"].late_model = flat
     long = ("generation.max_new_tokens=64",)
-    report = audited(tmp_path, servers, num_draws=30, overrides=long)
+    report = audited(tmp_path, servers, num_draws=12, overrides=long)
     plain, wrong = (verdict(report, name) for name in ("ar", "draft"))
     assert plain.answers is not None and not plain.answers.failed and plain.answers.num_tokens == 3 * 64
     assert wrong.greedy is not None and wrong.greedy.num_equal == 3
@@ -109,14 +109,14 @@ def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tm
 
 def test_whole_answers_say_nothing_where_those_of_ar_fail_too(tmp_path) -> None:
     servers = {name: replace(each, late_model=flat) for name, each in scripts().items()}
-    report = audited(tmp_path, servers, num_draws=30, overrides=("generation.max_new_tokens=64",))
+    report = audited(tmp_path, servers, num_draws=12, overrides=("generation.max_new_tokens=64",))
     plain, own = (verdict(report, name) for name in ("ar", "draft"))
     assert plain.answers is not None and plain.answers.failed and own.answers is not None and own.answers.failed
     assert "whole drawn answers" not in str(own.reason)
 
 
 def test_whole_answers_at_another_temperature_need_the_target(tmp_path) -> None:
-    report = audited(tmp_path, scripts(), num_draws=30, temperature=0.7)
+    report = audited(tmp_path, scripts(), num_draws=12, temperature=0.7)
     assert [each.answers for each in report.verdicts] == [None, None]
 
 
@@ -157,7 +157,7 @@ def test_a_server_without_log_probabilities_leaves_differences_undecided(tmp_pat
 
 
 def test_the_target_of_this_process_judges_the_server_ar_too(tmp_path) -> None:
-    report = audited(tmp_path, scripts(tells_log_probs=False), num_draws=30, target="embedded:target")
+    report = audited(tmp_path, scripts(tells_log_probs=False), num_draws=8, target="embedded:target")
     own = verdict(report, "ar")
     assert report.reference == "target" and own.distribution is not None and own.distribution.mean_log_p is not None
     assert (

@@ -18,7 +18,7 @@ from specbench.specs.catalogue import method_names, task_names
 from tests import tiny
 
 Specbench = Callable[..., tuple[int, str, str]]
-SHORT = ("--set", "generation.max_new_tokens=12")
+SHORT = ("--set", "generation.max_new_tokens=6")
 
 
 @pytest.fixture
@@ -575,7 +575,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 def test_a_drafter_alone_in_tokens_of_its_own_has_no_speed_up(specbench: Specbench) -> None:
     code, out, _ = specbench(
         "run", "--task", "mgsm", "--method", "draft-only", "--drafter", "embedded:drafter-bytes", "--subset", "en",
-        "--limit", "1", "--set", "generation.max_new_tokens=12", "--json",
+        "--limit", "1", *SHORT, "--json",
     )  # fmt: skip
     row = json.loads(out)[-1]
     assert code == 0 and row["method"].startswith("draft-only")

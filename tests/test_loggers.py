@@ -12,9 +12,14 @@ from specbench.core.registry import LOGGERS
 from specbench.results.leaderboard import load
 
 Specbench = Callable[..., tuple[int, str, str]]
-RUN = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1")
-RUN = (*RUN, "--set", "generation.max_new_tokens=6")
 Call = tuple[str, Any]
+
+
+@pytest.fixture
+def run(tiny_pair: tuple[str, str]) -> tuple[str, ...]:
+    """A short run of the tiny pair."""
+    short = ("--subset", "en", "--data", "sample", "--limit", "1", "--set", "generation.max_new_tokens=6")
+    return ("run", "--task", "mgsm", "--method", "sd", "--target", tiny_pair[0], "--drafter", tiny_pair[1], *short)
 
 
 def wandb(calls: list[Call]) -> dict[str, Any]:
@@ -65,12 +70,13 @@ def install(monkeypatch: pytest.MonkeyPatch, modules: dict[str, Any]) -> None:
 def test_a_tracker_gets_each_block_and_the_rows(
     tracker: Callable[[list[Call]], dict[str, Any]],
     specbench: Specbench,
+    run: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     calls: list[Call] = []
     install(monkeypatch, tracker(calls))
-    words = (*RUN, "--output", str(tmp_path / "run"), "--log", tracker.__name__)
+    words = (*run, "--output", str(tmp_path / "run"), "--log", tracker.__name__)
     code, _, err = specbench(*words)
     assert code == 0, err
     kinds = [kind for kind, _ in calls]
@@ -87,16 +93,18 @@ def test_a_tracker_gets_each_block_and_the_rows(
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
 def test_a_missing_package_is_one_line_before_anything_is_measured(
-    name: str, specbench: Specbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, specbench: Specbench, run: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), None)
-    code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", name)
+    code, _, err = specbench(*run, "--output", str(tmp_path / "run"), "--log", name)
     assert code == 2 and f"pip install 'specbench-lm[{name}]'" in err and not (tmp_path / "run").exists()
 
 
-def test_the_event_files_of_tensorboard_hold_the_numbers(specbench: Specbench, tmp_path: Path) -> None:
+def test_the_event_files_of_tensorboard_hold_the_numbers(
+    specbench: Specbench, run: tuple[str, ...], tmp_path: Path
+) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", "tensorboard")
+    code, _, err = specbench(*run, "--output", str(tmp_path / "run"), "--log", "tensorboard")
     assert code == 0, err
     written = events.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     written.Reload()
@@ -108,19 +116,21 @@ def test_the_event_files_of_tensorboard_hold_the_numbers(specbench: Specbench, t
     assert "settings/text_summary" in written.Tags()["tensors"]
 
 
-def test_an_unknown_tracker_is_refused(specbench: Specbench, tmp_path: Path) -> None:
-    code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", "wandbb")
+def test_an_unknown_tracker_is_refused(specbench: Specbench, run: tuple[str, ...], tmp_path: Path) -> None:
+    code, _, err = specbench(*run, "--output", str(tmp_path / "run"), "--log", "wandbb")
     assert code == 2 and "did you mean 'wandb'" in err and not (tmp_path / "run").exists()
 
 
-def test_a_tracker_that_fails_ends_alone(specbench: Specbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tracker_that_fails_ends_alone(
+    specbench: Specbench, run: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     calls: list[Call] = []
 
     def fails(**given: Any) -> None:
         raise OSError("no connection")
 
     install(monkeypatch, {"wandb": {"init": fails}, **mlflow(calls)})
-    code, _, err = specbench(*RUN, "--output", str(tmp_path / "run"), "--log", "wandb,mlflow")
+    code, _, err = specbench(*run, "--output", str(tmp_path / "run"), "--log", "wandb,mlflow")
     assert code == 0 and err.count("WandbLogger stopped logging: OSError: no connection") == 1
     assert (tmp_path / "run" / "leaderboard.json").exists() and calls[-1][0] == "finish"
 

@@ -242,7 +242,7 @@ def call(
     def run(method: str, **options: Any) -> tuple[str, str]:
         sweep(
             task="mgsm", method=method, target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en",
-            **{"overrides": ["generation.max_new_tokens=24"], **options},
+            **{"overrides": ["generation.max_new_tokens=12"], **options},
         )  # fmt: skip
         captured = capsys.readouterr()
         return captured.out, captured.err

@@ -56,15 +56,31 @@ def commit(checkout: Path) -> str | None:
 
 
 def _commit(checkout: Path) -> str | None:
-    # An installed package inside somebody's repository must not report that repository's commit.
-    if Path(_git(checkout, "rev-parse", "--show-toplevel").strip()).resolve() != checkout.resolve():
+    if not (checkout / ".git").exists():  # a package installed inside another repository has no commit of its own
         return None
-    revision = _git(checkout, "rev-parse", "HEAD").strip()
-    tracked = _git(checkout, "--no-optional-locks", "diff", "--name-only", "--no-renames", "-z", "HEAD", "--",
-                   *MEASURED_FILES)  # fmt: skip
-    untracked = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z", "--", *MEASURED_FILES)
-    changed = sorted(filter(None, {*tracked.split("\0"), *untracked.split("\0")}))
-    return f"{revision}-dirty-{_digest(checkout, changed)}" if changed else revision
+    head, changed = _git_status(checkout)
+    if head == "(initial)":  # there is no commit yet
+        return None
+    return f"{head}-dirty-{_digest(checkout, sorted(changed))}" if changed else head
+
+
+def _git_status(checkout: Path) -> tuple[str, list[str]]:
+    """Returns the commit, and the measured files that were changed or added since."""
+    command = [
+        "git", "-C", str(checkout), "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-z",
+        "--untracked-files=all", "--no-renames", "--", *MEASURED_FILES,
+    ]  # fmt: skip
+    # Inside a git hook, GIT_DIR and similar variables point at the hook's repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    output = subprocess.run(command, env=variables, capture_output=True, timeout=10, check=True).stdout
+    head, changed = "", []
+    for line in os.fsdecode(output).split("\0"):
+        if line.startswith("# branch.oid "):
+            head = line.split(" ", 2)[2]
+        elif line and not line.startswith("#"):
+            num_fields = {"1": 8, "u": 10, "?": 1}[line[0]]  # before the name
+            changed.append(line.split(" ", num_fields)[num_fields])
+    return head, changed
 
 
 def _digest(checkout: Path, names: list[str]) -> str:
@@ -73,14 +89,6 @@ def _digest(checkout: Path, names: list[str]) -> str:
     contents = {name: file_digest(path, WHOLE) if path.is_file() else "gone" for name, path in paths.items()}
     parts = (f"{name}\0{content}\0".encode("utf-8", "surrogateescape") for name, content in contents.items())
     return bytes_digest(parts, 8)
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    # Inside a git hook, GIT_DIR and its kind point at the hook's repository.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", "-C", str(folder), *arguments]
-    output = subprocess.run(command, env=variables, capture_output=True, timeout=10, check=True).stdout
-    return os.fsdecode(output)
 
 
 def _device_names(devices: str) -> str:

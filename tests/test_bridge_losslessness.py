@@ -297,7 +297,7 @@ def test_only_drafts_whose_end_is_not_proposed_have_another_chance() -> None:
     assert one("slem", 2, late=False).draw_overlap is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_exact_match_accepts_less_than_rejection(seed: int) -> None:
     """With the target as its own drafter rejection accepts everything, and exact match Σ p² of what is judged, at the
     positions that were visited (arXiv:2502.05202, Theorem 3.1)."""

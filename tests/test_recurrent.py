@@ -148,8 +148,8 @@ def test_greedy_speculative_equals_autoregressive(kind: str, draft_kind: str, ga
     stranger = kind != draft_kind
     drafter = drafter_of(draft_kind, seed=int(stranger))
     prompt = target.encode_prompt("A few words to begin with.", chat=False)
-    plain = autoregressive(target, prompt, StopRules(32))
-    drafted = speculative(target, drafter, prompt, StopRules(32), gamma=gamma)
+    plain = autoregressive(target, prompt, StopRules(20))
+    drafted = speculative(target, drafter, prompt, StopRules(20), gamma=gamma)
     assert drafted.token_ids == plain.token_ids
     if not stranger:
         assert 0 < sum(step.num_accepted for step in drafted.steps) < sum(step.num_drafted for step in drafted.steps)

@@ -27,7 +27,7 @@ from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, 
 from specbench.results.display import CheckedRuns, ComparedRuns, Results
 from specbench.specs.components import Spec, build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import FLAGS, RunOptions
 
 HINTS = get_type_hints(RunOptions)
 Options = create_model(  # type: ignore[call-overload]
@@ -123,8 +123,9 @@ def run(
         or a `Model`. It is measured on its device and in its dtype, and its rows have a digest of its weights.
     output: folder of the run. leaderboard: file that the rows are merged into. quiet: print no progress.
     options: the fields of `RunOptions`, which are the options of `specbench run`, such as limit=8, data="sample",
-        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}. limit=None measures all examples. Without
-        `limit`, a run of the embedded models measures a part of their sample, as the command does.
+        subsets=["en", "de"] and overrides={"generation.max_new_tokens": 64}; subset= and set= mean the same as the
+        last two. limit=None or "all" measures all examples. Without `limit`, a run of the embedded models measures a
+        share of their sample, as the command does.
 
     Raises ConfigError for bad input.
     """
@@ -183,7 +184,14 @@ def _named_model(given: ModelLike | None, taken: str) -> str | None:
 
 def _run_options(given: Mapping[str, Any]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an unknown option, and for a value of a wrong type."""
-    values: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    fields = {
+        flag.removeprefix("--"): name for name, flag in FLAGS.items()
+    }  # subset= is subsets=, as on the command line
+    values: dict[str, Any] = {
+        fields.get(name, name): str(value) if isinstance(value, Path) else value for name, value in given.items()
+    }
+    if values.get("limit") == "all":
+        values["limit"] = None
     if isinstance(values.get("subsets"), str):
         values["subsets"] = _split(values["subsets"])
     overrides = values.get("overrides")
@@ -193,7 +201,7 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
     is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
     if limit is not None and not (is_number and (0 < limit < 1 or (limit >= 1 and isinstance(limit, int)))):
         raise ConfigError(
-            f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None"
+            f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None (all)"
         )
     checked = build(Options, values)
     return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specbench
+from specbench.api import _run_options as run_options
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
 from specbench.decoding.drafters import Drafter
@@ -174,6 +175,12 @@ def test_bad_input_is_one_line(measure: Measure, tmp_path: Path) -> None:
             measure(**options)
         assert message in str(error.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_options_have_the_names_of_the_command_line_too() -> None:
+    found = run_options({"subset": "en,de", "set": {"num_draft_tokens": 3}, "limit": "all"})
+    assert found == run_options({"subsets": ["en", "de"], "overrides": ["num_draft_tokens=3"], "limit": None})
+    assert found.subsets == ("en", "de") and found.overrides == ("num_draft_tokens=3",)
 
 
 def test_the_options_are_in_the_signature() -> None:

@@ -1,5 +1,6 @@
 """The load of the machine, which is told before a run measures where it matters."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from specbench.core import threads
 from specbench.running import machine_load
 from specbench.running.machine_load import load_lines, num_gpu_processes
 
-others_load = machine_load.others_load  # other tests replace it
+others_load = machine_load.others_load  # a fixture of all tests replaces it
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def test_a_line_comes_where_cores_are_missing(cpu: pytest.MonkeyPatch, load: flo
     lines = list(load_lines("cpu"))
     assert len(lines) == is_busy
     if lines:
-        assert f"a load of {load:.1f} on its 4 CPU cores, and this run needs 2 of them" in lines[0]
+        assert f"other programs use {load:.1f} of its 4 CPU cores, and this run needs 2:" in lines[0]
 
 
 def test_workers_that_share_a_machine_are_no_other_programs(cpu: pytest.MonkeyPatch) -> None:
@@ -35,6 +36,7 @@ def test_workers_that_share_a_machine_are_no_other_programs(cpu: pytest.MonkeyPa
 
 
 def test_the_part_of_this_process_is_not_that_of_others(cpu: pytest.MonkeyPatch) -> None:
+    cpu.setattr(machine_load, "cpu_ticks", lambda: None)
     for load, seconds, expected in ((3.0, 30.0, 2.5), (3.0, 900.0, 1.0), (0.2, 60.0, 0.0)):
         cpu.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         cpu.setattr("time.process_time", lambda seconds=seconds: seconds)
@@ -45,6 +47,18 @@ def test_the_part_of_this_process_is_not_that_of_others(cpu: pytest.MonkeyPatch)
 
     cpu.setattr("os.getloadavg", none)
     assert others_load() is None
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(100, 0.0), (75, 1.0), (0, 4.0)])
+def test_cores_that_are_busy_now_count(cpu: pytest.MonkeyPatch, tmp_path: Path, idle: int, expected: float) -> None:
+    """The load average of the last minute would count an earlier run of the user too."""
+    cpu.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
+    stat, read = tmp_path / "stat", machine_load.cpu_ticks
+    stat.write_text("cpu  500 20 80 1000 50 0 0 0 30 0\ncpu0 1 1 1 1\n")
+    assert read(stat) == (1050, 1650) and read(tmp_path / "none") is None
+    cpu.setattr("time.sleep", lambda seconds: stat.write_text(f"cpu  {600 - idle} 20 80 {1000 + idle} 50 0 0 0 90 0\n"))
+    cpu.setattr(machine_load, "cpu_ticks", lambda: read(stat))
+    assert others_load() == pytest.approx(expected)
 
 
 class Nvml:

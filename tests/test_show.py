@@ -231,7 +231,7 @@ def test_a_task(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_task_that_runs_programs_names_the_option_that_lets_it(capsys: pytest.CaptureFixture[str]) -> None:
     show("humaneval")
     out = capsys.readouterr().out
-    assert "is off without `--allow-code-execution`" in " ".join(out.split()) and "permission" not in out
+    assert "Without `--allow-code-execution` nothing is executed" in " ".join(out.split()) and "permission" not in out
 
 
 def test_a_task_without_a_sample_shows_its_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

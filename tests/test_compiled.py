@@ -325,10 +325,12 @@ def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: s
     torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40).logits, atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
-def test_all_layers_are_compiled_once(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "more"), [("llama", {}), ("gemma3_text", {"layer_types": ["sliding_attention", "full_attention"]})]
+)
+def test_all_layers_are_compiled_once(kind: str, more: dict[str, list[str]]) -> None:
     """A whole pass calls one graph for each layer, also where layers differ in their window."""
-    _, other = both(kind, num_hidden_layers=2)
+    _, other = both(kind, num_hidden_layers=2, **more)
     assert other.static is not None, other.why_eager
     passes, graphs = other.static._static_passes, []
     tokens = passes.input(3)

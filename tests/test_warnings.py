@@ -157,7 +157,7 @@ def test_every_table_with_a_speed_up_marks_it_and_says_why_below(name: str) -> N
 def test_the_same_warning_of_several_rows_is_one_line() -> None:
     rows = [row(subset=name, warnings=DOUBTS[:1], metrics={"speedup": SOUND}) for name in ("en", "de", "sw")]
     text = " ".join(shown(run_table(rows)).split())
-    assert "† en: too wide: measure more; the same holds for de, sw" in text
+    assert "† en: too wide: measure more; also for de, sw" in text
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,10 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compares the `rows_in_common`. Raises ConfigError if there are none, or if both sides are the same rows."""
     runs, common = RecordedRuns(), rows_in_common(first, second)
     if all((own.key, own.created) == (other.key, other.created) for own, other in common):
-        raise ConfigError(f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one")
+        raise ConfigError(
+            f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one "
+            "(`specbench check` accepts a run as its own baseline)"
+        )
     found = []
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))

@@ -260,9 +260,9 @@ def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     if any(each.best != each.worst for each in order):
         absent = ", or there is none" * any(each.unknown for each in order)
         lines.append(
-            f"ranks like 2–3: such rows cannot be separated from their neighbours: the interval of the {what}{absent}"
+            f"a rank such as 2–3: the row cannot be told from its neighbours, as the interval of the {what}{absent}"
         )
-    lines.append("the intervals of all pairs of rows are widened together (Bonferroni, 5 % for the table)")
+    lines.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
         lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired rows can be separated less often")
     return lines

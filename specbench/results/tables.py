@@ -49,7 +49,7 @@ def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     lines = []
     for (first, text), *others in found.values():
         same = dict.fromkeys(name for name, _ in others if name != first)
-        lines.append(f"{MARK} {first}: {text}" + (f"; the same holds for {', '.join(same)}" if same else ""))
+        lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}" if same else ""))
     return lines
 
 

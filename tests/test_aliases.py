@@ -95,6 +95,23 @@ def test_both_spellings_have_one_meaning(specbench: Specbench) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--task", "mgsm", "--tasks", "gsm8k"], "--task is given twice, once as --tasks: remove one"),
+        (["--task=mgsm", "--output", "a", "--output_path=b"], "--output is given twice, once as --output_path"),
+        (
+            ["--task", "mgsm", "--dtype", "bfloat16", "--model_args", "dtype=float32"],
+            "--dtype is given twice, once as --model_args",
+        ),
+        (["--task", "mgsm", "--chat", "never", "--apply_chat_template"], "--chat is given twice, once as --apply_chat"),
+    ],
+)
+def test_an_option_under_two_names_is_refused(specbench: Specbench, words: list[str], message: str) -> None:
+    code, _, err = specbench("run", "--method", "sd", *words)
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (
             ["--task", "mgsm", "--num_fewshot", "2"],
             "--num_fewshot 2: mgsm has no few-shot examples; tasks with some: csqa, mbpp, mmlu",

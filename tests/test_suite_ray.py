@@ -56,10 +56,10 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     path.write_text(yaml.safe_dump(SUITE), encoding="utf-8")
     pids: dict[str, int] = {}
     told: list[tuple[str, str]] = []  # worker and what it tells, from the second phase on
-    tell = SuiteProgress.tell
+    report = SuiteProgress.report
 
-    def tell_and_kill(self: SuiteProgress, worker: str, job: int | None, event: Event) -> None:
-        tell(self, worker, job, event)
+    def report_and_kill(self: SuiteProgress, worker: str, job: int | None, event: Event) -> None:
+        report(self, worker, job, event)
         if isinstance(event, WorkerReady):
             pids[worker] = event.pid
         if isinstance(event, BlockRecorded) and event.measured and not self._first_only:
@@ -68,7 +68,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
                 actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
                 os.kill(actor, signal.SIGKILL)
 
-    monkeypatch.setattr(SuiteProgress, "tell", tell_and_kill)
+    monkeypatch.setattr(SuiteProgress, "report", report_and_kill)
     code, out, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")
     assert code == 0, err
     killed = told[0][0]

@@ -1,6 +1,7 @@
 """Other names of options: with underscores, or as in lm-eval. The help does not list them."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,30 +36,40 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
     """Returns the words of a command line with other names of options replaced by the command's names.
 
     `known`: the command's options. Unknown options are kept. Raises ConfigError for options of lm-eval and other
-    programs that are set in another way here.
+    programs that are set in another way here, and for an option that is given under two names.
     """
     rest, found = iter(words), []
+    renamed: dict[str, str] = {}  # options given under another name, with this name
     for word in rest:
         name, equals, value = word.partition("=")
         dashed = name.replace("_", "-")
         if not word.startswith("--") or name in known:
             found.append(word)
         elif dashed in known or SAME_VALUE.get(dashed) in known:
-            found.append(f"{SAME_VALUE.get(dashed, dashed) if dashed not in known else dashed}{equals}{value}")
+            option = dashed if dashed in known else SAME_VALUE[dashed]
+            renamed[option] = name
+            found.append(f"{option}{equals}{value}")
         elif dashed in REMEDIES and "--target" in known:
             given = value if equals else next(rest, "")
             if (dashed, given) != ("--batch-size", "1"):
                 raise ConfigError(f"{name} {given}".rstrip() + f": {REMEDIES[dashed]}")
         elif dashed == "--model-args" and "--target" in known:
-            found += model_options(name, value if equals else next(rest, ""), known)
+            options = [*model_options(name, value if equals else next(rest, ""), known)]
+            renamed |= {option: name for option in options if option in known}
+            found += options
         elif dashed == "--num-fewshot" and "--set" in known:
             found += f"{NUM_SHOTS}{value if equals else next(rest, '')}".split(" ", 1)
         elif dashed == "--apply-chat-template" and "--chat" in known:
+            renamed["--chat"] = name
             found += ["--chat", "always"]
             if equals:
                 raise ConfigError(f"{word}: only the tokenizer's template can be used: give {name} without a value")
         else:
             found.append(word)
+    num_given = Counter(word.partition("=")[0] for word in found)
+    for option, name in renamed.items():
+        if num_given[option] > 1 and option != "--set":
+            raise ConfigError(f"{option} is given twice, once as {name}: remove one")
     return found
 
 

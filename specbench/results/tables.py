@@ -49,7 +49,8 @@ def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     lines = []
     for (first, text), *others in found.values():
         same = dict.fromkeys(name for name, _ in others if name != first)
-        lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}" if same else ""))
+        numbers_differ = ", with other numbers" * any(other != text for _, other in others)
+        lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
     return lines
 
 

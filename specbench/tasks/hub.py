@@ -249,5 +249,5 @@ def make_error(dataset: DatasetSpec, error: Exception, commit: str | None = None
         remedy = f"accept its terms on huggingface.co/datasets/{dataset.path} and log in, or {remedy}"
     return HubError(
         f"dataset '{dataset.path}' (revision {commit or dataset.revision}) could not be read from the hub: "
-        f"{type(error).__name__}: {reason[:200]}: {remedy}"
+        f"{type(error).__name__}: {reason[:200].rstrip('.')}: {remedy}"
     )

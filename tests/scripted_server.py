@@ -317,9 +317,9 @@ class Handler(BaseHTTPRequestHandler):
             if number == 1 and script.form is not None:
                 event = script.form
             self.chunk(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
+        script.num_answers += 1  # before the client knows that the answer is complete
         if self.path == "/v1/completions":
             self.chunk(b"data: [DONE]\n\n")
-        script.num_answers += 1
         self.chunk(b"")
         return None
 

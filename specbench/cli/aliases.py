@@ -68,7 +68,7 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
             found.append(word)
     num_given = Counter(word.partition("=")[0] for word in found)
     for option, name in renamed.items():
-        if num_given[option] > 1 and option != "--set":
+        if num_given[option] > 1:
             raise ConfigError(f"{option} is given twice, once as {name}: remove one")
     return found
 

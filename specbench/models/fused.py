@@ -60,8 +60,8 @@ def attending_in_groups(config: Any) -> Iterator[None]:
 
 
 def fusable_norms(model: nn.Module) -> list[nn.Module]:
-    """Returns the RMS norms of a model that compute what torch's own does, to rounding. Others, such as those that add
-    one to their weight, are left out."""
+    """Returns the RMS norms of a model that equal torch's rms_norm up to rounding. Others are left out, such as norms
+    that add one to their weight."""
     found = []
     for part in model.modules():
         weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)

@@ -47,6 +47,7 @@ def test_nothing_is_overwritten(specbench: Specbench, tmp_path: Path) -> None:
         ("method", "", "not a valid name"),
         ("plugin", "9lives", "not a valid name: use small letters"),
         ("plugin", "class", "not a valid name"),
+        ("plugin", "json", "Python has a module 'json' already: choose another name"),
     ],
 )
 def test_bad_names_are_refused(kind: str, name: str, message: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`specbench new`: writes the skeleton of a task, a method or a plug-in."""
 
+import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -37,13 +38,15 @@ def new(
 
 def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     """Writes the files of a skeleton below a folder and returns their paths. Raises ConfigError for an unknown kind, an
-    unsuitable name, and an existing file or folder."""
+    unsuitable name, a plug-in named like a module that can be imported, and an existing file or folder."""
     if kind not in NEXT:
         raise ConfigError(f"specbench new {kind}: unknown kind '{kind}': {nearest(kind, NEXT)}")
     module = name.replace("-", "_")
     if not re.fullmatch(NAMES[kind], name) or (kind == "plugin" and keyword.iskeyword(module)):
         letters = "small letters, digits, - and _" if kind == "plugin" else "letters, digits, -, _ and ."
         raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")
+    if kind == "plugin" and importlib.util.find_spec(module):
+        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
     source, target = SKELETONS / kind, folder / name if kind == "plugin" else folder
     if kind == "plugin" and target.exists():
         raise ConfigError(f"{target}: already exists: choose another name, or remove it")

@@ -105,7 +105,7 @@ def read_late(name: str, seed: int) -> tuple[TextModel, TextModel]:
     return made
 
 
-@pytest.mark.parametrize("name", map(later, PAIRS))
+@pytest.mark.parametrize("name", list(map(later, PAIRS)))
 def test_a_draft_that_is_carried_over_unread_follows_the_target(name: str) -> None:
     target, draft = read_late(name, 2)
     drafter = drafter_of("tli", target, draft, PLAIN)

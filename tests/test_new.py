@@ -29,7 +29,8 @@ def test_a_task_and_a_method_run_at_once(specbench: Specbench) -> None:
     assert code == 0 and "adding@1 · careful@1" in out, err
 
 
-def test_nothing_is_overwritten(specbench: Specbench, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(specbench: Specbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # as under `python -m`: every folder here can be imported
     (tmp_path / "mine.jsonl").write_text("mine")
     code, _, err = specbench("new", "task", "mine")
     assert code == 2 and "mine.jsonl: already exists: choose another name, or remove it" in err
@@ -37,6 +38,8 @@ def test_nothing_is_overwritten(specbench: Specbench, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     code, _, err = specbench("new", "plugin", "mine")
     assert code == 2 and "mine: already exists" in err and not list((tmp_path / "mine").iterdir())
+    (tmp_path / "my_own").mkdir()
+    assert specbench("new", "plugin", "my-own")[0] == 0
 
 
 @pytest.mark.parametrize(

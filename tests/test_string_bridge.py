@@ -264,7 +264,7 @@ def test_recovery_follows_the_residual_and_ends(foreign: float) -> None:
     assert chi_square_p(counts, expected) > 1e-3
 
 
-@pytest.mark.parametrize(("seed", "name"), enumerate(PAIRS))
+@pytest.mark.parametrize(("seed", "name"), list(enumerate(PAIRS)))
 def test_accepts_at_least_as_much_as_exact_match(name: str, seed: int) -> None:
     """The rate of a run is Σ min(p, ψ), which is never below exact match's Σ p·ψ: so it is for any numbers up to 1."""
     target, draft = models(name, seed)

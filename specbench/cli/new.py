@@ -45,11 +45,11 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     if not re.fullmatch(NAMES[kind], name) or (kind == "plugin" and keyword.iskeyword(module)):
         letters = "small letters, digits, - and _" if kind == "plugin" else "letters, digits, -, _ and ."
         raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")
-    if kind == "plugin" and importlib.util.find_spec(module):
-        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
     source, target = SKELETONS / kind, folder / name if kind == "plugin" else folder
     if kind == "plugin" and target.exists():
         raise ConfigError(f"{target}: already exists: choose another name, or remove it")
+    if kind == "plugin" and (spec := importlib.util.find_spec(module)) and spec.origin:  # a mere folder has no origin
+        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
     written = {}
     for file in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         path = target / _named(file.relative_to(source).as_posix(), kind, name)

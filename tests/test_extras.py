@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import invalidate_caches
 from pathlib import Path
 
+import pytest
 import yaml
 from lingua import Language
 
 from specbench import __version__
-from specbench.core.extras import DISTRIBUTION, EXTRAS
+from specbench.core.extras import DISTRIBUTION, EXTRAS, is_installed
 from specbench.specs.languages import LINGUA
 from tests.processes import SHORT_WARM_UPS
 
@@ -78,3 +80,13 @@ def test_the_citation_is_of_this_version() -> None:
     cited = yaml.safe_load((CHECKOUT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == __version__ and cited["license"] == PROJECT["license"]
     assert [each["name"] for each in cited["authors"]] == [each["name"] for each in PROJECT["authors"]]
+
+
+def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wandb writes a folder `wandb` where it runs, and `python -m` can import from there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "some_logger").mkdir()
+    assert not is_installed("some_logger")
+    (tmp_path / "some_logger" / "__init__.py").touch()
+    invalidate_caches()
+    assert is_installed("some_logger") and is_installed("sys")

@@ -1,6 +1,5 @@
 """`specbench new`: writes the skeleton of a task, a method or a plug-in."""
 
-import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.extras import is_installed
 
 SKELETONS = Path(__file__).parent / "skeletons"
 # The command that runs the skeleton of a kind. {name} is the given name.
@@ -38,7 +38,7 @@ def new(
 
 def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     """Writes the files of a skeleton below a folder and returns their paths. Raises ConfigError for an unknown kind, an
-    unsuitable name, a plug-in named like a module that can be imported, and an existing file or folder."""
+    unsuitable name, an existing file or folder, and a plug-in named like an installed module."""
     if kind not in NEXT:
         raise ConfigError(f"specbench new {kind}: unknown kind '{kind}': {nearest(kind, NEXT)}")
     module = name.replace("-", "_")
@@ -48,7 +48,7 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     source, target = SKELETONS / kind, folder / name if kind == "plugin" else folder
     if kind == "plugin" and target.exists():
         raise ConfigError(f"{target}: already exists: choose another name, or remove it")
-    if kind == "plugin" and (spec := importlib.util.find_spec(module)) and spec.origin:  # a mere folder has no origin
+    if kind == "plugin" and is_installed(module):
         raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
     written = {}
     for file in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):

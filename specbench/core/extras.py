@@ -24,7 +24,9 @@ EXTRAS = {  # by import name
 
 
 def is_installed(package: str) -> bool:
-    return find_spec(package) is not None
+    """Returns whether Python can import a package. A folder of its name without an `__init__.py` does not count."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def require(package: str, user: str) -> None:

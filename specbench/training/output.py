@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.consumption import Cost
@@ -249,7 +249,7 @@ def utc_now() -> str:
 
 def draw_curves(record: TrainingRecord, path: Path) -> bool:
     """Draws the chosen rate's loss per language and validation loss. Returns False without matplotlib."""
-    if find_spec("matplotlib") is None:
+    if not is_installed("matplotlib"):
         return False
     from matplotlib.figure import Figure
 

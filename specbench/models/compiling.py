@@ -1,6 +1,5 @@
 """Forward passes compiled by torch.compile, in which one compiled decoder layer serves all layers."""
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +11,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
+from specbench.core.extras import is_installed
 from specbench.models.checkpoints import one_line
 from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
@@ -195,7 +195,7 @@ def check_compiler(device: str) -> None:
 def no_compiler(device: str) -> str | None:
     """Returns the reason why this machine cannot compile for a device; None if it can."""
     if device == "cuda":
-        return None if importlib.util.find_spec("triton") else "there is no triton here: install it"
+        return None if is_installed("triton") else "there is no triton here: install it"
     if device != "cpu":
         return f"nothing compiles for {device} here"
     from torch._inductor.cpp_builder import get_cpp_compiler

@@ -38,7 +38,7 @@ BUILT_IN = {
         "specbench.tasks.readers.documents",
         "specbench.tasks.readers.programs",
     ),
-    "specbench.decoders": ("specbench.integrations.entry", "specbench.served.decoder"),
+    "specbench.decoders": ("specbench.integrations.entry", "specbench.integrations.served.decoder"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.choices",
@@ -49,12 +49,12 @@ BUILT_IN = {
     "specbench.loggers": ("specbench.results.loggers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": (
-        "specbench.served.engines.llama_cpp",
-        "specbench.served.engines.vllm",
-        "specbench.served.engines.sglang",
-        "specbench.served.engines.tensorrt_llm",
-        "specbench.served.engines.lmdeploy",
-        "specbench.served.engines.openai",
+        "specbench.integrations.served.engines.llama_cpp",
+        "specbench.integrations.served.engines.vllm",
+        "specbench.integrations.served.engines.sglang",
+        "specbench.integrations.served.engines.tensorrt_llm",
+        "specbench.integrations.served.engines.lmdeploy",
+        "specbench.integrations.served.engines.openai",
     ),
 }
 

@@ -18,11 +18,11 @@ from specbench.analysis.audit_distribution import Tokens, moments_of_pooled
 from specbench.analysis.audit_report import AuditReport, MethodVerdict, audit_table
 from specbench.analysis.audit_served import judge_samples
 from specbench.core.errors import ConfigError
+from specbench.integrations.served.models import load_served
 from specbench.results.execute import execute
 from specbench.results.row import Row
 from specbench.results.verdict import FALSE_ALARM
 from specbench.running.request import Request
-from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from tests.scripted_server import SD, Script, servers_file
 

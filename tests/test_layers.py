@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "specbench"
 LAYERS = (
-    {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations", "served"},
+    {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations"},
     {"training"}, {"analysis"}, {"publish"}, {"cli", "api"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}
@@ -87,6 +87,15 @@ def test_packages_of_one_layer_do_not_import_each_other(graph: Graph) -> None:
     across = [
         f"{name} imports {other}" for name, others in graph.items() for other in others
         if package(name) != package(other) and LEVEL.get(package(name), -1) == LEVEL.get(package(other), -2)
+    ]  # fmt: skip
+    assert not across, "\n".join(sorted(across))
+
+
+def test_servers_and_the_other_integrations_do_not_import_each_other(graph: Graph) -> None:
+    served = "specbench.integrations.served"
+    across = [
+        f"{name} imports {other}" for name, others in graph.items() for other in others
+        if package(name) == package(other) == "integrations" and name.startswith(served) != other.startswith(served)
     ]  # fmt: skip
     assert not across, "\n".join(sorted(across))
 

@@ -31,10 +31,10 @@ from specbench.specs.servers import ServersSpec
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")
 
-from specbench.served.client import Client
-from specbench.served.models import load_served
-from specbench.served.server import Server, find_server
-from specbench.served.target import log_probs, served_target
+from specbench.integrations.served.client import Client
+from specbench.integrations.served.models import load_served
+from specbench.integrations.served.server import Server, find_server
+from specbench.integrations.served.target import log_probs, served_target
 from tools.llama_cpp.server import llama_cpp_server
 
 QUIET = Console(file=io.StringIO())

@@ -12,6 +12,8 @@ import pytest
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
+from specbench.integrations.served import load
+from specbench.integrations.served.models import load_served
 from specbench.results.bootstrap import Metric
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load as load_leaderboard
@@ -21,8 +23,6 @@ from specbench.results.plots import picture_of
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
 from specbench.running.warm_up import MIN_BLOCKS
-from specbench.served import load
-from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import AR, SD, Script, servers_file
@@ -52,7 +52,7 @@ class Hurried(random.Random):
 
 @pytest.fixture
 def hurried(monkeypatch) -> None:
-    monkeypatch.setattr("specbench.served.load.random", SimpleNamespace(Random=Hurried))
+    monkeypatch.setattr("specbench.integrations.served.load.random", SimpleNamespace(Random=Hurried))
 
 
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> dict[str, Any]:

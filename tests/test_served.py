@@ -16,6 +16,14 @@ from rich.console import Console
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
+from specbench.integrations.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
+from specbench.integrations.served.client import Client
+from specbench.integrations.served.decoder import ServedDecoder
+from specbench.integrations.served.engine import Page
+from specbench.integrations.served.engines.llama_cpp import LlamaCpp
+from specbench.integrations.served.events import EventReader
+from specbench.integrations.served.held import held_ids
+from specbench.integrations.served.models import load_served
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.compare import agreement_lines, agreement_of
@@ -27,14 +35,6 @@ from specbench.results.runs import RecordedRun
 from specbench.results.served import served_table
 from specbench.results.tables import comparison_table
 from specbench.running.request import Request
-from specbench.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
-from specbench.served.client import Client
-from specbench.served.decoder import ServedDecoder
-from specbench.served.engine import Page
-from specbench.served.engines.llama_cpp import LlamaCpp
-from specbench.served.events import EventReader
-from specbench.served.held import held_ids
-from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
@@ -185,7 +185,7 @@ def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, engine, is_kno
 
 
 def test_a_busy_tensorrt_llm_is_not_measured(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("specbench.integrations.served.server.IDLE_SECONDS", 0.05)
     with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 2 requests of other programs"):
         run(tmp_path, {**pair("tensorrt-llm"), "ar": Script("tensorrt-llm", num_running=2)})
 
@@ -374,7 +374,7 @@ def test_answers_diverge_if_they_differ_more_often_than_those_of_ar(tmp_path, un
 
 
 def test_the_control_ends_after_a_number_of_answers(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.served.decoder.NUM_CONTROLS", 1)
+    monkeypatch.setattr("specbench.integrations.served.decoder.NUM_CONTROLS", 1)
     row = row_of(run(tmp_path, pair("vllm")))
     assert [each["methods"]["ar"]["external"]["same_again"] for each in records(tmp_path)] == [True, None]
     assert row.value("ar_changed") == 0 and row.verdict == "greedy equal"
@@ -447,7 +447,7 @@ def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
 
 
 def test_a_busy_server_is_not_measured(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("specbench.integrations.served.server.IDLE_SECONDS", 0.05)
     with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 3 requests of other programs"):
         run(tmp_path, {**pair("vllm"), "ar": Script("vllm", num_running=3)})
 

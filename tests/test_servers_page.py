@@ -61,7 +61,7 @@ FAILURES: dict[str, dict[str, Script]] = {
 
 @pytest.mark.parametrize("case", FAILURES)
 def test_a_listed_failure_ends_in_the_listed_line(tmp_path, monkeypatch, case) -> None:
-    monkeypatch.setattr("specbench.served.server.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("specbench.integrations.served.server.IDLE_SECONDS", 0.05)
     engine = FAILURES[case]["ar"].engine
     run(tmp_path, pair(engine), num_examples=1)
     with pytest.raises(ConfigError) as caught:

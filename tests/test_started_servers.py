@@ -16,11 +16,11 @@ import pytest
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
+from specbench.integrations.served import guard
+from specbench.integrations.served.client import Client
+from specbench.integrations.served.models import serving
 from specbench.results.execute import RunOutcome, execute
 from specbench.running.request import Request
-from specbench.served import guard
-from specbench.served.client import Client
-from specbench.served.models import serving
 from specbench.specs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[1]

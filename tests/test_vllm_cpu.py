@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from specbench.integrations.served.models import load_served
 from specbench.results.execute import execute
 from specbench.results.runs import finished_run
 from specbench.running.checked import run_spec
 from specbench.running.request import Request
-from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
 from tests.scripted_server import SD, Script, servers_file

@@ -32,9 +32,9 @@ from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
+from specbench.integrations.served.decoder import ServedCounts
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
-from specbench.served.decoder import ServedCounts
 
 Tokens = tuple[int, ...]
 PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it

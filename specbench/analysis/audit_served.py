@@ -26,8 +26,8 @@ from specbench.analysis.audit_methods import Audit, JudgeDraws
 from specbench.analysis.audit_report import DrawStatistics, Reference
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
+from specbench.integrations.served.engine import Engine
 from specbench.results.verdict import Noise
-from specbench.served.engine import Engine
 
 NUM_ANSWERS = 4  # whole drawn answers of a server: to score one, a server of the target gets a request for each token
 REFERENCE = "ar again"  # no method has a name with a blank

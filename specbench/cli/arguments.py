@@ -106,7 +106,7 @@ def serving_of(servers: str | None) -> "AbstractContextManager[Callable[[RunSpec
     started. It yields None if there is no servers file."""
     if servers is None:
         return nullcontext()
-    from specbench.served.models import serving
+    from specbench.integrations.served.models import serving
 
     return serving()
 

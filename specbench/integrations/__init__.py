@@ -1,1 +1,1 @@
-"""External decoders with their own generation loop, and lm-eval in both directions."""
+"""External decoders with their own generation loop, servers, and lm-eval in both directions."""

@@ -214,9 +214,9 @@ def run_job(
     error that is not the user's mistake, or if memory ran out, since the state of the accelerator is then unknown.
     """
     from specbench.core.threads import share_machine
+    from specbench.integrations.served.models import serving
     from specbench.models.devices import is_out_of_memory
     from specbench.results.execute import execute
-    from specbench.served.models import serving
     from specbench.tasks.sandbox import run as permission
 
     try:

@@ -14,6 +14,8 @@ from specbench.core.digests import json_digest
 from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.generation_state import StopRules
+from specbench.integrations.served.decoder import ServedDecoder
+from specbench.integrations.served.turns import BringUp
 from specbench.models.scoring import ScoringModel
 from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
@@ -23,8 +25,6 @@ from specbench.running.prompts import prompt_ids
 from specbench.running.records import RecordFile
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids
-from specbench.served.decoder import ServedDecoder
-from specbench.served.turns import BringUp
 from specbench.specs.run import RunSpec
 
 Answers = dict[str, list[dict[str, Any]]]  # by server

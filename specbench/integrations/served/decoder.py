@@ -11,8 +11,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import GenerationState, StopRules
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import ModelPair
-from specbench.served.acceptance import (
+from specbench.integrations.served.acceptance import (
     VARYING,
     Acceptance,
     contradiction,
@@ -21,9 +20,10 @@ from specbench.served.acceptance import (
     from_passes,
     steps_of,
 )
-from specbench.served.engine import Counters, Event, EventContent, acceptance_between, json_mapping
-from specbench.served.held import MAX_HELD, held_ids
-from specbench.served.server import ServedPair, Server
+from specbench.integrations.served.engine import Counters, Event, EventContent, acceptance_between, json_mapping
+from specbench.integrations.served.held import MAX_HELD, held_ids
+from specbench.integrations.served.server import ServedPair, Server
+from specbench.models.causal_lm import ModelPair
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import BASELINE
 

@@ -11,8 +11,8 @@ from tempfile import mkdtemp
 from typing import Self
 
 from specbench.core.errors import ConfigError
-from specbench.served import guard
-from specbench.served.client import Client
+from specbench.integrations.served import guard
+from specbench.integrations.served.client import Client
 from specbench.specs.servers import StartSpec
 
 PAUSE_SECONDS = 0.1  # between two checks whether a server is ready

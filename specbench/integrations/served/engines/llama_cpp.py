@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_passes, passes_of_event
-from specbench.served.engine import (
+from specbench.integrations.served.acceptance import Acceptance, from_passes, passes_of_event
+from specbench.integrations.served.engine import (
     Engine,
     Event,
     EventContent,
@@ -18,7 +18,7 @@ from specbench.served.engine import (
     json_page,
     vllm_counter_names,
 )
-from specbench.served.held import MAX_HELD, starts_character
+from specbench.integrations.served.held import MAX_HELD, starts_character
 
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 

@@ -4,9 +4,9 @@ import math
 
 import torch
 
+from specbench.integrations.served.engine import LogProbs, json_mapping
+from specbench.integrations.served.server import Server
 from specbench.models.scoring import Output, ScoringModel
-from specbench.served.engine import LogProbs, json_mapping
-from specbench.served.server import Server
 
 NUM_AHEAD = 64  # tokens per request
 LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded

@@ -1,7 +1,7 @@
 """Any other server with OpenAI's path /v1/completions: speed and scores, but no acceptance."""
 
 from specbench.core.registry import ENGINES
-from specbench.served.engine import Engine
+from specbench.integrations.served.engine import Engine
 
 
 @ENGINES.register("openai")

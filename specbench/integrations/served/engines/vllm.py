@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from specbench.core import dotted
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram, from_passes
-from specbench.served.engine import (
+from specbench.integrations.served.acceptance import Acceptance, from_histogram, from_passes
+from specbench.integrations.served.engine import (
     SAMPLE,
     Engine,
     Event,

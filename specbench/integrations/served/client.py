@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from specbench.core import bounded
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
-from specbench.served.events import EventReader
+from specbench.integrations.served.events import EventReader
 
 MAX_BYTES = 64 * 2**20  # maximum size of an answer
 READ_BYTES = 2**16  # maximum size of one read

@@ -8,10 +8,10 @@ from typing import Any, cast
 from specbench.core import bounded
 from specbench.core.digests import json_digest
 from specbench.core.registry import ENGINES
+from specbench.integrations.served.client import Client
+from specbench.integrations.served.engine import Counters, Engine, first_model_name
 from specbench.models.causal_lm import ModelPair
 from specbench.models.text_model import TextModel
-from specbench.served.client import Client
-from specbench.served.engine import Counters, Engine, first_model_name
 from specbench.specs.servers import ServersSpec
 
 # Plain English: the pre-tokenizers of converted models split other texts differently, which is harmless, since prompts

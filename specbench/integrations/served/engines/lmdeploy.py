@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.engine import (
+from specbench.integrations.served.engine import (
     Engine,
     Event,
     EventContent,

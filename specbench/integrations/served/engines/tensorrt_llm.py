@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram_or_totals
-from specbench.served.engine import Engine, Event, Page, is_owned_by, json_mapping
+from specbench.integrations.served.acceptance import Acceptance, from_histogram_or_totals
+from specbench.integrations.served.engine import Engine, Event, Page, is_owned_by, json_mapping
 
 
 @ENGINES.register("tensorrt-llm")

@@ -5,8 +5,16 @@ from typing import Any, ClassVar
 
 from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, from_histogram_or_totals
-from specbench.served.engine import Engine, Event, EventContent, LogProbs, Page, json_mapping, read_generate_event
+from specbench.integrations.served.acceptance import Acceptance, from_histogram_or_totals
+from specbench.integrations.served.engine import (
+    Engine,
+    Event,
+    EventContent,
+    LogProbs,
+    Page,
+    json_mapping,
+    read_generate_event,
+)
 
 
 @ENGINES.register("sglang")

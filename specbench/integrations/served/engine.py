@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from specbench.core import bounded
 from specbench.decoding.sampling import Sampling
-from specbench.served.acceptance import Acceptance, without_uncertain_judged
+from specbench.integrations.served.acceptance import Acceptance, without_uncertain_judged
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]

@@ -11,6 +11,12 @@ from rich.console import Console
 
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
+from specbench.integrations.served.client import Client
+from specbench.integrations.served.load import measure_load
+from specbench.integrations.served.server import ServedPair, Server, find_server
+from specbench.integrations.served.started import StartedServers
+from specbench.integrations.served.target import served_target
+from specbench.integrations.served.turns import measure_in_turns
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import TextModel
@@ -20,12 +26,6 @@ from specbench.running.models import Models
 from specbench.running.plan import Cell
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
-from specbench.served.client import Client
-from specbench.served.load import measure_load
-from specbench.served.server import ServedPair, Server, find_server
-from specbench.served.started import StartedServers
-from specbench.served.target import served_target
-from specbench.served.turns import measure_in_turns
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.servers import BASELINE, ServersSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.aliases import translate_options
+from specbench.cli.arguments import translate_options
 from specbench.core.errors import ConfigError
 from specbench.tasks.examples import take_first
 from tests import tiny

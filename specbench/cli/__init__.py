@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
-from specbench.cli.aliases import restore_option_names
-from specbench.cli.arguments import bound_numbers, check_words
+from specbench.cli.arguments import bound_numbers, check_words, restore_option_names
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import ConfigError
 
@@ -62,13 +61,21 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def main() -> None:
-    """Runs the console script. A user error is one line on stderr and exit code 2."""
+    """Parses the command line, runs its command and exits. A user error is one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # no result must be lost in an encoding without α
     warnings.showwarning = show_warning
     try:
-        code = call_app()
+        try:
+            check_words(sys.argv[1:])
+            first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+            app = make_app([first] if first in COMMANDS else COMMANDS)
+            code = int(app(standalone_mode=False) or 0)
+        except (ConfigError, UsageError, RuntimeError, MemoryError) as error:
+            code = report(error)
+        if code == INTERRUPTED:  # for a KeyboardInterrupt some versions of typer return it, others raise Abort
+            say(stderr, "interrupted")
         sys.stdout.flush()
     except OSError as error:
         if error.filename is not None:  # the error is about a file, not about the output
@@ -78,32 +85,22 @@ def main() -> None:
     sys.exit(code)
 
 
-def call_app() -> int:
-    """Parses the command line and runs its command. Returns the exit code."""
-    try:
-        check_words(sys.argv[1:])
-        first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-        app = make_app([first] if first in COMMANDS else COMMANDS)
-        code = int(app(standalone_mode=False) or 0)
-    except ConfigError as error:
+def report(error: Exception) -> int:
+    """Prints a user's mistake in one line and returns the exit code. Raises the error if it is a defect."""
+    if isinstance(error, ConfigError):
         return fail(ConfigError(restore_option_names(str(error), sys.argv[1:])))
-    except typer.Abort:
-        code = INTERRUPTED
-    except UsageError as error:
-        if not sys.argv[1:]:  # the message is the help
-            error.show()
-            return error.exit_code
-        return fail(ConfigError(with_value(error)))
-    except (RuntimeError, MemoryError) as error:
-        from specbench.models.devices import is_out_of_memory, memory_message
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, UsageError):
+        if sys.argv[1:]:
+            return fail(ConfigError(with_value(error)))
+        error.show()  # the message is the help
+        return error.exit_code
+    from specbench.models.devices import is_out_of_memory, memory_message
 
-        if not is_out_of_memory(error):
-            raise
-        remedy = "use a smaller model or dtype, or shorter texts, or free memory"
-        return fail(ConfigError(f"{memory_message(error)}: {remedy}"))
-    if code == INTERRUPTED:  # for a KeyboardInterrupt some versions of typer return it, others raise Abort
-        say(stderr, "interrupted")
-    return code
+    if not is_out_of_memory(error):
+        raise error
+    return fail(ConfigError(f"{memory_message(error)}: use a smaller model or dtype, or shorter texts, or free memory"))
 
 
 def with_value(error: typer.BadParameter) -> str:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,8 +12,9 @@ from specbench.cli.arguments import (
     SamplePrompt,
     command_line,
     flag,
-    path,
+    path_option,
     print_result,
+    run_options,
     serving_of,
     split,
     takes_run_options,
@@ -22,10 +23,6 @@ from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.core.progress import status_line
-from specbench.specs.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from specbench.analysis.fairness_report import FairnessReport
 
 RUNS = "Folders of runs, as RUN or RUN:METHOD; by default all methods that draft."
 FEWEST_TEXTS = 100  # that `languages` ranks
@@ -55,14 +52,14 @@ def fairness(
     prompt: SamplePrompt = "",
     task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; by default all.")] = None,
     *,
-    options: RunOptions,
     leaderboard: Annotated[
-        str | None, typer.Option(help="Leaderboard JSON whose rows of these runs get the numbers.")
+        Path | None, path_option(help="Leaderboard JSON whose rows of these runs get the numbers.")
     ] = None,
     plot: Annotated[
-        str | None, typer.Option(help="File for a plot of rates, fitness and bounds, such as fairness.png.")
+        Path | None, path_option(help="File for a plot of rates, fitness and bounds, such as fairness.png.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+    **given: Any,
 ) -> None:
     """Show which languages a drafter serves worse, why, and how another drafter compares (arXiv:2510.02128).
 
@@ -71,36 +68,28 @@ def fairness(
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
     from specbench.analysis import fairness as analysis
-    from specbench.analysis.fairness_tables import tables
+    from specbench.analysis.fairness_tables import draw_fairness, tables
     from specbench.results.plots import check_plot
 
+    options = run_options(given)
     request = analysis.FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
         samples=samples, prompt=prompt, tasks=split(task or ""), subsets=options.subsets or (), data=options.data,
         seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
         trust_remote_code=options.trust_remote_code,
     )  # fmt: skip
-    picture, board = path("--plot", plot), path("--leaderboard", leaderboard)
-    if picture is not None:
-        check_plot(picture)
-    if board is not None:
-        analysis.check_rows(board)
+    if plot is not None:
+        check_plot(plot)
+    if leaderboard is not None:
+        analysis.check_rows(leaderboard)
     with stderr.status("reading the runs") as status:
         report = analysis.fairness_report(request, status.update)
     print_result(report, as_json, lambda: tables(report))
-    save_fairness(report, picture, board)
-
-
-def save_fairness(report: "FairnessReport", picture: Path | None, board: Path | None) -> None:
-    """Draws the plot and adds the numbers to the leaderboard's rows, if requested."""
-    from specbench.analysis.fairness import add_fairness
-    from specbench.analysis.fairness_tables import draw_fairness
-
-    if picture is not None:
-        draw_fairness(report, picture)
-        stderr.print(f"picture: {picture}", soft_wrap=True)
-    if board is not None:
-        stderr.print(f"{board}: {add_fairness(board, report)}", soft_wrap=True)
+    if plot is not None:
+        draw_fairness(report, plot)
+        stderr.print(f"picture: {plot}", soft_wrap=True)
+    if leaderboard is not None:
+        stderr.print(f"{leaderboard}: {analysis.add_fairness(leaderboard, report)}", soft_wrap=True)
 
 
 @takes_run_options(
@@ -117,8 +106,8 @@ def languages(
         str | None, typer.Option(help="Codes of further languages, separated by commas.")
     ] = None,
     *,
-    options: RunOptions,
     as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
+    **given: Any,
 ) -> None:
     """Rank the languages of texts that a model samples from an empty prompt (arXiv:2510.02128).
 
@@ -145,6 +134,7 @@ def languages(
     from specbench.analysis.representation import representation, representation_table
     from specbench.models.loading import load_model
 
+    options = run_options(given)
     assert options.drafter is not None
     with stderr.status(f"sampling {samples} texts from {options.drafter}"):
         model = load_model(
@@ -166,16 +156,16 @@ def languages(
 )
 def limit(
     *,
-    options: RunOptions,
     context: Annotated[
         int, typer.Option(help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
     repeats: Annotated[int, typer.Option(help="Rounds; each times every pass of both models.")] = 9,
     plot: Annotated[
-        str | None, typer.Option(help="File for a plot of passes, bounds and speed-ups, such as limit.png.")
+        Path | None, path_option(help="File for a plot of passes, bounds and speed-ups, such as limit.png.")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="JSON file for the report.")] = None,
+    output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+    **given: Any,
 ) -> None:
     """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
@@ -193,26 +183,25 @@ def limit(
     from specbench.results.plots import check_plot
     from specbench.specs.components import build
 
-    picture, file = path("--plot", plot), path("--output", output)
-    if picture is not None:
-        check_plot(picture)
-        check_output("--plot", picture)
-    if file is not None:
-        check_output("--output", file)
-    names = (*PAIR, "seed", "dtype", "device", "engine", "trust_remote_code")
-    given = {name: getattr(options, name) for name in names}
+    if plot is not None:
+        check_plot(plot)
+        check_output("--plot", plot)
+    if output is not None:
+        check_output("--output", output)
+    threads = given.pop("threads")
+    run_options(given)  # checks the choices
     limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
-    set_threads(options.threads, limit_options.target.startswith(EMBEDDED))
+    set_threads(threads, limit_options.target.startswith(EMBEDDED))
     with status_line("measuring") as say:
         report = measure_pair(limit_options, say)
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json, stdout is only JSON
-    if file is not None:
-        write_output("--output", file, report.model_dump_json(indent=2) + "\n")
-        console.print(f"report: {file}", soft_wrap=True, markup=False, highlight=False)
-    if picture is not None:
-        draw_limit(report, picture)
-        console.print(f"picture: {picture}", soft_wrap=True, markup=False, highlight=False)
+    if output is not None:
+        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
+        console.print(f"report: {output}", soft_wrap=True)
+    if plot is not None:
+        draw_limit(report, plot)
+        console.print(f"picture: {plot}", soft_wrap=True)
 
 
 def predict(
@@ -225,8 +214,8 @@ def predict(
         float | None, typer.Option(help="Cost of the longest verifying pass on it, in target passes; by default 1.")
     ] = None,
     limit_report: Annotated[
-        str | None,
-        typer.Option(help="File of `specbench limit --output` on the other machine, in place of these times."),
+        Path | None,
+        path_option(help="File of `specbench limit --output` on the other machine, in place of these times."),
     ] = None,
     subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
@@ -239,21 +228,20 @@ def predict(
     """
     from specbench.analysis import predict as analysis
 
-    file = path("--limit-report", limit_report)
-    given = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
-    for option, value in given.items():
+    times = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
+    for option, value in times.items():
         if value is None:
             continue
         can_be_zero = option == "--draft-pass"
         if not 0 <= value < float("inf") or (value == 0 and not can_be_zero):
             raise ConfigError(f"{option} {value:g}: give a finite number {'from 0' if can_be_zero else 'above 0'}")
-        if file is not None and option != "--draft-pass":
+        if limit_report is not None and option != "--draft-pass":
             raise ConfigError(f"{option} {value:g}: --limit-report has these times: remove one of the two")
-    if file is None and target_pass is None:
+    if limit_report is None and target_pass is None:
         raise ConfigError(
             "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
         )
-    report_of_machine = None if file is None else analysis.read_limit(file)
+    report_of_machine = None if limit_report is None else analysis.read_limit(limit_report)
     machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_of_machine)
     with stderr.status("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
@@ -274,7 +262,6 @@ VOCAB_OPTIONS = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device", "
 )
 def vocab(
     *,
-    options: RunOptions,
     task: Annotated[
         str | None, typer.Option(help="Task whose prompts are the texts; by default the bundled prompts of mgsm.")
     ] = None,
@@ -282,13 +269,15 @@ def vocab(
         bool, flag("--acceptance", help="Load both models and compute each method's expected acceptance.")
     ] = False,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+    **given: Any,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.analysis.vocab import report_parts, vocab_report
 
-    given = {name: getattr(options, name) for name in VOCAB_OPTIONS}
+    options = run_options(given)
+    values = {name: getattr(options, name) for name in VOCAB_OPTIONS}
     with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
-        report = vocab_report(task=task, acceptance=acceptance, console=stderr, **given)
+        report = vocab_report(task=task, acceptance=acceptance, console=stderr, **values)
     print_result(report, as_json, lambda: report_parts(report))
 
 
@@ -299,19 +288,19 @@ def vocab(
 def audit(
     method: Annotated[str | None, typer.Option(help="Method names or YAML files, separated by commas; or all.")] = None,
     task: Annotated[str, typer.Option(help="Task name or YAML file of the prompts.")] = "mgsm",
-    *,
     servers: Annotated[
-        str | None,
-        typer.Option(help="YAML file of servers; by default all but ar are audited, or the ones in --method."),
+        Path | None,
+        path_option(help="YAML file of servers; by default all but ar are audited, or the ones in --method."),
     ] = None,
-    options: RunOptions,
+    *,
     draws: Annotated[int, typer.Option(help="Samples of each method for the distribution test; 0: no test.")] = 1200,
     temperature: Annotated[float, typer.Option(help="Temperature of the samples.")] = 1.0,
-    output: Annotated[str | None, typer.Option(help="JSON file for the report.")] = None,
+    output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
     leaderboard: Annotated[
-        str | None, typer.Option(help="Leaderboard JSON; its rows of these methods and models get the verdict.")
+        Path | None, path_option(help="Leaderboard JSON; its rows of these methods and models get the verdict.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
+    **given: Any,
 ) -> None:
     """Test whether methods are lossless on a model pair. Exit code 1 if a method that is declared lossless is not.
 
@@ -332,23 +321,21 @@ def audit(
     tasks = split(task)
     if len(tasks) != 1:
         raise ConfigError(f"--task {task}: an audit uses the prompts of one task: give one")
-    request = Request(tasks, split(method or ""), options, command_line(), servers=path("--servers", servers))
-    file = path("--output", output)
-    if file is not None:
-        check_output("--output", file)
-    board = path("--leaderboard", leaderboard)
-    if board is not None:  # an unusable file is reported before the audit starts
-        load(board)
-        check_writable(board)
+    request = Request(tasks, split(method or ""), run_options(given), command_line(), servers=servers)
+    if output is not None:
+        check_output("--output", output)
+    if leaderboard is not None:  # an unusable file is reported before the audit starts
+        load(leaderboard)
+        check_writable(leaderboard)
     with serving_of(servers) as load_servers, status_line("loading") as say:
         report = run_audit(request, draws, temperature, say, stderr, load_servers)
-    if file is not None:
-        write_output("--output", file, report.model_dump_json(indent=2) + "\n")
+    if output is not None:
+        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
     print_result(report, as_json, lambda: [audit_table(report), *paragraphs(report)])
-    if board is not None:
-        place = None if file is None else relative(file, board)
-        num_rows = set_verdicts(board, partial(report.verdict_of, place=place))
-        stderr.print(f"{board}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
+    if leaderboard is not None:
+        place = None if output is None else relative(output, leaderboard)
+        num_rows = set_verdicts(leaderboard, partial(report.verdict_of, place=place))
+        stderr.print(f"{leaderboard}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
         if place is None:
             stderr.print(
                 "without --output the report is not saved: `leaderboard validate` will list the verdict as stated",

@@ -1,12 +1,13 @@
-"""Options that several commands share, and their parsing."""
+"""Options that several commands share, other names of options, and their parsing."""
 
 import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,6 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperCommand
 
-from specbench.cli.aliases import translate_options
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import RunOptions, flag_of
@@ -48,31 +48,26 @@ def takes_run_options(
     only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), defaults: Mapping[str, str] | None = None,
     **helps: str,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
-    """Returns a decorator that replaces a command's parameter `options` with run options.
+    """Returns a decorator that gives a command run options, before its first keyword-only parameter.
 
-    The command gets their values as a RunOptions. `only` and `without` select fields of RunOptions; the other fields
-    keep their defaults. `without` may also name parameters of the command, which then keep their defaults too.
-    `defaults`, `helps`: defaults and help texts, by field, that differ from those of `specbench run`.
+    The command gets their values in its `**given`, for `run_options`. `only` and `without` select fields of RunOptions.
+    `without` may also name parameters of the command, which then keep their defaults. `defaults`, `helps`: defaults and
+    help texts, by field, that differ from those of `specbench run`.
     """
-    names = [name for name in RUN_OPTIONS if name in only and name not in without]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = [_parameter(name, helps.get(name), (defaults or {}).get(name)) for name in names]
         signature = inspect.signature(function, eval_str=True)
-        parameters = [
-            parameter
-            for given in signature.parameters.values() if given.name not in without or given.name in RUN_OPTIONS
-            for parameter in (options if given.name == "options" else [given])
+        *own, _ = signature.parameters.values()
+        parameters = [each for each in own if each.name not in without or each.name in RUN_OPTIONS]
+        kinds = [each.kind for each in parameters] + [inspect.Parameter.KEYWORD_ONLY]
+        place = kinds.index(inspect.Parameter.KEYWORD_ONLY)
+        parameters[place:place] = [
+            _parameter(name, helps.get(name), (defaults or {}).get(name))
+            for name in RUN_OPTIONS if name in only and name not in without
         ]  # fmt: skip
-
-        @wraps(function)
-        def call(**given: Any) -> Any:
-            values = {name: given.pop(name) for name in names if name in given}
-            return function(**given, options=_run_options(values))
-
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        return call
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        function.__annotations__ = {each.name: each.annotation for each in parameters}
+        return function
 
     return decorate
 
@@ -87,21 +82,22 @@ def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parame
     )
 
 
-def _run_options(values: dict[str, Any]) -> RunOptions:
+def run_options(given: dict[str, Any], **others: Any) -> RunOptions:
+    """Returns the run options of a command; absent fields keep their defaults. `others`: values that are not parsed."""
     for name, known in CHOICES.items():
-        if name in values and values[name] not in known:
-            raise ConfigError(f"{flag_of(name)} {values[name]}: {nearest(values[name], known)}")
-    subsets, overrides = values.get("subsets"), values.get("overrides")
-    changed = {
+        if name in given and given[name] not in known:
+            raise ConfigError(f"{flag_of(name)} {given[name]}: {nearest(given[name], known)}")
+    subsets = given.get("subsets")
+    parsed = {
         "subsets": None if subsets is None else tuple(split(subsets)),
-        "overrides": tuple(overrides or ()),
-        "limit": amount("--limit", values.get("limit")),
-        "chat_template_args": tuple(split(values.get("chat_template_args") or "")),
+        "overrides": tuple(given.get("overrides") or ()),
+        "limit": amount("--limit", given.get("limit")),
+        "chat_template_args": tuple(split(given.get("chat_template_args") or "")),
     }
-    return RunOptions(**values | changed)
+    return RunOptions(**given | parsed | others)
 
 
-def serving_of(servers: str | None) -> "AbstractContextManager[Callable[[RunSpec], Models] | None]":
+def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpec], Models] | None]":
     """Returns a context manager that yields the function that connects to a run's servers, and stops those that it
     started. It yields None if there is no servers file."""
     if servers is None:
@@ -152,18 +148,21 @@ def split(names: str) -> list[str]:
     return [part.strip() for part in names.split(",") if part.strip()]
 
 
-def path(option: str, text: str | None) -> Path | None:
+def checked_path(option: typer.CallbackParam, text: str | None) -> Path | None:
     """Returns the path of an option. Raises ConfigError if it is empty, which would mean the current folder, or if a
     file name is too long."""
     if text is None:
         return None
     if not text.strip():
-        raise ConfigError(f"{option} '{text}': is empty: give a path, or remove the option")
+        raise ConfigError(f"{option.opts[0]} '{text}': is empty: give a path, or remove the option")
     longest = max(Path(text).parts, key=lambda name: len(name.encode()), default="")
     if (size := len(longest.encode())) > LONGEST_NAME:
         problem = f"a name of {size} bytes, but a file's name has at most {LONGEST_NAME}: shorten it"
-        raise ConfigError(f"{option} {longest[:20]}…: {problem}")
+        raise ConfigError(f"{option.opts[0]} {longest[:20]}…: {problem}")
     return Path(text)
+
+
+path_option = partial(typer.Option, parser=str, callback=checked_path)
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -187,7 +186,7 @@ def bound_numbers(app: typer.Typer) -> None:
 
 
 class BoundedCommand(TyperCommand):
-    """A command with bounded integers that accepts the option names of `aliases`."""
+    """A command with bounded integers that accepts other names of options (see `translate_options`)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {spelling for parameter in self.params for spelling in parameter.opts}
@@ -199,3 +198,106 @@ class BoundedCommand(TyperCommand):
                     bound = f"at most {largest}" if value > 0 else f"at least {-largest}"
                     raise ConfigError(f"--{name.replace('_', '-')} {value}: give {bound}")
         return rest
+
+
+SAME_VALUE = {
+    "--tasks": "--task", "--output-path": "--output", "--include-path": "--lm-eval-include",
+    "--limit": "--limit-report",
+}  # fmt: skip
+# The options that take the values of --model_args.
+MODEL_ARGS = {
+    "pretrained": "--target", "revision": "--target-revision", "dtype": "--dtype", "device": "--device",
+    "trust_remote_code": "--trust-remote-code", "drafter": "--drafter", "method": "--method",
+    "quantize": "--quantize", "device_map": "--device-map",
+    "chat_template_args": "--chat-template-args",
+}  # fmt: skip
+NUM_SHOTS = "--set fewshot.num_shots="  # the meaning of --num_fewshot
+REMEDIES = {  # for options that are set in another way
+    "--batch-size": "sequences are decoded one at a time, since speculative decoding is measured at batch size 1: "
+    "remove it (servers can be measured with concurrent requests)",
+    "--gen-kwargs": "generation is set in the task's file: give --set generation.KEY=VALUE for each key, such as "
+    "--set generation.temperature=0.8",
+    **{
+        f"--{name.replace('_', '-')}": f"this is set in the task's file: give --set generation.{name}=VALUE"
+        for name in ("temperature", "top_k", "top_p", "max_new_tokens")
+    },
+    "--model": "transformers loads the models: give --target MODEL, or --model_args pretrained=MODEL",
+}
+
+
+def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]:
+    """Returns the words of a command line with other names of options replaced by the command's names.
+
+    `known`: the command's options. Unknown options are kept. Raises ConfigError for options of lm-eval and other
+    programs that are set in another way here, and for an option that is given under two names.
+    """
+    rest, found = iter(words), []
+    renamed: dict[str, str] = {}  # options given under another name, with this name
+    for word in rest:
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        if not word.startswith("--") or name in known:
+            found.append(word)
+        elif dashed in known or SAME_VALUE.get(dashed) in known:
+            option = dashed if dashed in known else SAME_VALUE[dashed]
+            renamed[option] = name
+            found.append(f"{option}{equals}{value}")
+        elif dashed in REMEDIES and "--target" in known:
+            given = value if equals else next(rest, "")
+            if (dashed, given) != ("--batch-size", "1"):
+                raise ConfigError(f"{name} {given}".rstrip() + f": {REMEDIES[dashed]}")
+        elif dashed == "--model-args" and "--target" in known:
+            options = [*model_options(name, value if equals else next(rest, ""), known)]
+            renamed |= {option: name for option in options if option in known}
+            found += options
+        elif dashed == "--num-fewshot" and "--set" in known:
+            found += f"{NUM_SHOTS}{value if equals else next(rest, '')}".split(" ", 1)
+        elif dashed == "--apply-chat-template" and "--chat" in known:
+            renamed["--chat"] = name
+            found += ["--chat", "always"]
+            if equals:
+                raise ConfigError(f"{word}: only the tokenizer's template can be used: give {name} without a value")
+        else:
+            found.append(word)
+    num_given = Counter(word.partition("=")[0] for word in found)
+    for option, name in renamed.items():
+        if num_given[option] > 1:
+            raise ConfigError(f"{option} is given twice, once as {name}: remove one")
+    return found
+
+
+def restore_option_names(message: str, words: Sequence[str]) -> str:
+    """Returns a message with --num_fewshot in place of --set fewshot.num_shots if the user gave the former."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == "--num-fewshot":
+            given = value if equals else following
+            message = message.replace(f"{NUM_SHOTS}{given}", f"{name} {given}")
+    return message
+
+
+def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:
+    """Yields the command's options for --model_args: KEY=VALUE separated by commas, or JSON."""
+    for key, value in model_args(option, text).items():
+        name = MODEL_ARGS.get(key, "")
+        if name not in known:
+            keys = [key for key, name in MODEL_ARGS.items() if name in known]
+            raise ConfigError(f"{option} {key}={value}: {nearest(key, keys)}")
+        if name != "--trust-remote-code":
+            yield from (name, str(value))
+        elif str(value).lower() == "true":
+            yield name
+
+
+def model_args(option: str, text: str) -> Mapping[str, Any]:
+    """Returns the keys and values of --model_args."""
+    if text.strip().startswith("{"):
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{option} {text:.60}: is not valid JSON ({error})") from error
+        return found
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise ConfigError(f"{option} {wrong[0]}: write it as KEY=VALUE, such as pretrained=MODEL,dtype=bfloat16")
+    return {key.strip(): value.strip() for key, _, value in pairs}

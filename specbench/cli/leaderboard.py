@@ -6,15 +6,24 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import Files, RowSubsets, command_line, flag, path, print_result, split, takes_run_options
+from specbench.cli.arguments import (
+    Files,
+    RowSubsets,
+    command_line,
+    flag,
+    path_option,
+    print_result,
+    run_options,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
-from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from specbench.results.check_findings import CheckReport
@@ -32,7 +41,7 @@ def about() -> None:
 @leaderboard.command()
 def add(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; created if it does not exist.")],
+    leaderboard: Annotated[Path, path_option(help="Leaderboard file; created if it does not exist.")],
 ) -> None:
     """Add the rows of runs, with the paths of their records, to a leaderboard file.
 
@@ -44,18 +53,15 @@ def add(
     """
     from specbench.results.leaderboard_merge import add_runs
 
-    file = path("--leaderboard", leaderboard)
-    assert file is not None
-    added = add_runs(runs, file)
-    for line in added.replaced:
+    added = add_runs(runs, leaderboard)
+    for line in (*added.replaced, f"{leaderboard}: {added}"):
         stdout.print(line, soft_wrap=True)
-    stdout.print(f"{file}: {added}", soft_wrap=True)
 
 
 @leaderboard.command()
 def merge(
     files: Files,
-    leaderboard: Annotated[str, typer.Option(help="File for all rows: a new one, or one of FILE.")],
+    leaderboard: Annotated[Path, path_option(help="File for all rows: a new one, or one of FILE.")],
 ) -> None:
     """Merge leaderboard files. Incompatible rows are rejected, and both values printed.
 
@@ -63,9 +69,7 @@ def merge(
     """
     from specbench.results.leaderboard_merge import merge_files
 
-    file = path("--leaderboard", leaderboard)
-    assert file is not None
-    stdout.print(f"{file}: {merge_files(files, file)}", soft_wrap=True)
+    stdout.print(f"{leaderboard}: {merge_files(files, leaderboard)}", soft_wrap=True)
 
 
 @leaderboard.command()
@@ -149,41 +153,35 @@ def push(
     from specbench.results import leaderboard_merge
 
     added, address = leaderboard_merge.push(file, to, name or file.name, private)
-    for line in added.replaced:
+    for line in (*added.replaced, f"{to}/{name or file.name}: {added}", address):
         stdout.print(line, soft_wrap=True)
-    stdout.print(f"{to}/{name or file.name}: {added}\n{address}", soft_wrap=True)
 
 
 @leaderboard.command()
 def pull(
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help=REPOSITORY)],
-    leaderboard: Annotated[str, typer.Option(help="Leaderboard file; created if it does not exist.")],
+    leaderboard: Annotated[Path, path_option(help="Leaderboard file; created if it does not exist.")],
     name: Annotated[str | None, typer.Option(help=f"{IN_REPOSITORY}; by default that of the local file.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
 ) -> None:
     """Add the rows of a leaderboard file in a dataset repository to a local file."""
     from specbench.results import leaderboard_merge
 
-    file = path("--leaderboard", leaderboard)
-    assert file is not None
-    added, commit = leaderboard_merge.pull(repository, name or file.name, revision, file)
-    for line in added.replaced:
+    added, commit = leaderboard_merge.pull(repository, name or leaderboard.name, revision, leaderboard)
+    for line in (*added.replaced, f"{leaderboard}: {added}, from commit {commit[:12]}"):
         stdout.print(line, soft_wrap=True)
-    stdout.print(f"{file}: {added}, from commit {commit[:12]}", soft_wrap=True)
 
 
 @leaderboard.command()
-def export(files: Files, output: Annotated[str, typer.Option(help="File that ends in .csv or .parquet.")]) -> None:
+def export(files: Files, output: Annotated[Path, path_option(help="File that ends in .csv or .parquet.")]) -> None:
     """Write leaderboard files as a table: one line per row, and three columns per metric for value and interval."""
     from specbench.core.console import counted
     from specbench.results.export import export as write_table
     from specbench.results.leaderboard import load
 
-    file = path("--output", output)
-    assert file is not None
     rows = [row for board in files for row in load(board)]
-    write_table(rows, file)
-    stdout.print(f"{file}: {counted(len(rows), 'row')}", soft_wrap=True)
+    write_table(rows, output)
+    stdout.print(f"{output}: {counted(len(rows), 'row')}", soft_wrap=True)
 
 
 def schema() -> None:
@@ -245,16 +243,16 @@ def check(
     ] = None,
     max_regression: Annotated[str | None, typer.Option(help=REGRESSION)] = None,
     ignore: Annotated[str | None, typer.Option(help=IGNORED)] = None,
-    markdown: Annotated[str | None, typer.Option(help="File for the report as Markdown.")] = None,
-    junit: Annotated[str | None, typer.Option(help="File for the report as JUnit XML.")] = None,
+    markdown: Annotated[Path | None, path_option(help="File for the report as Markdown.")] = None,
+    junit: Annotated[Path | None, path_option(help="File for the report as JUnit XML.")] = None,
     task: Annotated[str | None, typer.Option(help="With --against: tasks, separated by commas.")] = None,
     method: Annotated[str | None, typer.Option(help="With --against: methods, separated by commas.")] = None,
     *,
-    options: RunOptions,
     output: Annotated[
-        str | None,
-        typer.Option(help="With --against: folder of both runs, which are resumed; by default runs/check-…."),
+        Path | None,
+        path_option(help="With --against: folder of both runs, which are resumed; by default runs/check-…."),
     ] = None,
+    **given: Any,
 ) -> None:
     """Check whether a run is worse than a baseline. Exit code 0: no, 1: yes, 2: they cannot be compared.
 
@@ -282,24 +280,23 @@ def check(
     from specbench.results import check_report
     from specbench.running.request import Request
 
-    files = {option: found for option, found in
-             {"--markdown": path("--markdown", markdown), "--junit": path("--junit", junit)}.items()
-             if found is not None}  # fmt: skip
+    options = run_options(given)
+    files = {name: file for name, file in (("--markdown", markdown), ("--junit", junit)) if file is not None}
     default = ALLOWED if against is None else ALLOWED_IN_TURNS
     allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
     for option, file in files.items():
         check_output(option, file)
     sides, amounts = {"--baseline": baseline, "--candidate": candidate}, {"--task": task, "--method": method}
     if against is None:
-        given = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
-        given += replace(options, trust_remote_code=False).words()
-        report = check_runs(sides, given, allowed, ignored, options.trust_remote_code)
+        unused = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
+        unused += replace(options, trust_remote_code=False).words()
+        report = check_runs(sides, unused, allowed, ignored, options.trust_remote_code)
     else:
-        if given := [name for name, value in sides.items() if value is not None]:
-            raise ConfigError(f"{given[0]}: has no effect with --against, which measures both sides: remove it")
+        if unused := [name for name, value in sides.items() if value is not None]:
+            raise ConfigError(f"{unused[0]}: has no effect with --against, which measures both sides: remove it")
         if missing := [name for name, value in amounts.items() if value is None]:
             raise ConfigError(f"{missing[0]} is missing: --against measures --task with --method")
-        request = Request(split(task or ""), split(method or ""), options, command_line(), path("--output", output))
+        request = Request(split(task or ""), split(method or ""), options, command_line(), output)
         report = check_versions(request, against, allowed, ignored)
     forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():
@@ -311,16 +308,15 @@ def check(
 
 
 def check_runs(
-    sides: Mapping[str, str | None], given: Sequence[str], allowed: float, ignored: Sequence[str],
+    sides: Mapping[str, str | None], unused: Sequence[str], allowed: float, ignored: Sequence[str],
     trust_remote_code: bool,
 ) -> "CheckReport":  # fmt: skip
-    """Returns the report on two runs. `given`: options that need --against. Raises ConfigError if there are any."""
+    """Returns the report on two runs. `unused`: options that need --against. Raises ConfigError if there are any."""
     from specbench.results.check import check as compare
 
-    if given:
-        raise ConfigError(
-            f"{given[0]}: has no effect without --against, since the runs are already measured: remove it"
-        )
+    if unused:
+        problem = "has no effect without --against, since the runs are already measured: remove it"
+        raise ConfigError(f"{unused[0]}: {problem}")
     for name, value in sides.items():
         if value is None:
             raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")

@@ -1,18 +1,18 @@
 """`specbench suite`, `specbench board` (suites with the published figures of a paper) and `specbench site`."""
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import Files, flag, path, split, takes_run_options
+from specbench.cli.arguments import Files, flag, path_option, run_options, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.specs.run_options import RunOptions
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="YAML file of a suite, or the name of a board: `specbench board list`.")
 ]
-Runs = Annotated[str | None, typer.Option(help="Folder of runs, with suites in `suites`; by default runs.")]
+Runs = Annotated[Path | None, path_option(help="Folder of runs, with suites in `suites`; by default runs.")]
 
 
 @takes_run_options(only=("limit", "data", "device", "engine", "threads", "trust_remote_code", "allow_code_execution"))
@@ -30,11 +30,11 @@ def suite(
         int | None, typer.Option(help="Number of --ray workers; by default one per GPU, or one without GPUs.")
     ] = None,
     *,
-    options: RunOptions,
     runs: Runs = None,
     leaderboard: Annotated[
-        str | None, typer.Option(help="Leaderboard JSON of all rows; by default in the suite's folder.")
+        Path | None, path_option(help="Leaderboard JSON of all rows; by default in the suite's folder.")
     ] = None,
+    **given: Any,
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
@@ -54,15 +54,14 @@ def suite(
     from specbench.publish.forecast import cells_table, make_forecast, problem_lines
     from specbench.publish.suite import measure_suite, show
 
-    folder = path("--runs", runs) or RUNS
-    cells = cells_of(load_suite(name), options, folder, pair, None if task is None else split(task))
+    cells = cells_of(load_suite(name), run_options(given), runs or RUNS, pair, None if task is None else split(task))
     forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))
         for line in problem_lines(forecast):
             stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return
-    result = measure_suite(forecast, ray, workers, path("--leaderboard", leaderboard))
+    result = measure_suite(forecast, ray, workers, leaderboard)
     show(result, forecast, stdout)
     if result.failures:
         raise typer.Exit(1)
@@ -106,7 +105,7 @@ def show_board(
     from specbench.publish.pairs_table import pairs_table
     from specbench.publish.tables import nothing_measured, pair_table, published_tables
 
-    all_pairs = measured_pairs(name, pair, path("--runs", runs))
+    all_pairs = measured_pairs(name, pair, runs)
     shown_pairs = [rows for rows in all_pairs if rows.measured] or all_pairs[:1]
     if as_json:
         records = [record for rows in shown_pairs for record in as_records(rows)]
@@ -125,7 +124,7 @@ def show_board(
 
 def site(
     files: Files,
-    output: Annotated[str, typer.Option(help="Folder of the site: new, empty, or an earlier site, which is replaced.")],
+    output: Annotated[Path, path_option(help="Folder of the site: new, empty, or an earlier site, which is replaced.")],
     title: Annotated[str, typer.Option(help="Title of the pages.")] = "specbench leaderboard",
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
@@ -141,11 +140,9 @@ def site(
     from specbench.core.console import counted
     from specbench.publish.site.build import build
 
-    folder = path("--output", output)
-    assert folder is not None
     with stderr.status("building the site"):
-        built = build(files, folder, title)
+        built = build(files, output, title)
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"
-    stdout.print(f"{folder / 'index.html'}: {counts}", soft_wrap=True)
+    stdout.print(f"{output / 'index.html'}: {counts}", soft_wrap=True)

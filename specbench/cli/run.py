@@ -1,7 +1,7 @@
 """`specbench run` and `specbench lm-eval`."""
 
-from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -9,14 +9,15 @@ from specbench.cli.arguments import (
     command_line,
     flag,
     limit_of,
-    path,
+    path_option,
     print_result,
+    run_options,
     serving_of,
     split,
     takes_run_options,
 )
 from specbench.core.console import stderr, stdout
-from specbench.specs.run_options import LEAST, SHARE, RunOptions
+from specbench.specs.run_options import LEAST, SHARE
 
 
 @takes_run_options(without=("limit",))
@@ -29,12 +30,8 @@ def run(
             "names of servers, by default all."
         ),
     ] = None,
+    servers: Annotated[Path | None, path_option(help="YAML file of servers: ar, and one for each method.")] = None,
     *,
-    servers: Annotated[
-        str | None,
-        typer.Option(help="YAML file of servers: ar, and one for each method."),
-    ] = None,
-    options: RunOptions,
     limit: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +40,7 @@ def run(
         ),
     ] = None,
     lm_eval_include: Annotated[
-        str | None, typer.Option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
+        Path | None, path_option(help="Folder with your own lm-eval tasks, for --task lm_eval:NAME.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Model that rates every answer, such as gpt-4o.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="URL of the judge's server; by default OpenAI's.")] = None,
@@ -54,13 +51,13 @@ def run(
         bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
     output: Annotated[
-        str | None,
-        typer.Option(help="Folder of the run; by default runs/TASK-METHOD-DIGEST. An existing run is resumed."),
+        Path | None,
+        path_option(help="Folder of the run; by default runs/TASK-METHOD-DIGEST. An existing run is resumed."),
     ] = None,
-    leaderboard: Annotated[str | None, typer.Option(help="Leaderboard JSON that the rows are merged into.")] = None,
+    leaderboard: Annotated[Path | None, path_option(help="Leaderboard JSON that the rows are merged into.")] = None,
     plot: Annotated[
-        str | None,
-        typer.Option(help="File for a plot of speed-up and acceptance, and of throughput by load, such as speed.png."),
+        Path | None,
+        path_option(help="File for a plot of speed-up and acceptance, and of throughput by load, such as speed.png."),
     ] = None,
     log: Annotated[
         str | None,
@@ -69,12 +66,14 @@ def run(
         ),
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
+    **given: Any,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
     from specbench.results.execute import execute
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
+    options = run_options(given, limit=limit_of(limit))
     permission.allow(options.allow_code_execution)
     judging = None
     if judge is not None or judge_base_url is not None or judge_prices is not None or judge_dry_run:
@@ -82,11 +81,8 @@ def run(
 
         judging = make_judging(judge, judge_base_url, judge_prices, judge_dry_run)
     request = Request(
-        split(task), split(method or ""), replace(options, limit=limit_of(limit)), command_line(),
-        output=path("--output", output), servers=path("--servers", servers),
-        leaderboard=path("--leaderboard", leaderboard), plot=path("--plot", plot),
-        lm_eval_include=path("--lm-eval-include", lm_eval_include), judging=judging,
-        loggers=split(log or ""),
+        split(task), split(method or ""), options, command_line(), output=output, servers=servers,
+        leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, judging=judging, loggers=split(log or ""),
     )  # fmt: skip
     with serving_of(servers) as load_pair:
         outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)

@@ -8,7 +8,15 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from specbench.cli.arguments import PAIR, BoundedCommand, command_line, path, split, takes_run_options
+from specbench.cli.arguments import (
+    PAIR,
+    BoundedCommand,
+    command_line,
+    path_option,
+    run_options,
+    split,
+    takes_run_options,
+)
 from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
@@ -26,7 +34,7 @@ def about() -> None:
     """Train a drafter for a target model."""
 
 
-Config = Annotated[str | None, typer.Option(help="YAML file of settings; options and --set override it.")]
+Config = Annotated[Path | None, path_option(help="YAML file of settings; options and --set override it.")]
 Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME for the embedded world's.")]
 Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or as .jsonl.")]
 DATA = ("subsets", "limit", "data")  # run options
@@ -113,26 +121,26 @@ def corpus_trainer(kind: str) -> Callable[..., None]:
         config: Config = None,
         task: Task = None,
         *,
-        options: RunOptions,
         text: Texts = None,
         column: Column = None,
         order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; by default 2 (bigrams).")] = None,
         output: Annotated[
-            str | None, typer.Option(help=f"Folder of the {NOUNS[kind]}; an existing {NOUNS[kind]} is replaced.")
+            Path | None, path_option(help=f"Folder of the {NOUNS[kind]}; an existing {NOUNS[kind]} is replaced.")
         ] = None,
         seed: Seed = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
+        **given: Any,
     ) -> None:
         from specbench.training.corpus import build_from_corpus
 
-        path("--output", output)
-        given = {
+        options = run_options(given)
+        values = {
             "target": options.target, "target_revision": options.target_revision,
             "trust_remote_code": options.trust_remote_code or None, **data_options(task, text, options),
             "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
-            "seed": seed, "output": output,
+            "seed": seed, "output": output and str(output),
         }  # fmt: skip
-        spec = settings(CORPUS_MODELS[kind], kind, config, given, set_)
+        spec = settings(CORPUS_MODELS[kind], kind, config, values, set_)
         try:
             record = build_from_corpus(spec, stderr, command_line())
         except KeyboardInterrupt:
@@ -160,10 +168,9 @@ def trainer(kind: str) -> Callable[..., None]:
         config: Config = None,
         task: Task = None,
         *,
-        options: RunOptions,
         text: Texts = None,
         output: Annotated[
-            str | None, typer.Option(help="Folder of the trained drafter; an unfinished training is resumed.")
+            Path | None, path_option(help="Folder of the trained drafter; an unfinished training is resumed.")
         ] = None,
         num_steps: Annotated[
             int | None,
@@ -181,14 +188,15 @@ def trainer(kind: str) -> Callable[..., None]:
         ] = None,
         device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
+        **given: Any,
     ) -> None:
-        path("--output", output)
-        given = {
-            **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options), "output": output,
-            "num_steps": num_steps, "learning_rate": learning_rates(learning_rate), "seed": seed,
-            "dtype": dtype, "device": device, "trust_remote_code": options.trust_remote_code or None,
+        options = run_options(given)
+        values = {
+            **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options),
+            "output": output and str(output), "num_steps": num_steps, "learning_rate": learning_rates(learning_rate),
+            "seed": seed, "dtype": dtype, "device": device, "trust_remote_code": options.trust_remote_code or None,
         }  # fmt: skip
-        spec = settings(TrainSpec, kind, config, given, set_)
+        spec = settings(TrainSpec, kind, config, values, set_)
         from specbench.training.command import measurement_command, run_training
 
         record = run_training(spec, options.threads, stderr, command_line())
@@ -202,13 +210,13 @@ def trainer(kind: str) -> Callable[..., None]:
 
 
 def settings(
-    model: type[AnySpec], kind: str, config: str | None, options: Mapping[str, Any], overrides: list[str] | None
+    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: list[str] | None
 ) -> AnySpec:
     """Returns the validated settings of --config, the options and --set."""
     require("accelerate", f"specbench train {kind}")
     from specbench.training.command import read_settings
 
-    return read_settings(model, kind, path("--config", config), options, overrides or [])
+    return read_settings(model, kind, config, options, overrides or [])
 
 
 def learning_rates(text: str | None) -> Any:

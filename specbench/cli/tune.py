@@ -1,18 +1,24 @@
 """`specbench sweep` and `tune`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import command_line, flag, print_result, split, takes_run_options
-from specbench.cli.arguments import path as path_of
+from specbench.cli.arguments import (
+    command_line,
+    flag,
+    path_option,
+    print_result,
+    run_options,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.specs.run_options import RunOptions
 
 Task = Annotated[str, typer.Option(help="Task name or YAML file.")]
-Runs = Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")]
+Runs = Annotated[Path | None, path_option(help="Parent folder of the runs; existing runs are resumed.")]
 
 
 @takes_run_options(without=("subsets_per_task", "allow_code_execution"))
@@ -37,13 +43,13 @@ def sweep(
         int, typer.Option(help="Number of thresholds that are run to show the error of the estimates.")
     ] = 3,
     *,
-    options: RunOptions,
     runs: Runs = None,
     leaderboard: Annotated[
-        str | None, typer.Option(help="Leaderboard JSON that measured rows are merged into.")
+        Path | None, path_option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
-    plot: Annotated[str | None, typer.Option(help="File for a plot of the sweep, such as sweep.png.")] = None,
+    plot: Annotated[Path | None, path_option(help="File for a plot of the sweep, such as sweep.png.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
+    **given: Any,
 ) -> None:
     """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
     from specbench.analysis.recipes import run_recipe
@@ -53,8 +59,7 @@ def sweep(
     if samples is not None and recipe is None:
         raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
     request = Request(
-        split(task), split(method), options, command_line(), output=path_of("--runs", runs),
-        leaderboard=path_of("--leaderboard", leaderboard), plot=path_of("--plot", plot),
+        split(task), split(method), run_options(given), command_line(), output=runs, leaderboard=leaderboard, plot=plot,
     )  # fmt: skip
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)
@@ -84,12 +89,12 @@ def tune(
     ] = None,
     step: Annotated[float, typer.Option(help="Distance between the thresholds to try for fuzzy methods.")] = 0.1,
     *,
-    options: RunOptions,
     output: Annotated[
-        str | None, typer.Option(help="Method file to write; for fuzzy methods three files, NAME-low.yaml, ….")
+        Path | None, path_option(help="Method file to write; for fuzzy methods three files, NAME-low.yaml, ….")
     ] = None,
     runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
+    **given: Any,
 ) -> None:
     """Tune a method's draft length or tree, and its thresholds, on some examples, and write the method files.
 
@@ -102,8 +107,8 @@ def tune(
     from specbench.analysis.tuned_methods import run_tune
     from specbench.running.request import Request
 
-    request = Request(split(task), split(method), options, command_line(), output=path_of("--runs", runs))
-    file = path_of("--output", output) or Path(f"{Path(method).stem}-tuned.yaml")
+    request = Request(split(task), split(method), run_options(given), command_line(), output=runs)
+    file = output or Path(f"{Path(method).stem}-tuned.yaml")
     tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
     report = run_tune(request, file, amount=calibration, step=step, console=stderr, **tried)
     print_result(report.data, as_json, lambda: report.tables)

@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from specbench.core.resources import PACKAGE
+from specbench.core.environment import PACKAGE
 
 TOKENIZER = Tokenizer.from_file(str(PACKAGE / "embedded" / "weights" / "target" / "tokenizer.json"))
 EOS = 0

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.core.resources import EMBEDDED
+from specbench.core.environment import EMBEDDED
 from tools.bench_gpu import __main__ as bench
 from tools.bench_gpu import runs
 from tools.bench_gpu.runs import own_methods

@@ -13,8 +13,8 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.core.resources import builtin_dir
 from specbench.embedded import family
 from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math

@@ -12,7 +12,7 @@ import yaml
 from lingua import Language
 
 from specbench import __version__
-from specbench.core.extras import DISTRIBUTION, EXTRAS, is_installed
+from specbench.core.environment import DISTRIBUTION, EXTRAS, is_installed
 from specbench.specs.languages import LINGUA
 from tests.processes import SHORT_WARM_UPS
 

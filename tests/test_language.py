@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from specbench.analysis.representation import prompt_tokens, rank_languages, sample
 from specbench.cli.analyses import languages
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.core.resources import builtin_dir
 from specbench.specs.catalogue import load_task
 from specbench.specs.languages import identifiable_code
 from specbench.tasks.scoring.language import COMMON, language_of

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.core.resources import builtin_dir
 from specbench.specs import catalogue, lock
 
 

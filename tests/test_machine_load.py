@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.core import threads
+from specbench.core import environment as threads
 from specbench.running import machine_load
 from specbench.running.machine_load import load_lines, num_gpu_processes
 

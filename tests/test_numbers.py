@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.core.resources import builtin_dir
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
 from specbench.tasks.scoring.numbers import answered_number

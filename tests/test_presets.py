@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.core.resources import builtin_dir
+from specbench.core.environment import builtin_dir
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.core.resumable_folder import ResumableFolder, replacing
+from specbench.core.files import ResumableFolder, replacing
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no file locks")
 

@@ -8,7 +8,7 @@ import pytest
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
-from specbench.core.resumable_folder import changed_settings
+from specbench.core.files import changed_settings
 from specbench.running.records import Key
 from specbench.running.run_folder import RunFolder
 from tests.test_records import whole

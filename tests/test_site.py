@@ -16,8 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import locked
-from specbench.core.resumable_folder import lock_of
+from specbench.core.files import lock_of, locked
 from specbench.publish.cells import cells_of, load_suite
 from specbench.publish.site.build import MARK, build, compared_tables
 from specbench.publish.site.charts import (
@@ -546,7 +545,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
             raise OSError(28, "No space left on device")
         rename(source, target)
 
-    monkeypatch.setattr("specbench.core.resumable_folder.os.rename", failing)
+    monkeypatch.setattr("specbench.core.files.os.rename", failing)
     with pytest.raises(ConfigError, match="No space left on device; an earlier site is unchanged"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.core.resources import builtin_dir
 from specbench.running.run_folder import read_method_specs, read_methods, read_tasks, write_specs
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.overrides import with_overrides

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
-from specbench.core.resources import PACKAGE
 from specbench.publish import process as measuring
 from specbench.publish import ray_workers
 from specbench.publish.forecast import SuiteProgress
@@ -156,7 +156,7 @@ def test_workers_that_share_cpus_are_other_machines_to_a_leaderboard(
         assert (machines.sharing_warning() is not None) == (num_workers > 1)
         with nullcontext() if goes else pytest.raises(ConfigError, match="one of 2 workers"):
             machines.check_leaderboard()
-    monkeypatch.setattr("specbench.core.threads._num_sharing", 2)
+    monkeypatch.setattr("specbench.core.environment._num_sharing", 2)
     assert environment("cpu", "", "")["device"].endswith(", one of 2 workers")
 
 

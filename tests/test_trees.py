@@ -9,7 +9,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.core.trees import depths
+from specbench.core.values import depths
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.none import NoDrafter

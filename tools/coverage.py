@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from specbench.core.digests import text_digest
 from specbench.core.table import markdown_table
+from specbench.core.values import text_digest
 from specbench.results import bootstrap, log_ratios
 from specbench.results.log_ratios import TAILS, ratio_of, resamples
 from tools.populations import POPULATIONS, Array, Population

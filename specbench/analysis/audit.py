@@ -19,10 +19,9 @@ from specbench.analysis.audit_methods import (
 )
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport
 from specbench.analysis.audit_served import PairedAudit, ServedAudit
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
-from specbench.core.resources import EMBEDDED
-from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM

@@ -24,11 +24,9 @@ from specbench.analysis.fairness_runs import (
 )
 from specbench.analysis.representation import Representation, representation
 from specbench.core.console import counted
+from specbench.core.environment import EMBEDDED, require, set_threads
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.extras import require
 from specbench.core.progress import Say, say_nothing
-from specbench.core.resources import EMBEDDED
-from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import shortest_context
 from specbench.results.leaderboard import load, set_fields

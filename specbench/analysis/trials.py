@@ -12,11 +12,9 @@ from rich.console import Console
 
 from specbench.analysis.replay import EvidenceFile, RecordingRule, record_evidence
 from specbench.core import dotted
+from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.errors import ConfigError
-from specbench.core.extras import is_installed
-from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table
-from specbench.core.threads import set_threads
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device

@@ -12,7 +12,7 @@ from specbench.analysis.tune import TunedPreset, Tuner
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.table import Table, numbers, words
-from specbench.core.trees import depths
+from specbench.core.values import depths
 from specbench.decoding.drafters.medusa import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.results.bootstrap import Metric

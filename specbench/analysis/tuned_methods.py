@@ -19,10 +19,10 @@ from specbench.analysis.trials import Trials, TuningReport, dumped, open_trials,
 from specbench.analysis.tune import LENGTHS, TunedPreset, Tuner, check_quality, is_fuzzy, parse_lengths, tune
 from specbench.analysis.tune_trees import SIZES, grows, has_shape, parse_sizes, tune_shape, tune_size
 from specbench.core.console import say
-from specbench.core.digests import bytes_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table, numbers, words
+from specbench.core.values import bytes_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.results.bootstrap import MIN_PROMPTS
 from specbench.results.units import NULL, number, score, score_pair, unit_of, with_interval

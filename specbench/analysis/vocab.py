@@ -27,10 +27,9 @@ from specbench.analysis.vocab_figures import (
     vocabulary_overlap,
 )
 from specbench.core.console import counted
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, numbers, words
-from specbench.core.threads import set_threads
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary

@@ -20,8 +20,8 @@ from specbench.cli.arguments import (
     takes_run_options,
 )
 from specbench.core.console import stderr, stdout
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.core.progress import status_line
 
 RUNS = "Folders of runs, as RUN or RUN:METHOD; by default all methods that draft."
@@ -177,9 +177,8 @@ def limit(
     """
     from specbench.analysis.limit import LimitOptions, measure_pair
     from specbench.analysis.limit_report import draw_limit, tables
+    from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
-    from specbench.core.resources import EMBEDDED
-    from specbench.core.threads import set_threads
     from specbench.results.plots import check_plot
     from specbench.specs.components import build
 

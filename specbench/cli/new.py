@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from specbench.core.console import stdout
+from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.extras import is_installed
 
 SKELETONS = Path(__file__).parent / "skeletons"
 # The command that runs the skeleton of a kind. {name} is the given name.

@@ -20,8 +20,8 @@ from specbench.cli.arguments import (
 from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.specs.components import AnySpec, Spec
 from specbench.specs.run_options import RunOptions
 from specbench.training.spec import BLOCKS, CORPUS_MODELS, DEFAULTS, EXAMPLES, HEADS, NOT_FOR_HEADS, TrainSpec

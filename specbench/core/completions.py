@@ -21,8 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from pydantic.dataclasses import dataclass
 
 from specbench.core.console import say, stderr
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 LEAST_SECRET = 8  # characters

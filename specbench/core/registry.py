@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationErro
 from pydantic_core import CoreSchema, ErrorDetails
 
 from specbench import BUILT_IN
+from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import OBJECT
 
 Factory = Callable[..., Any]
 ELSEWHERE = "this is a Python object of another process: give it to specbench.run in Python"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.core.digests import text_digest
+from specbench.core.values import text_digest
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode

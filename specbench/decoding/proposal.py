@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from specbench.core.trees import depths
+from specbench.core.values import depths
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import upload
 from specbench.models.scoring import Output, ScoringModel

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.core.trees import depths
+from specbench.core.values import depths
 
 NUM_NODES = "The number of draft tokens in a tree."
 RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specbench.core.digests import WHOLE, file_digest, json_digest
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.values import WHOLE, file_digest, json_digest
 
 WEIGHTS = Path(__file__).parent / "weights"
 MANIFEST = "manifest.json"

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from specbench.core.digests import bytes_digest, file_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS, first_problem
+from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specbench.core import bounded
-from specbench.core.digests import WHOLE, bytes_digest, file_digest, json_digest
 from specbench.core.errors import ConfigError
-from specbench.core.files import TRAINING_RECORD, write_atomically
+from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
 from specbench.core.registry import first_problem
-from specbench.core.resumable_folder import replacing
+from specbench.core.values import WHOLE, bytes_digest, file_digest, json_digest
 
 Array = NDArray[Any]
 FORMAT = 1

@@ -8,8 +8,8 @@ import huggingface_hub
 from safetensors import SafetensorError, safe_open
 
 from specbench.core import bounded
-from specbench.core.digests import WHOLE, file_digest, text_digest
 from specbench.core.errors import ConfigError
+from specbench.core.values import WHOLE, file_digest, text_digest
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 MAX_SHOWN = 8  # existing folders that a message about a missing folder lists

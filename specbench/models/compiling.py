@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 import torch
 from transformers.cache_utils import Cache
 
+from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError
-from specbench.core.extras import is_installed
 from specbench.models.checkpoints import one_line
 from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products

@@ -10,9 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
+from specbench.core.environment import EMBEDDED, OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
-from specbench.core.extras import missing, require
-from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (
     check_readable,

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from specbench.core.digests import json_digest
+from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ELSEWHERE
-from specbench.core.resources import OBJECT
+from specbench.core.values import json_digest
 from specbench.models.causal_lm import CausalLM
 
 _MODELS: dict[str, tuple[Callable[[], Any], Any]] = {}  # network and tokenizer by name

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from specbench.core.errors import ConfigError
-from specbench.core.trees import depths
+from specbench.core.values import depths
 from specbench.models.devices import upload
 
 ATTENTION = ("sdpa", "eager", "flex_attention")  # the implementations that accept a mask per query and key

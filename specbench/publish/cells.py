@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from specbench.core.environment import EMBEDDED, builtin_dir
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import EMBEDDED, builtin_dir
 from specbench.publish.suite_spec import PairSpec, SuiteSpec, TaskEntry, file_name
 from specbench.results.leaderboard import load
 from specbench.results.row import Row

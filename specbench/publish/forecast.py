@@ -13,9 +13,9 @@ from rich.progress import MofNCompleteColumn
 
 from specbench.core import bounded
 from specbench.core.console import counted, say
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, words
 from specbench.models.loading import is_local
 from specbench.publish.cells import SuiteCell

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
 from specbench.publish.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
 from specbench.publish.suite_spec import (
     FAIRNESS,

@@ -22,8 +22,8 @@ from typing import IO, Any
 import torch
 
 from specbench.core import console
+from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
-from specbench.core.resources import PACKAGE
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.publish.workers import (
@@ -213,7 +213,7 @@ def run_job(
     Returns the reason why the job failed (None if it did not), and whether the process can go on. It cannot after an
     error that is not the user's mistake, or if memory ran out, since the state of the accelerator is then unknown.
     """
-    from specbench.core.threads import share_machine
+    from specbench.core.environment import share_machine
     from specbench.integrations.served.models import serving
     from specbench.models.devices import is_out_of_memory
     from specbench.results.execute import execute
@@ -282,7 +282,7 @@ class LineWriter(io.TextIOBase):
 
 def worker_ready(settings: WorkerSettings) -> WorkerReady:
     """Returns the machine and the versions of this process."""
-    from specbench.core.threads import set_threads
+    from specbench.core.environment import set_threads
     from specbench.models.loading import choose_device
     from specbench.results.environment import environment
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.core.files import write_bytes
 from specbench.publish.process import MeasuringProcess
 from specbench.publish.workers import (

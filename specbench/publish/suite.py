@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from specbench.core.console import PlainConsole, counted, say
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
-from specbench.core.resumable_folder import ResumableFolder
+from specbench.core.files import ResumableFolder
 from specbench.models.loading import choose_device
 from specbench.publish.cells import SuiteCell, folder_of
 from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, count_cells, format_duration

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import EMBEDDED
 from specbench.results.units import meaning
 from specbench.specs.components import Chat, Dtype, EngineName, Name, Spec, Temperature, Text, Version
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from specbench.core.console import say, stderr
-from specbench.core.digests import bytes_digest
+from specbench.core.environment import PACKAGE, builtin_dir
 from specbench.core.errors import ConfigError
+from specbench.core.files import ResumableFolder
 from specbench.core.progress import Say
-from specbench.core.resources import PACKAGE, builtin_dir
-from specbench.core.resumable_folder import ResumableFolder
+from specbench.core.values import bytes_digest
 from specbench.models.timing import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from specbench.core.environment import PACKAGE, called
 from specbench.core.errors import ConfigError
-from specbench.core.resources import PACKAGE
-from specbench.core.threads import called
 from specbench.results.conditions import VERSIONS
 from specbench.results.environment import check_rows, commit, environment
 from specbench.running.records import Record

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, NeedsCode
 from specbench.core.progress import Say, say_nothing
-from specbench.core.records import record_key
+from specbench.core.values import record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import num_timed
 from specbench.results.check_findings import (

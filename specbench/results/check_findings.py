@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from specbench.core.records import Generation, Key, record_key
+from specbench.core.values import Generation, Key, record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.conditions import RowPair
 from specbench.results.metrics import acceptance_rates, length_columns, new_tokens, target_passes

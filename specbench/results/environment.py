@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from specbench import __version__
-from specbench.core.digests import WHOLE, bytes_digest, file_digest
+from specbench.core.environment import PACKAGE, called, num_sharing
 from specbench.core.errors import ConfigError
-from specbench.core.resources import PACKAGE
-from specbench.core.threads import called, num_sharing
+from specbench.core.values import WHOLE, bytes_digest, file_digest
 from specbench.models.timing import HOST
 from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 
 from specbench.core.console import say
-from specbench.core.extras import is_installed
-from specbench.core.resources import EMBEDDED
+from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.table import Table
-from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
 from specbench.results.environment import check_accepts_rows, environment

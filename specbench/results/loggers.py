@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.environment import DISTRIBUTION
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.extras import DISTRIBUTION
 from specbench.core.registry import LOGGERS
 from specbench.results.row import Row
 

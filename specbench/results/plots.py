@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.results.bootstrap import Metric
 from specbench.results.load import break_even, load_of, rows_by_server
 from specbench.results.row import Row

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
-from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import load_model
 from specbench.results.greedy import find_differences, near_tie_tolerance

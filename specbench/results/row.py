@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from specbench.core.digests import text_digest
+from specbench.core.values import text_digest
 from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 

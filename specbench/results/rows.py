@@ -15,9 +15,9 @@ from typing import Any, Literal
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from specbench.core import bounded
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically
+from specbench.core.values import text_digest
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from specbench.core import bounded
 from specbench.core.console import counted
+from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError
-from specbench.core.extras import is_installed
 from specbench.core.files import locked
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.load import load_row, read_windows

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench.core.records import Record
+from specbench.core.values import Record
 from specbench.results.bootstrap import FilePart
 from specbench.specs.method import MethodSpec
 

@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.environment import EMBEDDED, OBJECT, is_installed, missing
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.extras import is_installed, missing
-from specbench.core.resources import EMBEDDED, OBJECT
 from specbench.models.loading import is_local, model_source
 from specbench.running.compose import unique, unused_routes
 from specbench.running.models import TARGET_OPTIONS, parts

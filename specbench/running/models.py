@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from specbench.core import bounded
+from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.core.resources import OBJECT
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model

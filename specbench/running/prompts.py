@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from jinja2 import Environment, meta
 
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.values import text_digest
 from specbench.decoding.bridges.translation import Translation
 from specbench.models.text_model import TextModel
 from specbench.running.records import Record, record_key

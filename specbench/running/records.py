@@ -41,10 +41,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.records import Generation as Generation
-from specbench.core.records import Key as Key
-from specbench.core.records import Record as Record
-from specbench.core.records import record_key as record_key
+from specbench.core.values import Generation as Generation
+from specbench.core.values import Key as Key
+from specbench.core.values import Record as Record
+from specbench.core.values import record_key as record_key
 
 MAX_LINE = 2 * bounded.MAX_BYTES  # characters; enough for ten methods with 32,000 tokens each
 

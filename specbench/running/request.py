@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.core.resources import EMBEDDED
+from specbench.core.environment import EMBEDDED
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 

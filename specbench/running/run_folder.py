@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from specbench.core import bounded
-from specbench.core.digests import json_digest
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
-from specbench.core.resumable_folder import ResumableFolder, changed_settings, write_identity
+from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity
+from specbench.core.values import json_digest
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

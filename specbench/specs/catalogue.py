@@ -7,9 +7,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import TASK_SOURCES
-from specbench.core.resources import builtin_dir
 from specbench.specs import yaml_files
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec, is_file_entry

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench.core.digests import file_digest
+from specbench.core.environment import PACKAGE, builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.core.resources import PACKAGE, builtin_dir
+from specbench.core.values import file_digest
 from specbench.specs.catalogue import load_file
 from specbench.specs.run import digest
 from specbench.specs.task import TaskSpec

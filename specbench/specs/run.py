@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from specbench.core.digests import text_digest
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import EMBEDDED
+from specbench.core.values import text_digest
 from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, Quantize, Spec, Text
 from specbench.specs.method import MethodSpec
 from specbench.specs.servers import ServersSpec

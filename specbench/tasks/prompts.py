@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.values import text_digest
 from specbench.specs import templates
 from specbench.specs.task import DatasetSpec, FewshotSpec, TaskSpec
 from specbench.tasks.local_files import Row

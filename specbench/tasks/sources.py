@@ -9,9 +9,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from specbench.core.digests import file_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
+from specbench.core.values import file_digest
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks import hub as hub_data
 from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_parallel, parallel_rows, read_rows

@@ -10,11 +10,9 @@ from rich.console import Console
 
 from specbench.core import bounded, dotted
 from specbench.core.console import counted, say
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.files import TRAINING_RECORD
-from specbench.core.resources import EMBEDDED
-from specbench.core.resumable_folder import changed_settings
-from specbench.core.threads import set_threads
+from specbench.core.files import TRAINING_RECORD, changed_settings
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.consumption import CostMeter

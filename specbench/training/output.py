@@ -19,10 +19,9 @@ from rich.filesize import decimal
 from safetensors import SafetensorError
 
 from specbench.core.console import INTERRUPTED, say
+from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError
-from specbench.core.extras import is_installed
-from specbench.core.files import TRAINING_RECORD, write_atomically
-from specbench.core.resumable_folder import ResumableFolder
+from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically
 from specbench.models.consumption import Cost
 from specbench.models.devices import is_out_of_memory
 from specbench.training.data import TrainingData

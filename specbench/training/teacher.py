@@ -21,9 +21,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
-from specbench.core.digests import WHOLE, bytes_digest, json_digest
 from specbench.core.errors import ConfigError
 from specbench.core.progress import SpacedLines
+from specbench.core.values import WHOLE, bytes_digest, json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM

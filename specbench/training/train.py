@@ -16,8 +16,8 @@ from torch import nn
 from transformers import AutoConfig
 
 from specbench.core.console import say
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.core.progress import ProgressBar
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared

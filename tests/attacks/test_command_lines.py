@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench.core import resources
+from specbench.core import environment
 
 Specbench = Callable[..., tuple[int, str, str]]
 ATTACKS = yaml.safe_load(Path(__file__).with_name("command_lines.yaml").read_text(encoding="utf-8"))
@@ -18,7 +18,7 @@ SHORT = {
     "BIG": str(10**30), "DIGITS": "9" * 5000, "LONG": "x" * 300, "THREE_BYTES": "\u4e09" * 100, "DEEP": "o/" * 3000,
 }  # fmt: skip
 RUN = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1"]
-ROOT = resources.PACKAGE.parent
+ROOT = environment.PACKAGE.parent
 
 
 def written_out(text: str) -> str:

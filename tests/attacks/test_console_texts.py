@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from specbench.core.console import CONTROLS, stdout, visible
-from specbench.core.resources import builtin_dir
+from specbench.core.environment import builtin_dir
 from specbench.results.row import with_digest
 
 Specbench = Callable[..., tuple[int, str, str]]

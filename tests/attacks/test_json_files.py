@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.bounded import MAX_BYTES
-from specbench.core.resources import builtin_dir
+from specbench.core.environment import builtin_dir
 from specbench.publish.forecast import records_in
 from specbench.results.leaderboard import load, write
 from specbench.results.row import with_digest

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench.core import resources
+from specbench.core import environment
 from specbench.core.files import write_atomically
 
-ROOT = resources.PACKAGE.parent
+ROOT = environment.PACKAGE.parent
 WRITER = """
 import os, signal, sys
 from pathlib import Path

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specbench.core.resources import builtin_dir
+from specbench.core.environment import builtin_dir
 from specbench.results.leaderboard import write
 from tests.attacks.bounds import within_bounds
 from tests.site_rows import some_rows

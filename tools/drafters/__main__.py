@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from specbench.core.digests import json_digest
 from specbench.core.files import write_atomically
+from specbench.core.values import json_digest
 from specbench.embedded.family import read_manifest
 
 from . import low_resource, scaling, specialists

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from specbench.core.resources import builtin_dir
+from specbench.core.environment import builtin_dir
 from specbench.embedded.family import WEIGHTS, read_manifest
 from tools.embedded.build import build_members, say
 from tools.embedded.recipes import MEMBERS

@@ -19,8 +19,7 @@ from rich.console import Console
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from specbench.core.files import TRAINING_RECORD, write_atomically
-from specbench.core.resumable_folder import replacing
+from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
 from specbench.embedded.family import MANIFEST, digest_of, read_manifest
 from specbench.embedded.world import WORLDS
 from specbench.models.array_folder import vocabulary_digest

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median, pstdev
 from typing import NamedTuple
 
-from specbench.core.resources import PACKAGE
+from specbench.core.environment import PACKAGE
 from specbench.core.table import markdown_table
 from specbench.results.check import check
 from specbench.results.check_findings import EXIT_CODES, CheckReport, Finding

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help.parameters import Parameter, parameters
 from specbench.cli.help.tree import TreeHelp, tree_help
-from specbench.core.resources import EMBEDDED
+from specbench.core.environment import EMBEDDED
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec

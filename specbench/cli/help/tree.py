@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specbench.core.trees import depths
+from specbench.core.values import depths
 from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec

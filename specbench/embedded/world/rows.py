@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from specbench.core.digests import text_digest
+from specbench.core.values import text_digest
 from specbench.specs.catalogue import load_task
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import sample_prompts

@@ -3,7 +3,7 @@
 Importing the package registers the model `specbench` with lm-eval.
 """
 
-from specbench.core.extras import require
+from specbench.core.environment import require
 
 require("lm_eval", "lm-eval and its tasks")
 

@@ -19,8 +19,8 @@ from lm_eval.defaults import DEFAULT_OTHER_SEED
 from lm_eval.evaluator import simple_evaluate as evaluate_with_lm_eval
 from lm_eval.utils import setup_logging, simple_parse_args_string
 
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
 from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.tasks import generation_spec, task_index
 

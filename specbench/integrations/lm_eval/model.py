@@ -11,9 +11,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.resources import EMBEDDED
-from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec

@@ -23,8 +23,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
+from specbench.core.values import text_digest
 from specbench.tasks.scoring.contract import Reference, Score, Scorer, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

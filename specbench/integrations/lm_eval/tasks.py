@@ -12,9 +12,9 @@ from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS, TASK_SOURCES
+from specbench.core.values import text_digest
 from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer, LoadedTask, keep_loaded, quiet, seeded
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.core.digests import json_digest
 from specbench.core.progress import ProgressBar
+from specbench.core.values import json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.generation_state import StopRules
 from specbench.integrations.served.decoder import ServedDecoder

@@ -6,8 +6,8 @@ from time import perf_counter, sleep
 from typing import Any, cast
 
 from specbench.core import bounded
-from specbench.core.digests import json_digest
 from specbench.core.registry import ENGINES
+from specbench.core.values import json_digest
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.engine import Counters, Engine, first_model_name
 from specbench.models.causal_lm import ModelPair

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line
 from specbench.models.heads.checkpoints import cached_folder

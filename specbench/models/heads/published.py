@@ -1,7 +1,7 @@
 """The published draft heads by target, which methods load if they name none."""
 
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
 
 HEADS = {
     "medusa": {

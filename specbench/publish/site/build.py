@@ -11,9 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specbench import __version__
 from specbench.core import bounded
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
-from specbench.core.resumable_folder import is_real_folder, replacing
+from specbench.core.files import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
+from specbench.core.values import text_digest
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_word, why_unranked
 from specbench.results.comparison_input import rows_of_subsets

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from specbench.core.resources import EMBEDDED
+from specbench.core.environment import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
 from specbench.results.breakdown import per_token

@@ -16,8 +16,8 @@ from specbench.core.console import counted, say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.progress import ProgressBar
-from specbench.core.records import Record, record_key
 from specbench.core.registry import first_problem
+from specbench.core.values import Record, record_key
 from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
 from specbench.tasks.judge.requests import (
     HIGHEST,

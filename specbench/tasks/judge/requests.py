@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, Protocol
 
 from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
-from specbench.core.digests import WHOLE, json_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.core.records import Key, Record, record_key
+from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData
 

@@ -5,7 +5,7 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
-from specbench.core.extras import require
+from specbench.core.environment import require
 from specbench.specs.languages import SCRIPTS, identifiable_code
 
 if TYPE_CHECKING:

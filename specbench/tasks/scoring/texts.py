@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.extras import require
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, accepted_texts, is_missing, unscored
 from specbench.tasks.scoring.language import is_unspaced, words

@@ -1,8 +1,8 @@
-"""SHA-256 digests of texts, bytes, JSON values and files, as hex digits."""
+"""Plain values: digests of them, the records of a run, and draft trees."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +31,25 @@ def file_digest(path: Path, length: int = 12) -> str:
     """Returns the first hex digits of SHA-256 over the bytes of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:length]
+
+
+# A record: one line of a run's records.jsonl as plain values. `running.records` checks and stores them.
+Record = dict[str, Any]
+Generation = dict[str, Any]
+Key = tuple[str, str, int, int, int]  # task, subset, example, repeat, turn
+
+
+def record_key(record: Record) -> Key:
+    """Returns the key of a record: (task, subset, example, repeat, turn)."""
+    return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Returns the depth of each node of a tree, 1 for the children of the sequence: [num_nodes].
+
+    Node i follows node `parents[i]`, and −1 is the sequence before the tree.
+    """
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found

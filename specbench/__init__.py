@@ -48,14 +48,7 @@ BUILT_IN = {
     ),
     "specbench.loggers": ("specbench.results.loggers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
-    "specbench.engines": (
-        "specbench.integrations.served.engines.llama_cpp",
-        "specbench.integrations.served.engines.vllm",
-        "specbench.integrations.served.engines.sglang",
-        "specbench.integrations.served.engines.tensorrt_llm",
-        "specbench.integrations.served.engines.lmdeploy",
-        "specbench.integrations.served.engines.openai",
-    ),
+    "specbench.engines": ("specbench.integrations.served.engines",),
 }
 
 

@@ -105,7 +105,6 @@ def _component(
 
 
 def _label(part: Any) -> str:
-    """Returns the name of a function or a class, or of an object's class."""
     name = getattr(part, "__name__", type(part).__name__)
     return re.sub(r"[^A-Za-z0-9_.-]+", "", name).lstrip("_.-") or "object"
 
@@ -166,7 +165,6 @@ def _split(names: str) -> list[str]:
 
 
 def _name_of(given: ModelLike | None) -> str:
-    """Returns the name of a model that is an object, else ""."""
     if given is None or isinstance(given, str | Path):
         return ""
     return Model(*given).name or type(given[0]).__name__

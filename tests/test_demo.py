@@ -13,9 +13,9 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from specbench import embedded as family
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.embedded import family
 from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables

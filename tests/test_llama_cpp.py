@@ -33,8 +33,7 @@ pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbenc
 
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.models import load_served
-from specbench.integrations.served.server import Server, find_server
-from specbench.integrations.served.target import log_probs, served_target
+from specbench.integrations.served.server import Server, find_server, log_probs, served_target
 from tools.llama_cpp.server import llama_cpp_server
 
 QUIET = Console(file=io.StringIO())

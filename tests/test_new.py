@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.new import SKELETONS, write_skeleton
+from specbench.cli.info import SKELETONS, write_skeleton
 from specbench.core.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[1]

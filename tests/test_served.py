@@ -17,12 +17,10 @@ from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.integrations.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
-from specbench.integrations.served.client import Client
+from specbench.integrations.served.client import Client, EventReader
 from specbench.integrations.served.decoder import ServedDecoder
-from specbench.integrations.served.engine import Page
-from specbench.integrations.served.engines.llama_cpp import LlamaCpp
-from specbench.integrations.served.events import EventReader
-from specbench.integrations.served.held import held_ids
+from specbench.integrations.served.engine import Page, held_ids
+from specbench.integrations.served.engines import LlamaCpp
 from specbench.integrations.served.models import load_served
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary

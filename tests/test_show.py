@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from specbench.cli.help.component import component_help
 from specbench.cli.help.method import MethodHelp
 from specbench.cli.help.parameters import field_parameters
-from specbench.cli.help.text import component_text, find_help, method_text, shown
+from specbench.cli.help.text import component_help, component_text, find_help, method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry

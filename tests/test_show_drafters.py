@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specbench.analysis.fairness_report import NumberChange
-from specbench.embedded.family import read_manifest
+from specbench.embedded import read_manifest
 from specbench.results.bootstrap import Metric
 from tools.drafters.cells import interval, number, table
 from tools.drafters.claims import Claim, changes, section, verdict

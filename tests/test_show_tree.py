@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from specbench.cli.help.method import drawing, first_sentence, tree_help
 from specbench.cli.help.text import find_help, help_text
-from specbench.cli.help.tree import drawing, first_sentence, tree_help
 from specbench.cli.info import show
 from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal

@@ -23,7 +23,7 @@ from specbench.analysis.replay import (
 )
 from specbench.analysis.sweep import pick_evenly, values_by_path
 from specbench.analysis.trials import fuzzy_at
-from specbench.cli.tune import sweep
+from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ModelDrafter

@@ -15,8 +15,7 @@ from specbench.analysis import tune as tuner
 from specbench.analysis.tune import Tuner, lossless_method
 from specbench.analysis.tune import tune as tune_with
 from specbench.analysis.tuned_methods import calibration_of, choose_slice
-from specbench.cli.run import run
-from specbench.cli.tune import tune
+from specbench.cli.run import run, tune
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
 from specbench.running.plan import without_calibration

@@ -17,10 +17,9 @@ from pydantic import BaseModel
 
 import specbench
 from specbench.cli import make_app
-from specbench.cli.help.component import KINDS, component_parameters
 from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.parameters import Parameter, field_parameters
-from specbench.cli.help.text import shown
+from specbench.cli.help.text import KINDS, component_parameters, shown
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
 from specbench.results.row import Row

@@ -138,11 +138,6 @@ def command_line() -> str:
     return shlex.join(["specbench", *sys.argv[1:]])
 
 
-def limit_of(text: str | None) -> int | float | None:
-    """Returns the number or share of --limit; None for all examples. Raises ConfigError for other values."""
-    return None if text == "all" else amount("--limit", text)
-
-
 def split(names: str) -> list[str]:
     """Returns the parts of a comma-separated option, stripped and without empty ones."""
     return [part.strip() for part in names.split(",") if part.strip()]
@@ -290,7 +285,6 @@ def model_options(option: str, text: str, known: Collection[str]) -> Iterator[st
 
 
 def model_args(option: str, text: str) -> Mapping[str, Any]:
-    """Returns the keys and values of --model_args."""
     if text.strip().startswith("{"):
         try:
             found: dict[str, Any] = json.loads(text)

@@ -1,5 +1,7 @@
-"""`specbench list`, `show`, `validate` and `fetch`."""
+"""`specbench list`, `show`, `validate`, `fetch` and `new`."""
 
+import keyword
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from specbench.cli.arguments import split as split_names
 from specbench.cli.help.method import other_needs, verdict
 from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
+from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
@@ -40,14 +43,12 @@ def tasks_table() -> Table:
 
 
 def methods_table() -> Table:
-    """Returns a table of the methods."""
     methods = map(load_method, method_names())
     rows = [[each.name, each.title, each.paper or "–", verdict(each)[0], needs(each)] for each in methods]
     return Table("methods", columns("name", "title", "paper", "lossless", "needs"), rows)
 
 
 def components_table() -> Table:
-    """Returns a table of all drafters, verification rules, vocabulary bridges and scorers."""
     rows = []
     for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
@@ -62,7 +63,6 @@ def components_table() -> Table:
 
 
 def metrics_table() -> Table:
-    """Returns a table of the metrics of a row."""
     from specbench.results.units import MEANINGS  # imports scipy, which the other tables do not need
 
     rows = [[name, unit, meaning] for name, (unit, meaning) in MEANINGS.items()]
@@ -247,3 +247,61 @@ def fetch(
     stdout.print(", ".join(f"{num} {state}" for state, num in states.most_common()), highlight=False)
     if not set(states) <= set(FINE):
         raise typer.Exit(1)
+
+
+SKELETONS = Path(__file__).parent / "skeletons"
+# The command that runs the skeleton of a kind. {name} is the given name.
+NEXT = {
+    "task": "specbench run --task {name}.yaml --method sd",
+    "method": "specbench run --task mgsm --method {name}.yaml --subset en --limit 2",
+    "plugin": "pip install --no-build-isolation -e {name} && "
+    "specbench run --task {name}-task --method {name}-drafter,{name}-rule,{name}-engine",
+}
+NAMES = {"task": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "method": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "plugin": r"[a-z][a-z0-9_-]*"}
+
+
+def new(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="task, method or plugin.")],
+    name: Annotated[str, typer.Argument(help="Its name, also used for the files in the current folder.")],
+) -> None:
+    """Write the skeleton of a task, a method or a plug-in into the current folder. Existing files are never replaced.
+
+    The skeleton runs as it is: a task with two rows, a fuzzy method, or a package with a drafter, a verification rule,
+    a scorer, an engine, and methods and a task that use them.
+    """
+    for path in write_skeleton(kind, name, Path()):
+        stdout.print(path, soft_wrap=True)
+    stdout.print(f"next: {NEXT[kind].format(name=name)}", soft_wrap=True)
+
+
+def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
+    """Writes the files of a skeleton below a folder and returns their paths. Raises ConfigError for an unknown kind, an
+    unsuitable name, an existing file or folder, and a plug-in named like an installed module."""
+    if kind not in NEXT:
+        raise ConfigError(f"specbench new {kind}: unknown kind '{kind}': {nearest(kind, NEXT)}")
+    module = name.replace("-", "_")
+    if not re.fullmatch(NAMES[kind], name) or (kind == "plugin" and keyword.iskeyword(module)):
+        letters = "small letters, digits, - and _" if kind == "plugin" else "letters, digits, -, _ and ."
+        raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")
+    source, target = SKELETONS / kind, folder / name if kind == "plugin" else folder
+    if kind == "plugin" and target.exists():
+        raise ConfigError(f"{target}: already exists: choose another name, or remove it")
+    if kind == "plugin" and is_installed(module):
+        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
+    written = {}
+    for file in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        path = target / _named(file.relative_to(source).as_posix(), kind, name)
+        if path.exists():
+            raise ConfigError(f"{path}: already exists: choose another name, or remove it")
+        written[path] = _named(file.read_text(encoding="utf-8"), kind, name)
+    for path, text in written.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error
+    return list(written)
+
+
+def _named(text: str, kind: str, name: str) -> str:
+    return text.replace(f"my-{kind}", name).replace(f"my_{kind}", name.replace("-", "_"))

@@ -22,9 +22,17 @@ from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.specs.components import AnySpec, Spec
-from specbench.specs.run_options import RunOptions
-from specbench.training.spec import BLOCKS, CORPUS_MODELS, DEFAULTS, EXAMPLES, HEADS, NOT_FOR_HEADS, TrainSpec
+from specbench.specs.components import Spec
+from specbench.training.spec import (
+    BLOCKS,
+    CORPUS_MODELS,
+    DEFAULTS,
+    EXAMPLES,
+    HEADS,
+    NOT_FOR_HEADS,
+    CorpusModelSpec,
+    TrainSpec,
+)
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -38,7 +46,6 @@ Config = Annotated[Path | None, path_option(help="YAML file of settings; options
 Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME for the embedded world's.")]
 Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or as .jsonl.")]
 DATA = ("subsets", "limit", "data")  # run options
-Seed = Annotated[int | None, typer.Option(help="Seed of every random stream.")]
 
 
 def spec_keys(kind: str) -> Iterator[Parameter]:
@@ -56,26 +63,13 @@ def nested_keys(model: type[Spec], place: str, defaults: Mapping[str, Any]) -> I
     parameters = field_parameters(model, place, defaults, set())
     for parameter, field in zip(parameters, model.model_fields.values(), strict=True):
         key = parameter.key.removeprefix(".")
-        part = nested_spec(field.annotation)
+        # A mapping has no nested spec, since the user chooses its keys.
+        types = () if get_origin(field.annotation) is dict else (field.annotation, *get_args(field.annotation))
+        part = next((each for each in types if isinstance(each, type) and issubclass(each, Spec)), None)
         if part is None or (field.default is None and key not in BLOCKS):
             yield parameter.model_copy(update={"key": key})
         if part is not None:
             yield from nested_keys(part, key, {})
-
-
-def nested_spec(annotation: Any) -> type[Spec] | None:
-    """Returns the spec type of a key's value, or None. A mapping has none, since the user chooses its keys."""
-    types = () if get_origin(annotation) is dict else (annotation, *get_args(annotation))
-    return next((type_ for type_ in types if isinstance(type_, type) and issubclass(type_, Spec)), None)
-
-
-def key_lines(parameter: Parameter) -> list[str]:
-    """Returns `key = default (choices): description`, wrapped."""
-    value = shown(parameter.value)
-    default = "must be given" if parameter.value is None and parameter.required else f"= {value}"
-    bounds = f" ({parameter.range})" if parameter.type == "one of" else ""
-    meaning = f": {parameter.meaning}" if parameter.meaning else ""
-    return wrap(f"{parameter.key} {default}{bounds}{meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")
 
 
 class WithKeys(BoundedCommand):
@@ -84,8 +78,14 @@ class WithKeys(BoundedCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         assert self.name is not None
-        lines = [line for key in spec_keys(self.name) for line in key_lines(key)]
-        stdout.out("\n".join(["Keys of --set and --config:", *lines]))
+        lines = ["Keys of --set and --config:"]
+        for key in spec_keys(self.name):
+            default = "must be given" if key.value is None and key.required else f"= {shown(key.value)}"
+            bounds = f" ({key.range})" if key.type == "one of" else ""
+            meaning = f": {key.meaning}" if key.meaning else ""
+            text = f"{key.key} {default}{bounds}{meaning}"
+            lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ")
+        stdout.out("\n".join(lines))
 
 
 Corpus = Annotated[
@@ -103,18 +103,37 @@ CORPUS_KINDS = {
     "ngram": "Count the n-grams of texts in the target's tokens, for drafts by the method ngram.",
     "retrieval": "Sort the tokens of texts into a datastore, for drafts by the method rest.",
 }
-NOUNS = {"ngram": "n-gram model", "retrieval": "datastore"}
-METHODS = {"ngram": "ngram", "retrieval": "rest"}  # the methods that use the models
+KINDS = {
+    "scdf": "Fine-tune a drafter on the target's continuations, weighting the languages that it drafts worst most.",
+    "distill": "Distil the target's most probable tokens into a drafter, on answers to a task or on raw text.",
+    "finetune": "Pretrain a drafter on texts, or fine-tune it on text that the target generates.",
+    "medusa": "Train Medusa heads on text that the target generates.",
+    "eagle": "Train an EAGLE-1 head, which EAGLE-2 also uses, on text that the target generates.",
+    "eagle3": "Train an EAGLE-3 head on text that the target generates.",
+}
+FOLDERS = {
+    "ngram": "Folder of the n-gram model; an existing n-gram model is replaced.",
+    "retrieval": "Folder of the datastore; an existing datastore is replaced.",
+    **dict.fromkeys(KINDS, "Folder of the trained drafter; an unfinished training is resumed."),
+}
+METHODS = {"ngram": "ngram", "retrieval": "rest"}  # the methods that use the models made from a corpus
+NUM_STEPS = {
+    "scdf": "250 with 4 passes each (the paper's 1,000 draws, as we read it)",
+    "distill": "800 (as in the paper)",
+    **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", "medusa", "eagle", "eagle3")},
+}
+NOT_FOR_A_CORPUS = ("drafter", "drafter_revision", "threads", "num_steps", "learning_rate", "own_dtype", "own_device")
 
 
-def corpus_trainer(kind: str) -> Callable[..., None]:
-    """Returns the command that builds one kind of model from a corpus."""
+def trainer(kind: str) -> Callable[..., None]:
+    """Returns the command of one kind. --set sets the keys that have no option."""
+    if kind in KINDS:
+        without: tuple[str, ...] = ("corpus", "more", "column", "order")
+    else:
+        has_order = "order" in CORPUS_MODELS[kind].model_fields
+        without = NOT_FOR_A_CORPUS if has_order else (*NOT_FOR_A_CORPUS, "order")
 
-    @takes_run_options(
-        only=("target", "target_revision", *DATA, "trust_remote_code"),
-        without=() if "order" in CORPUS_MODELS[kind].model_fields else ("order",),
-        data=ROWS,
-    )
+    @takes_run_options(only=(*PAIR, *DATA, "threads", "trust_remote_code"), without=without, data=ROWS)
     def command(
         corpus: Corpus = None,
         more: MoreFiles = None,
@@ -124,114 +143,71 @@ def corpus_trainer(kind: str) -> Callable[..., None]:
         text: Texts = None,
         column: Column = None,
         order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; by default 2 (bigrams).")] = None,
-        output: Annotated[
-            Path | None, path_option(help=f"Folder of the {NOUNS[kind]}; an existing {NOUNS[kind]} is replaced.")
-        ] = None,
-        seed: Seed = None,
-        set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
-        **given: Any,
-    ) -> None:
-        from specbench.training.corpus import build_from_corpus
-
-        options = run_options(given)
-        values = {
-            "target": options.target, "target_revision": options.target_revision,
-            "trust_remote_code": options.trust_remote_code or None, **data_options(task, text, options),
-            "data.corpus": [*(corpus or []), *(more or [])] or None, "data.column": column, "order": order,
-            "seed": seed, "output": output and str(output),
-        }  # fmt: skip
-        spec = settings(CORPUS_MODELS[kind], kind, config, values, set_)
-        try:
-            record = build_from_corpus(spec, stderr, command_line())
-        except KeyboardInterrupt:
-            stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
-            sys.exit(INTERRUPTED)
-        folder = Path(spec.output)
-        stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-        stderr.print(f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}", soft_wrap=True)
-
-    return command
-
-
-NUM_STEPS = {
-    "scdf": "250 with 4 passes each (the paper's 1,000 draws, as we read it)",
-    "distill": "800 (as in the paper)",
-    **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", "medusa", "eagle", "eagle3")},
-}
-
-
-def trainer(kind: str) -> Callable[..., None]:
-    """Returns the command of one training kind. All kinds have the same options; --set sets all other keys."""
-
-    @takes_run_options(only=(*PAIR, *DATA, "threads", "trust_remote_code"), data=ROWS)
-    def command(
-        config: Config = None,
-        task: Task = None,
-        *,
-        text: Texts = None,
-        output: Annotated[
-            Path | None, path_option(help="Folder of the trained drafter; an unfinished training is resumed.")
-        ] = None,
+        output: Annotated[Path | None, path_option(help=FOLDERS[kind])] = None,
         num_steps: Annotated[
-            int | None,
-            typer.Option(help=f"Updates of the weights; by default {NUM_STEPS[kind]}."),
+            int | None, typer.Option(help=f"Updates of the weights; by default {NUM_STEPS.get(kind)}.")
         ] = None,
         learning_rate: Annotated[
             str | None, typer.Option(help="One, or several separated by commas; the validation loss selects one.")
         ] = None,
-        seed: Seed = None,
-        dtype: Annotated[
+        seed: Annotated[int | None, typer.Option(help="Seed of every random stream.")] = None,
+        own_dtype: Annotated[
             str | None,
             typer.Option(
-                help="auto, float32 or bfloat16 (mixed precision); the drafter is saved in its original dtype."
+                "--dtype",
+                help="auto, float32 or bfloat16 (mixed precision); the drafter is saved in its original dtype.",
             ),
         ] = None,
-        device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
+        own_device: Annotated[str | None, typer.Option("--device", help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
         **given: Any,
     ) -> None:
-        options = run_options(given)
-        values = {
-            **{name: getattr(options, name) for name in PAIR}, **data_options(task, text, options),
-            "output": output and str(output), "num_steps": num_steps, "learning_rate": learning_rates(learning_rate),
-            "seed": seed, "dtype": dtype, "device": device, "trust_remote_code": options.trust_remote_code or None,
-        }  # fmt: skip
-        spec = settings(TrainSpec, kind, config, values, set_)
-        from specbench.training.command import measurement_command, run_training
+        from specbench.specs import yaml_files
 
-        record = run_training(spec, options.threads, stderr, command_line())
-        if record is None:  # this is not the main process, or the training was already finished
-            return
-        folder = Path(spec.output)
-        stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-        stderr.print(f"measure it: {measurement_command(record.settings, folder)}", soft_wrap=True)
+        options, place = run_options(given), f"--learning-rate {learning_rate}"
+        rates = None if learning_rate is None else yaml_files.parse(f"[{learning_rate}]", place)
+        values = {
+            **{name: getattr(options, name) for name in PAIR}, "data.tasks": task and split(task),
+            "data.subsets": options.subsets, "data.limit": options.limit, "data.source": options.data,
+            "data.text": files_by_language(text), "data.corpus": [*(corpus or []), *(more or [])] or None,
+            "data.column": column, "order": order, "output": output and str(output), "num_steps": num_steps,
+            "learning_rate": rates, "seed": seed, "dtype": own_dtype, "device": own_device,
+            "trust_remote_code": options.trust_remote_code or None,
+        }  # fmt: skip
+        require("accelerate", f"specbench train {kind}")
+        from specbench.training.command import read_settings
+
+        if kind in KINDS:
+            train_drafter(read_settings(TrainSpec, kind, config, values, set_ or []), options.threads)
+        else:
+            build_model(kind, read_settings(CORPUS_MODELS[kind], kind, config, values, set_ or []))
 
     return command
 
 
-def settings(
-    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: list[str] | None
-) -> AnySpec:
-    """Returns the validated settings of --config, the options and --set."""
-    require("accelerate", f"specbench train {kind}")
-    from specbench.training.command import read_settings
+def build_model(kind: str, spec: CorpusModelSpec) -> None:
+    """Makes an n-gram model or a datastore from a corpus."""
+    from specbench.training.corpus import build_from_corpus
 
-    return read_settings(model, kind, config, options, overrides or [])
-
-
-def learning_rates(text: str | None) -> Any:
-    """Returns the numbers of a comma-separated list."""
-    from specbench.specs import yaml_files
-
-    return None if text is None else yaml_files.parse(f"[{text}]", f"--learning-rate {text}")
+    try:
+        record = build_from_corpus(spec, stderr, command_line())
+    except KeyboardInterrupt:
+        stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
+        sys.exit(INTERRUPTED)
+    folder = Path(spec.output)
+    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
+    stderr.print(f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}", soft_wrap=True)
 
 
-def data_options(task: str | None, text: list[str] | None, options: RunOptions) -> dict[str, Any]:
-    """Returns the training-data options by key."""
-    return {
-        "data.tasks": task and split(task), "data.subsets": options.subsets, "data.limit": options.limit,
-        "data.source": options.data, "data.text": files_by_language(text),
-    }  # fmt: skip
+def train_drafter(spec: TrainSpec, threads: int | None) -> None:
+    from specbench.training.command import measurement_command, run_training
+
+    record = run_training(spec, threads, stderr, command_line())
+    if record is None:  # this is not the main process, or the training was already finished
+        return
+    folder = Path(spec.output)
+    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
+    stderr.print(f"measure it: {measurement_command(record.settings, folder)}", soft_wrap=True)
 
 
 def files_by_language(texts: list[str] | None) -> dict[str, str] | None:
@@ -239,11 +215,11 @@ def files_by_language(texts: list[str] | None) -> dict[str, str] | None:
     language that is given twice."""
     if texts is None:
         return None
-    for text in texts:
-        if not all(part.strip() for part in text.partition("=")):
-            raise ConfigError(f"--text '{text}': write it as LANGUAGE=FILE, such as --text en=english.txt")
     files: dict[str, str] = {}
-    for language, _, file in (text.partition("=") for text in texts):
+    for text in texts:
+        language, _, file = text.partition("=")
+        if not language.strip() or not file.strip():
+            raise ConfigError(f"--text '{text}': write it as LANGUAGE=FILE, such as --text en=english.txt")
         if language in files:
             raise ConfigError(
                 f"--text {language}={file}: '{language}' already has the file {files[language]}: give one file per "
@@ -253,15 +229,7 @@ def files_by_language(texts: list[str] | None) -> dict[str, str] | None:
     return files
 
 
-KINDS = {
-    "scdf": "Fine-tune a drafter on the target's continuations, weighting the languages that it drafts worst most.",
-    "distill": "Distil the target's most probable tokens into a drafter, on answers to a task or on raw text.",
-    "finetune": "Pretrain a drafter on texts, or fine-tune it on text that the target generates.",
-    "medusa": "Train Medusa heads on text that the target generates.",
-    "eagle": "Train an EAGLE-1 head, which EAGLE-2 also uses, on text that the target generates.",
-    "eagle3": "Train an EAGLE-3 head on text that the target generates.",
-}
 for kind, summary in CORPUS_KINDS.items():
-    train.command(kind, cls=WithKeys, help=summary)(corpus_trainer(kind))
+    train.command(kind, cls=WithKeys, help=summary)(trainer(kind))
 for kind, summary in KINDS.items():
     train.command(kind, cls=WithKeys, help=f"{summary} The same command resumes a training.")(trainer(kind))

@@ -90,7 +90,8 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
         raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, which is the limit")
     try:
         value = json.loads(
-            text, object_pairs_hook=_mapping, parse_int=_int, parse_float=_finite if strict else _float,
+            text, object_pairs_hook=_mapping, parse_int=lambda digits: int(_bounded(digits)),
+            parse_float=_finite if strict else lambda digits: float(_bounded(digits)),
             parse_constant=_refuse_constant if strict else float,
         )  # fmt: skip
         has_escapes = strict and "\\u" in text  # searching the patterns in a large text takes long
@@ -177,24 +178,14 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _int(digits: str) -> int:
+def _bounded(digits: str) -> str:
     if len(digits) > MAX_DIGITS:
-        raise _too_long(digits)
-    return int(digits)
-
-
-def _float(digits: str) -> float:
-    if len(digits) > MAX_DIGITS:
-        raise _too_long(digits)
-    return float(digits)
-
-
-def _too_long(digits: str) -> OutOfBounds:
-    return OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…), and the limit is {MAX_DIGITS}")
+        raise OutOfBounds(f"has a number of {len(digits):,} digits ({digits[:20]}…), and the limit is {MAX_DIGITS}")
+    return digits
 
 
 def _finite(text: str) -> float:
-    value = _float(text)
+    value = float(_bounded(text))
     if not math.isfinite(value):
         raise OutOfBounds(f"{text[:40]} is beyond the range of numbers")
     return value

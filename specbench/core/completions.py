@@ -40,13 +40,12 @@ class ApiKey:
     """
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.value = text  # for the client that sends it
         self._pattern = re.compile("|".join(_forms(text)), re.IGNORECASE) if len(text) >= LEAST_SECRET else None
 
     @classmethod
     def from_environment(cls, setting: str, variable: str) -> "ApiKey":
-        """Returns the key in an environment variable. Raises ConfigError, whose message begins with `setting`, if no
-        usable key is set."""
+        """Returns the key in an environment variable. Raises ConfigError, which begins with `setting`, without one."""
         text = os.environ.get(variable, "").strip()
         if not text:
             raise ConfigError(f"{setting}: {variable} is not set: export the key (any text for a server without keys)")
@@ -56,11 +55,6 @@ class ApiKey:
                 "copy it again"
             )
         return cls(text)
-
-    @property
-    def value(self) -> str:
-        """The key itself, for the client that sends it."""
-        return self._text
 
     def hide(self, text: str) -> str:
         """Returns a text without the key, and without lone surrogates, which no file can hold."""
@@ -273,8 +267,7 @@ class _Completion(BaseModel):
 
 
 def _error_message(body: str) -> tuple[str, str | None]:
-    """Returns the message and the code of an error body: `{"error": {"message": …, "code": …}}`, `{"detail": …}`, or
-    any text."""
+    """Returns the message and the code of an error body, which may be any text."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -296,8 +289,7 @@ def _reply(completion: _Completion) -> Reply:
 
 
 def check_url(url: str, setting: str) -> None:
-    """Raises ConfigError, whose message begins with `setting`, for an invalid server address or one that contains
-    secrets."""
+    """Raises ConfigError, which begins with `setting`, for an invalid server address or one with secrets."""
     if "@" in url or "?" in url:  # these would be in every log of a request
         raise ConfigError(f"{setting}: has a user or a query: remove it, and set {KEY_VARIABLE}")
     try:
@@ -321,8 +313,7 @@ class Unbounded(Exception):
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """An HTTP client that reads at most `max_bytes` of a body. It does not follow redirects, so no prompt is sent to
-    another server."""
+    """An HTTP client that reads at most `max_bytes` of a body, and sends no prompt to another server by a redirect."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(timeout=None, verify=_tls(), follow_redirects=False)

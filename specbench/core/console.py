@@ -55,7 +55,6 @@ def counted(num: int, noun: str) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Prints one line literally."""
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
@@ -75,14 +74,7 @@ def discard_output() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: object = None,
-    line: str | None = None,
-) -> None:
+def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
     """Prints specbench's own warnings in one line and ignores those of libraries."""
     if category is UserWarning and "specbench" in filename:
         stderr.print(f"warning: {message}", soft_wrap=True)

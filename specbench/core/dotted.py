@@ -5,8 +5,7 @@ from typing import Any
 
 
 def flat(data: Mapping[str, Any], lists: bool = False, place: str = "") -> dict[str, Any]:
-    """Returns all values by dotted path, except non-empty mappings. `lists`: lists are flattened too, with item numbers
-    as keys."""
+    """Returns all values by dotted path, except non-empty mappings. `lists`: lists too, with item numbers as keys."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         path = f"{place}.{key}" if place else str(key)

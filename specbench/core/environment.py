@@ -25,8 +25,7 @@ def is_installed(package: str) -> bool:
 
 
 def require(package: str, user: str) -> None:
-    """Raises ConfigError with the install command if an optional package is missing. `user`: the option, key or command
-    that needs it."""
+    """Raises ConfigError with the install command if an optional package, which `user` needs, is missing."""
     if not is_installed(package):
         raise ConfigError(f"{user}: {missing(package)}")
 

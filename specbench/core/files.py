@@ -19,7 +19,6 @@ from specbench.core.errors import ConfigError
 
 
 def _module(name: str) -> Any:
-    """Returns a module of the standard library, or None on systems without it."""
     try:
         return import_module(name)
     except ImportError:
@@ -85,8 +84,7 @@ TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbe
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a text in UTF-8 as `write_bytes` does. Raises OSError also for a text that UTF-8 cannot encode, such as
-    some file names."""
+    """Writes a text in UTF-8 as `write_bytes` does. Raises OSError also for a text that UTF-8 cannot encode."""
     try:
         content = text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -130,31 +128,31 @@ def check_place(path: Path) -> None:
 
 def check_output(option: str, path: Path) -> None:
     """Raises ConfigError if `write_output` could not replace the file of an option, before anything is measured."""
-    try:
+    with _naming(option, path):
         check_place(path.resolve())
-    except OSError as error:
-        raise _not_written(option, path, error) from error
 
 
 def write_output(option: str, path: Path, content: str | bytes, kept: str = "") -> None:
     """Replaces the file of an option such as --output. Raises ConfigError if it cannot be written. `kept`: a part of
     that message that says where other results are."""
-    try:
+    with _naming(option, path, kept):
         if isinstance(content, str):
             write_atomically(path.resolve(), content)
         else:
             write_bytes(path.resolve(), content)
+
+
+@contextmanager
+def _naming(option: str, path: Path, kept: str = "") -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _not_written(option, path, error, kept) from error
-
-
-def _not_written(option: str, path: Path, error: OSError, kept: str = "") -> ConfigError:
-    return ConfigError(f"{option} {path}: cannot be written ({error.strerror or error}){kept}: name another file")
+        problem = f"cannot be written ({error.strerror or error}){kept}: name another file"
+        raise ConfigError(f"{option} {path}: {problem}") from error
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
-    """Returns a new file in the same folder. It is locked while it is open, so that other processes on any host know
-    that its writer is alive."""
+    """Returns a new file in the same folder. It is locked, so that other processes know that its writer is alive."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     while True:
         file = os.fdopen(os.open(temporary, FLAGS, 0o666), "r+b")
@@ -175,8 +173,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _lock(file: IO[bytes], wait: bool) -> bool:
-    """Returns whether this process now holds an exclusive lock. It is False if the system or the file system has no
-    such locks."""
+    """Returns whether this process now holds an exclusive lock. It is False on systems without such locks."""
     if fcntl is None:
         return False
     try:
@@ -187,7 +184,6 @@ def _lock(file: IO[bytes], wait: bool) -> bool:
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Returns whether an open file still has this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -235,9 +231,18 @@ class ResumableFolder:
                 f"{self.option} {self.path}: another process works in it: wait for it, or choose another {self.option}"
             ) from error
         except OSError as error:
+            is_inside = error.filename is not None and Path(error.filename) not in (self.path, *self.path.parents)
+            if self.path.is_file():
+                problem = "it is a file, not a folder"
+            elif not isinstance(error, FileNotFoundError):
+                problem = f"cannot write there ({error.strerror or error})"
+            elif is_inside:
+                problem = f"{error.filename} is missing or was deleted"
+            else:
+                problem = "no folder can be created there"
             raise ConfigError(
-                f"{self.option} {self.path}: {_write_problem(self.path, error)}{self.kept()}; choose another folder, "
-                "or repair this one and repeat the command"
+                f"{self.option} {self.path}: {problem}{self.kept()}; choose another folder, or repair this one and "
+                "repeat the command"
             ) from error
 
     def claim(self, identity: dict[str, Any]) -> None:
@@ -275,35 +280,17 @@ class ResumableFolder:
 
 
 def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
-    """Writes an identity atomically. Raises OSError."""
     write_atomically(file, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
-
-
-def _write_problem(path: Path, error: OSError) -> str:
-    """Returns the reason why a folder cannot be written."""
-    if path.is_file():
-        return "it is a file, not a folder"
-    if isinstance(error, FileNotFoundError):
-        is_inside = error.filename is not None and Path(error.filename) not in (path, *path.parents)
-        return f"{error.filename} is missing or was deleted" if is_inside else "no folder can be created there"
-    return f"cannot write there ({error.strerror or error})"
 
 
 def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns a text "key: before → now" for each dotted key whose values differ."""
+    flat = (dotted.flat(data, lists=True).items() for data in (old, now))
     before, after = (
-        {
-            key: json.dumps(value, ensure_ascii=False)
-            for key, value in dotted.flat(data, lists=True).items()
-            if value != {}
-        }
-        for data in (old, now)
+        {key: json.dumps(value, ensure_ascii=False) for key, value in each if value != {}} for each in flat
     )
-    return [
-        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
-    ]
+    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    return [f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}" for key in changed]
 
 
 @contextmanager
@@ -321,31 +308,23 @@ def replacing(folder: Path) -> Iterator[Path]:
         building.mkdir()
         try:
             yield building
-            _put_in_place(building, folder)
+            earlier = folder.with_name(f".{folder.name}.earlier")
+            remove_folder(earlier)
+            if folder.exists():
+                os.rename(folder, earlier)
+            try:
+                os.rename(building, folder)
+            except OSError:
+                with suppress(OSError):
+                    os.rename(earlier, folder)
+                raise
+            remove_folder(earlier)
         finally:
             remove_folder(building)
 
 
 def lock_of(folder: Path) -> Path:
-    """Returns the path of the lock file that `replacing` holds."""
     return folder.with_name(f".{folder.name}.lock")
-
-
-def _put_in_place(building: Path, folder: Path) -> None:
-    """Moves the new folder to the place of the old one. Restores the old one if that fails."""
-    earlier = folder.with_name(f".{folder.name}.earlier")
-    remove_folder(earlier)
-    if not folder.exists():
-        os.rename(building, folder)
-        return
-    os.rename(folder, earlier)
-    try:
-        os.rename(building, folder)
-    except OSError:
-        with suppress(OSError):
-            os.rename(earlier, folder)
-        raise
-    remove_folder(earlier)
 
 
 def remove_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -35,15 +35,10 @@ class SpacedLines:
 class BarBelow(Progress):
     """A progress bar below the renderables that `above` returns."""
 
-    def __init__(
-        self, above: Callable[[], Iterable[RenderableType]] | None, *columns: ProgressColumn, **options: Any
-    ) -> None:
-        self._above = above
-        super().__init__(*columns, **options)
+    above: Callable[[], Iterable[RenderableType]] | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yields the renderables above the bar, then the bar."""
-        yield from self._above() if self._above is not None else ()
+        yield from self.above() if self.above is not None else ()
         yield from super().get_renderables()
 
 
@@ -64,11 +59,12 @@ class ProgressBar:
         self._lines = SpacedLines(None if quiet or console.is_terminal else console)
         self._draws_itself, self._drawn = above is None, time.monotonic()
         self._bar = BarBelow(
-            above, TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
             *(columns or (MofNCompleteColumn(), TimeRemainingColumn())), console=console, transient=True,
             redirect_stdout=redirect, redirect_stderr=redirect, disable=quiet or not console.is_terminal,
             auto_refresh=self._draws_itself,
         )  # fmt: skip
+        self._bar.above = above
         self._task = self._bar.add_task(description, total=total, completed=completed)
 
     def __enter__(self) -> Self:

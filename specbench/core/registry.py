@@ -72,8 +72,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return add
 
     def add_object(self, name: str, factory: Factory, default: AnyFeatures) -> str:
-        """Registers a factory of this process as `object:NAME` and returns that name. `default`: its features if it
-        declares none."""
+        """Registers a factory of this process as `object:NAME`. `default`: its features if it declares none."""
         self._objects[OBJECT + name] = factory
         self._features.setdefault(factory, default)
         return OBJECT + name
@@ -118,11 +117,14 @@ class Registry(Generic[Declared, AnyFeatures]):
         return factory
 
     def options_model(self, name: str) -> type[BaseModel]:
-        """Returns the pydantic model of a component's options."""
         factory = self.get(name)
         known = self._options.get(name)
         if known is None or known[0] is not factory:
-            self._options[name] = known = (factory, _options_model(name, factory))
+            fields: dict[str, Any] = {
+                p.name: (p.annotation, ... if p.default is p.empty else p.default)
+                for p in inspect.signature(factory, eval_str=True).parameters.values() if p.kind is p.KEYWORD_ONLY
+            }  # fmt: skip
+            self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
         return known[1]
 
     def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
@@ -161,16 +163,6 @@ class StrictModel(BaseModel):
         return schema
 
 
-def _options_model(name: str, factory: Factory) -> type[BaseModel]:
-    parameters = inspect.signature(factory, eval_str=True).parameters.values()
-    fields: dict[str, Any] = {
-        p.name: (p.annotation, ... if p.default is p.empty else p.default)
-        for p in parameters
-        if p.kind is p.KEYWORD_ONLY
-    }
-    return create_model(f"{name} options", __base__=_Options, **fields)
-
-
 class _Options(StrictModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -179,16 +171,15 @@ PYDANTIC_PARTS = ("[key]", "constrained-int", "constrained-float")  # parts of a
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
-    """Returns the first problem of a pydantic error in one line: the path of the key, the problem, and the nearest
-    valid choice. If several keys are missing, all are named. `remedy`: appended if a value is out of range or has a
-    wrong type."""
+    """Returns the first of `all_problems`."""
     return all_problems(error, model, place, remedy)[0]
 
 
 def all_problems(
     error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it"
 ) -> list[str]:  # fmt: skip
-    """Returns all problems of a pydantic error, each as `first_problem` writes it."""
+    """Returns the problems of a pydantic error, one line each: the path of the key, the problem, and the nearest valid
+    choice. Missing keys share a line. `remedy`: appended if a value is out of range or has a wrong type."""
     # Unknown keys come first, because they are often misspelt missing keys.
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     missing = [_path(place, problem["loc"]) for problem in problems if problem["type"] == "missing"]

@@ -47,7 +47,6 @@ class Column:
     is_for_screen: bool = False
 
     def on_screen(self, cell: str) -> str:
-        """Returns a cell with the line breaks that `width` demands."""
         return cell if self.width is None else "\n".join(wrap(cell, self.width))
 
     def widths(self, cells: Iterable[str]) -> tuple[int, int]:
@@ -62,12 +61,10 @@ class Column:
 
 
 def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:
-    """Returns text columns, aligned to the left."""
     return tuple(Column(heading, folds=folds) for heading in headings)
 
 
 def numbers(*headings: str) -> tuple[Column, ...]:
-    """Returns number columns, aligned to the right."""
     return tuple(Column(heading, is_number=True) for heading in headings)
 
 

@@ -169,8 +169,7 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 
 def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:
-    """Returns the call with all arguments that are known before a generation. For each generation it also gets the RUN
-    arguments that its signature accepts."""
+    """Returns the call with all arguments that are known before a generation; the others are those of RUN."""
     passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
     early = {name: value for name, value in passed.items() if name not in RUN}
 

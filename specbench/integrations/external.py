@@ -42,7 +42,7 @@ A minimal example:
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,6 @@ class Decoded:
     num_target_passes: int | None = None
 
 
-__all__ = ["Decoded", "LoadedModel"]
-
-
 def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     """Returns the steps. Raises ConfigError that names the first inconsistent one."""
     found = []
@@ -128,18 +125,14 @@ def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[
     for step in steps:
         if left <= 0:
             break
-        kept.append(step if step.num_emitted <= left else _shortened(step, left))
+        if step.num_emitted > left:  # dropped tokens count neither as accepted nor as judged
+            num_accepted = min(step.num_accepted, left)
+            step = Step(step.num_drafted, num_accepted, num_accepted, left)
+        kept.append(step)
         left -= step.num_emitted
     if reads_prompt:
-        first = kept[0]
-        kept[0] = Step(first.num_drafted, first.num_judged, first.num_accepted, first.num_emitted - 1)
+        kept[0] = replace(kept[0], num_emitted=kept[0].num_emitted - 1)
     return kept, len(kept) + (not reads_prompt)
-
-
-def _shortened(step: Step, num_emitted: int) -> Step:
-    """Returns a step with only `num_emitted` tokens. Dropped tokens count neither as accepted nor as judged."""
-    num_accepted = min(step.num_accepted, num_emitted)
-    return Step(step.num_drafted, num_accepted, num_accepted, num_emitted)
 
 
 @contextmanager
@@ -192,7 +185,6 @@ class TokenMeter:
 
 
 def emit(state: GenerationState, token_ids: Iterable[int]) -> None:
-    """Appends tokens up to the end of the answer."""
     for token in token_ids:
         if not state.finished:
             state.start(token)

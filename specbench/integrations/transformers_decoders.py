@@ -44,7 +44,6 @@ def own_assistant(model: Any, num_draft_tokens: int) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses transformers' warnings during the block."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

@@ -49,7 +49,7 @@ def model_source(name: str) -> str:
     """Returns the source for transformers: the folder of `embedded:NAME`, or the name itself."""
     if not name.startswith(EMBEDDED):
         return name
-    from specbench.embedded.family import member_path
+    from specbench.embedded import member_path
 
     return str(member_path(name.removeprefix(EMBEDDED)))
 

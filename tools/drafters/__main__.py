@@ -13,7 +13,7 @@ import transformers
 
 from specbench.core.files import write_atomically
 from specbench.core.values import json_digest
-from specbench.embedded.family import read_manifest
+from specbench.embedded import read_manifest
 
 from . import low_resource, scaling, specialists
 from .document import Findings, page

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.analysis.fairness_report import DrafterReport, FairnessReport
-from specbench.embedded.family import member_path, read_manifest
+from specbench.embedded import member_path, read_manifest
 from specbench.models.checkpoints import fingerprint
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load

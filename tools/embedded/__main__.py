@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from specbench.core.environment import builtin_dir
-from specbench.embedded.family import WEIGHTS, read_manifest
+from specbench.embedded import WEIGHTS, read_manifest
 from tools.embedded.build import build_members, say
 from tools.embedded.recipes import MEMBERS
 from tools.embedded.rows import write_samples

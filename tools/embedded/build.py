@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
-from specbench.embedded.family import MANIFEST, digest_of, read_manifest
+from specbench.embedded import MANIFEST, digest_of, read_manifest
 from specbench.embedded.world import WORLDS
 from specbench.models.array_folder import vocabulary_digest
 from specbench.specs.components import build

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import xllamacpp
 
-from specbench.embedded.family import member_path
+from specbench.embedded import member_path
 
 NAMES = {  # of tensors outside the blocks, then of those in a block
     "model.embed_tokens": "token_embd", "model.norm": "output_norm",

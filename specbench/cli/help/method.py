@@ -1,6 +1,7 @@
-"""The help of a method: components, losslessness, needs, presets and commands."""
+"""The help of a method: components, losslessness, needs, presets and commands, and its draft tree, drawn as text."""
 
 import inspect
+import re
 import shlex
 from collections.abc import Sequence
 from functools import cache
@@ -9,13 +10,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help.parameters import Parameter, parameters
-from specbench.cli.help.tree import TreeHelp, tree_help
 from specbench.core.environment import EMBEDDED
+from specbench.core.values import depths
+from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.composition import proposes_trees
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import embedded_drafter, own_drafter
 
+EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree
+MAX_LINES = 24  # of a drawing; more paths are cut
+NOT_JUDGED = -1  # rank of a token that the target reads only for the drafter, and that cannot be accepted
 TASK = "mgsm"  # the embedded models can answer its sample rows
 Lossless = Literal["yes", "no", "claimed", "unknown"]
 
@@ -31,6 +36,20 @@ class Part(BaseModel):
 class Preset(BaseModel):
     name: str
     title: str
+
+
+class TreeHelp(BaseModel):
+    """The tree and the step of a method.
+
+    `is_example`: whether the tree grows as it is drafted, so that the drawing is one of many. `nodes_by_depth`: numbers
+    of draft tokens that can be accepted. `num_own`: number of tokens that cannot.
+    """
+
+    is_example: bool
+    nodes_by_depth: list[int]
+    num_own: int
+    drawing: list[str]
+    step: list[str]
 
 
 class MethodHelp(BaseModel):
@@ -58,7 +77,6 @@ class MethodHelp(BaseModel):
 
 @cache
 def known_methods() -> list[MethodSpec]:
-    """Returns all built-in and plug-in methods."""
     return [load_method(name) for name in method_names()]
 
 
@@ -85,8 +103,13 @@ def parts(method: MethodSpec) -> list[Part]:
         from specbench.integrations.entry import load
 
         return [Part(role="decoder", name=method.decoder.entry, text=prose(load(method.decoder.entry).call))]
-    if method.routes is not None:
-        return routed_parts(method)
+    if method.routes is not None:  # the drafters of all routes first, then what their parts have in common
+        found = []
+        for part in method.parts:
+            drafter, *others = parts(part)
+            found.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
+            found += [other for other in others if other not in found]
+        return sorted(found, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
     found = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
     if method.drafter.type != "none":
         found.append(
@@ -95,16 +118,6 @@ def parts(method: MethodSpec) -> list[Part]:
     if method.needs_drafter and method.decodes_with == "target":
         found.append(Part(role="vocabulary bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
     return found
-
-
-def routed_parts(method: MethodSpec) -> list[Part]:
-    """Returns the drafters of all routes, then their verification rule and vocabulary bridges."""
-    found: list[Part] = []
-    for part in method.parts:
-        drafter, *others = parts(part)
-        found.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
-        found += [other for other in others if other not in found]
-    return sorted(found, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
 
 
 def prose(code: Any) -> str:
@@ -131,32 +144,25 @@ def verdict(method: MethodSpec) -> tuple[Lossless, str]:
 
 def needs(method: MethodSpec) -> list[str]:
     """Returns the models that a method needs, and the other needs of its drafters."""
-    found = ["a target model"]
+    names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
+    is_embedded = any(name.startswith(EMBEDDED) for name in names)
+    note = "; with a target other than the embedded one, give --drafter" if is_embedded else ""
+    own = f" (its own: {', '.join(names)}{note})" if names else ""
     if not method.needs_drafter:
-        found.append("no draft model")
+        drafter = "no draft model"
     elif method.same_vocabulary:
-        found.append("a draft model with the target's vocabulary" + own_models_note(method))
+        drafter = "a draft model with the target's vocabulary" + own
     elif method.decodes_with == "drafter":
-        found.append("a draft model, with any vocabulary")
+        drafter = "a draft model, with any vocabulary"
     else:
-        found.append("a draft model, whose vocabulary may differ from the target's" + own_models_note(method))
-    return [*found, *other_needs(method)]
+        drafter = "a draft model, whose vocabulary may differ from the target's" + own
+    return ["a target model", drafter, *other_needs(method)]
 
 
 def other_needs(method: MethodSpec) -> list[str]:
     """Returns what a method's drafters need besides models, such as a head or a datastore."""
     declared = [part.drafter.needs for part in method.parts if part.decoder is None]
     return list(dict.fromkeys(filter(None, declared)))
-
-
-def own_models_note(method: MethodSpec) -> str:
-    """Returns a note on the draft models that the method's file names."""
-    names = list(dict.fromkeys(part.checkpoint for part in method.parts if part.checkpoint))
-    if not names:
-        return ""
-    is_embedded = any(name.startswith(EMBEDDED) for name in names)
-    note = "; with a target other than the embedded one, give --drafter" if is_embedded else ""
-    return f" (its own: {', '.join(names)}{note})"
 
 
 def embedded(method: MethodSpec) -> list[str]:
@@ -170,35 +176,29 @@ def embedded(method: MethodSpec) -> list[str]:
 
 
 def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
-    """Returns whether a method is a preset of another: it has the same components, and its name is the other's with a
-    hyphen and a suffix."""
-    return method.name.startswith(f"{other.name}-") and same_parts(method) == same_parts(other)
-
-
-def same_parts(method: MethodSpec) -> tuple[str | None, ...]:
-    entry = method.decoder.entry if method.decoder is not None else None
-    return method.decodes_with, entry, method.drafter.name, method.verification.name, method.bridge.name
+    """Returns whether a method has the components of another, and its name with a hyphen and a suffix."""
+    own, others = (
+        (each.decodes_with, each.decoder and each.decoder.entry, each.drafter.name, each.verification.name,
+         each.bridge.name)
+        for each in (method, other)
+    )  # fmt: skip
+    return method.name.startswith(f"{other.name}-") and own == others
 
 
 def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
     """Returns commands for a method: a run, a run on other models, a run with another value, a sweep and an audit."""
     lacks_drafter = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * lacks_drafter
-    required = "" if embedded(method) else models
-    plain = command("run", call, f"--task {TASK}") + required
+    required, end = "" if embedded(method) else models, f"--method {shlex.quote(call)}"
+    plain = f"specbench run --task {TASK} {end}{required}"
     lines = [plain, plain + models] if embedded(method) else [plain]
-    change = example_override(method, found)
-    if change:
+    if change := example_override(method, found):
         lines.append(f"{plain} --set {shlex.quote(change)}")
     if method.sweep:
-        lines.append(command("sweep", call, f"--task {TASK}") + required)
+        lines.append(f"specbench sweep --task {TASK} {end}{required}")
     if method.decoder is not None or method.drafter.type != "none":
-        lines.append(command("audit", call) + required)
+        lines.append(f"specbench audit {end}{required}")
     return lines
-
-
-def command(name: str, call: str, more: str = "") -> str:
-    return " ".join(filter(None, ("specbench", name, more, f"--method {shlex.quote(call)}")))
 
 
 def example_override(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
@@ -214,3 +214,89 @@ def example_override(method: MethodSpec, found: Sequence[Parameter]) -> str | No
     if proposes_trees(method):  # longer drafts could exceed the tree's levels
         return f"num_draft_tokens={length - 1}" if length > 1 else None
     return f"num_draft_tokens={length + 1 if length < 64 else 1}"
+
+
+def tree_help(method: MethodSpec) -> TreeHelp | None:
+    """Returns the tree and the step of a method, or None if it drafts chains or nothing."""
+    if not proposes_trees(method):
+        return None
+    options = method.drafter.options
+    assert method.drafter.features.tree_shape is not None
+    found = method.drafter.features.tree_shape(**options)
+    known = found if isinstance(found, TreeShape) else None
+    shape = known or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
+    depth_of = depths(shape.parents)
+    allowed = [
+        node for node, (rank, depth) in enumerate(zip(shape.ranks, depth_of, strict=True))
+        if rank == NOT_JUDGED or depth <= method.num_draft_tokens
+    ]  # fmt: skip
+    counts = [depth_of[node] for node in allowed if shape.ranks[node] != NOT_JUDGED]
+    return TreeHelp(
+        is_example=known is None,
+        nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
+        num_own=len(allowed) - len(counts),
+        drawing=drawing(shape, set(allowed)),
+        step=step_lines(method, None if known is None else len(allowed), options),
+    )
+
+
+def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
+    """Returns the tree from left to right with one line per leaf. A node is its rank among siblings, from 1."""
+    children: dict[int, list[int]] = {}
+    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == NOT_JUDGED, shape.ranks[node], node)):
+        children.setdefault(shape.parents[node], []).append(node)
+
+    def paths(node: int) -> list[str]:
+        below = children.get(node, [])
+        lines: list[str] = []
+        for place, child in enumerate(below):
+            label = "w" if shape.ranks[child] == NOT_JUDGED else str(shape.ranks[child] + 1)
+            is_last = place == len(below) - 1
+            start = ("───" if is_last else "─┬─") if place == 0 else (" └─" if is_last else " ├─")
+            first, *others = paths(child)
+            lines.append(start + label + first)
+            lines += [("   " if is_last else " │ ") + " " * len(label) + line for line in others]
+        return lines or [""]
+
+    first, *others = paths(-1)
+    lines = [f"last token{first}", *(" " * len("last token") + line for line in others)]
+    if len(lines) <= MAX_LINES:
+        return lines
+    return [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES} more paths"]
+
+
+def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any]) -> list[str]:
+    """Returns the parts of a step, one line each. `num_nodes`: the size of the tree, if it is fixed."""
+    size = num_nodes or options.get("num_nodes")
+    growing = "it grows as it is drafted"
+    read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
+    return [
+        f"draft: {first_sentence(method.drafter.factory)}; {'its shape is fixed' if num_nodes else growing}",
+        f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
+        "position of its depth",
+        f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
+        "cache: the keys and values of the accepted path are moved to the end of the text, all others are dropped; the "
+        f"step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
+    ]
+
+
+def first_sentence(code: Any) -> str:
+    """Returns the first sentence of a docstring, in one line."""
+    text = " ".join(prose(code).split())
+    return re.split(r"\.\s+(?=[A-Z])", text)[0].rstrip(".")
+
+
+def tree_lines(found: TreeHelp) -> list[str]:
+    """Returns the heading with a legend, then the drawing."""
+    size = f"{sum(found.nodes_by_depth)} draft tokens on {len(found.nodes_by_depth)} levels"
+    by_depth = ", ".join(map(str, found.nodes_by_depth))
+    if found.is_example:
+        rates = ", ".join(map(str, EXAMPLE))
+        heading = f"it grows as it is drafted; with example acceptance rates {rates} by rank: {size} ({by_depth})"
+    else:
+        heading = f"at most {size} ({by_depth})"
+    if found.num_own:
+        own = f"; w: {found.num_own} tokens that the target reads only for the drafter and that cannot be accepted"
+    else:
+        own = ""
+    return [f"{heading}; a number is the rank among the children of a node{own}", *found.drawing]

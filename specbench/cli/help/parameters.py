@@ -1,6 +1,6 @@
 """The parameters of a method, read from the annotations that validate them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -57,62 +57,43 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 def parameters(method: MethodSpec) -> list[Parameter]:
     """Returns all parameters of a method, with the draft length first. Imports an external decoder's code."""
     settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
-    found: list[Parameter] = []
+    options: list[tuple[str, type[BaseModel], Mapping[str, Any]]]
     if method.decoder is not None:
-        options = external_options(method.decoder.entry)
-        found += field_parameters(options, "decoder.options", method.decoder.options, settable)
+        from specbench.integrations.entry import OFFERED, load, options_model
+
+        code = load(method.decoder.entry)
+        model = options_model(code.call, OFFERED, 0 if code.is_class else 1)  # specbench sets the offered ones
+        options = [("decoder.options", model, method.decoder.options)]
     else:
-        for place, component in components(method):
-            options = component.registry.options_model(component.name)
-            found += field_parameters(options, place, component.options, settable)
-    drafts = method.decoder is not None or method.drafter.type != "none"
-    lengths = [draft_length(method)] * drafts + route_lengths(method)
-    return [drafter_share(method)] * (method.decodes_with == "random") + lengths + found
+        routes = None if method.routes is None else method.routes.items()
+        components: dict[str, Component] = {"drafter": method.drafter} if routes is None else {
+            f"routes.{name}.drafter": route.drafter for name, route in routes if route.drafter is not None
+        }  # fmt: skip
+        components |= {"verification": method.verification, "bridge": method.bridge}
+        options = [(place, part.registry.options_model(part.name), part.options) for place, part in components.items()]
+    found = [each for place, model, values in options for each in field_parameters(model, place, values, settable)]
+    return [*own_keys(method), *found]
 
 
-def components(method: MethodSpec) -> list[tuple[str, Component]]:
-    """Returns the components with their keys. With routes, there is a drafter for each route that names one."""
-    drafters: list[tuple[str, Component]] = [("drafter", method.drafter)]
-    if method.routes is not None:
-        routes = method.routes.items()
-        drafters = [(f"routes.{name}.drafter", route.drafter) for name, route in routes if route.drafter is not None]
-    return [*drafters, ("verification", method.verification), ("bridge", method.bridge)]
-
-
-def external_options(entry: str) -> type[BaseModel]:
-    """Returns an external decoder's options: the parameters of its code that specbench does not set."""
-    from specbench.integrations.entry import OFFERED, load, options_model
-
-    code = load(entry)
-    return options_model(code.call, OFFERED, 0 if code.is_class else 1)
-
-
-def draft_length(method: MethodSpec) -> Parameter:
-    """Returns the draft length, at least 1, of a method that drafts."""
+def own_keys(method: MethodSpec) -> Iterator[Parameter]:
+    """Yields the share that the drafter decodes alone, and the draft lengths, with those of all routes, set or not."""
     schema = schema_of(MethodSpec)["properties"]["num_draft_tokens"]
-    return Parameter(
+    length = Parameter(
         key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {schema['maximum']}", required=True, default=None,
         value=method.num_draft_tokens, meaning=schema["description"], settable=True,
     )  # fmt: skip
-
-
-def route_lengths(method: MethodSpec) -> list[Parameter]:
-    """Returns the draft lengths of all routes, set or not."""
-    common = draft_length(method)
-    kind, meaning = f"{NAMES['integer']} or null", schema_of(RouteSpec)["properties"]["num_draft_tokens"]["description"]
-    return [
-        common.model_copy(update={"key": f"routes.{name}.num_draft_tokens", "type": kind, "required": False,
-                                  "value": route.num_draft_tokens, "meaning": meaning})
-        for name, route in (method.routes or {}).items()
-    ]  # fmt: skip
-
-
-def drafter_share(method: MethodSpec) -> Parameter:
-    """Returns the share of the queries that the drafter decodes alone."""
-    return Parameter(
-        key="drafter_share", type=NAMES["number"], range="0 to 1", required=True, default=None,
-        value=method.drafter_share, meaning=SHARE, settable=True,
-    )  # fmt: skip
+    if method.decodes_with == "random":
+        share = {"type": NAMES["number"], "range": "0 to 1", "value": method.drafter_share, "meaning": SHARE}
+        yield length.model_copy(update={"key": "drafter_share", **share})
+    if method.decoder is not None or method.drafter.type != "none":
+        yield length
+    own = {
+        "type": f"{NAMES['integer']} or null", "required": False,
+        "meaning": schema_of(RouteSpec)["properties"]["num_draft_tokens"]["description"],
+    }  # fmt: skip
+    for name, route in (method.routes or {}).items():
+        key = f"routes.{name}.num_draft_tokens"
+        yield length.model_copy(update={"key": key, "value": route.num_draft_tokens, **own})
 
 
 def field_parameters(
@@ -122,24 +103,16 @@ def field_parameters(
     schema = schema_of(model)
     found = []
     for name, field in model.model_fields.items():
-        field_schema = schema["properties"].get(name, {})
-        kind, bounds = kind_and_range(field_schema, schema.get("$defs", {}))
+        own = schema["properties"].get(name, {})
+        kind, bounds = kind_and_range(own, schema.get("$defs", {}))
         default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
         key = f"{place}.{name}" if place else name
-        found.append(
-            Parameter(
-                key=key, type=kind, range=bounds, required=field.is_required(), default=default,
-                value=values.get(name, default), meaning=description(field_schema) or field.description,
-                settable=key in settable,
-            )
-        )  # fmt: skip
+        described = (each["description"] for each in (own, *own.get("anyOf", ())) if "description" in each)
+        found.append(Parameter(
+            key=key, type=kind, range=bounds, required=field.is_required(), default=default,
+            value=values.get(name, default), meaning=next(described, field.description), settable=key in settable,
+        ))  # fmt: skip
     return found
-
-
-def description(schema: Mapping[str, Any]) -> str | None:
-    """Returns the description of a schema, or else of its first alternative with one, or None."""
-    parts = (schema, *schema.get("anyOf", ()))
-    return next((part["description"] for part in parts if "description" in part), None)
 
 
 def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[str, str]:
@@ -154,11 +127,9 @@ def kind_and_range(schema: Mapping[str, Any], definitions: Mapping[str, Any]) ->
         return "only", str(schema["const"]).replace("True", "true")
     if "enum" in schema:
         return "one of", ", ".join(map(str, schema["enum"]))
-    return NAMES.get(schema.get("type", ""), "any value"), schema.get("range") or bounds_text(schema)
-
-
-def bounds_text(schema: Mapping[str, Any]) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
-        return f"{low:g} to {high:g}" if isinstance(low, float) else f"{low} to {high}"
-    return " and ".join(f"{words} {schema[key]:g}" for key, words in BOUNDS.items() if key in schema)
+        bounds = f"{low:g} to {high:g}" if isinstance(low, float) else f"{low} to {high}"
+    else:
+        bounds = " and ".join(f"{words} {schema[key]:g}" for key, words in BOUNDS.items() if key in schema)
+    return NAMES.get(schema.get("type", ""), "any value"), schema.get("range") or bounds

@@ -1,38 +1,157 @@
-"""Finds the help of a method, a task or a component, and writes it as text of at most 100 columns."""
+"""The help of a task and of a component, and all help as text of at most 100 columns."""
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from textwrap import indent, wrap
-from typing import Any
+from typing import Any, Literal
 
-from specbench.cli.help.component import ComponentHelp, component_help, component_names, without_kind
-from specbench.cli.help.method import MethodHelp, method_help
-from specbench.cli.help.parameters import Parameter
-from specbench.cli.help.task import TaskHelp, task_help
-from specbench.cli.help.tree import TreeHelp, tree_lines
+from pydantic import BaseModel, ConfigDict
+
+from specbench.cli.help.method import MethodHelp, TreeHelp, known_methods, method_help, parts, prose, tree_lines
+from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.core.errors import ConfigError
+from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
+from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import load_examples
+from specbench.tasks.scoring.contract import Reference
+
+KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry, and the component's key in YAML
+    "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
+    "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
+    "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
+    "Scorers": (SCORERS, "`scorer: {type: NAME, …}` in a task"),
+    "Readers": (READERS, "`reader: NAME` in a task"),
+}
+
+
+class ComponentHelp(BaseModel):
+    """The help of a component. `used_by`: the known methods or tasks that use it."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    kind: Literal["component"] = "component"
+    role: str
+    name: str
+    text: str
+    written: str
+    parameters: list[Parameter]
+    used_by: list[str]
+
+
+def without_kind(name: str) -> str:
+    """Returns "rest" for "rest_drafter", since users may add the kind to the name of a component or a method."""
+    kinds = {word for registry, _ in KINDS.values() for word in registry.kind.split()} | {"method", "task"}
+    first, _, last = name.replace("-", "_").rpartition("_")
+    return name[: len(first)] if first and last in kinds else name
+
+
+def component_help(name: str) -> list[ComponentHelp]:
+    """Returns the help of all components with a name. A rule and a scorer may have the same name."""
+    return [
+        ComponentHelp(
+            role=(role := title.lower().removesuffix("s")), name=name, text=prose(registry.get(name)),
+            written=where.replace("NAME", name).replace("`", ""),
+            parameters=component_parameters(registry, name), used_by=users(registry, role, name),
+        )
+        for title, (registry, where) in KINDS.items() if name in registry.names()
+    ]  # fmt: skip
+
+
+def component_parameters(registry: Registry[..., Any], name: str) -> list[Parameter]:
+    """Returns the options of a component. A reader has none."""
+    return [] if registry is READERS else field_parameters(registry.options_model(name), "", {}, set())
+
+
+def users(registry: Registry[..., Any], role: str, name: str) -> list[str]:
+    if registry not in (SCORERS, READERS):
+        methods = [method for method in known_methods() if method.decoder is None]
+        return [
+            method.name
+            for method in methods
+            if any(part.name == name and part.role.startswith(role) for part in parts(method))
+        ]
+    tasks = [(task.name, [task.subset(name) for name in task.subset_names]) for task in map(load_task, task_names())]
+    if registry is READERS:
+        return [task for task, subsets in tasks if name in [subset.reader for subset in subsets]]
+    return [task for task, subsets in tasks if name in [subset.scorer.type for subset in subsets if subset.scorer]]
+
+
+class TaskHelp(BaseModel):
+    """The help of a task.
+
+    `prompt` is rendered from the first sample row of the first subset with a sample. Without samples it is the template
+    of the first subset. For a conversation it has all turns of the user.
+    """
+
+    kind: Literal["task"] = "task"
+    name: str
+    version: int
+    title: str
+    paper: str | None
+    subsets: list[str]
+    prompt_of: str
+    prompt: str
+    reference: str | None
+    generation: dict[str, Any]
+    scorer: dict[str, Any] | None
+    scorer_text: str
+    hub: dict[str, Any] | None
+    local: list[str]
+    has_sample: bool
+    commands: list[str]
+
+
+def task_help(task: TaskSpec, call: str) -> TaskHelp:
+    """Returns the help of a task. `call`: the name or path given by the user."""
+    subset = next((name for name in task.subset_names if task.sample_of(name)), task.subset_names[0])
+    part = task.subset(subset)
+    prompt, place = part.prompt, f"template, subset {subset}"
+    reference = as_text(part.reference or (f"each of column {part.references}" if part.references else None))
+    if task.has_sample:
+        example = load_examples(task, subset, data="sample", use_sample=True, limit=1).examples[0]
+        prompt, place = "\n\n(the answer)\n\n".join(example.turns), f"first sample row of {subset}"
+        reference = as_text(example.reference)
+    plain = f"specbench run --task {shlex.quote(call)} --method sd"
+    aligned = [" and ".join(part.local.parallel.values())] if part.local.parallel else []
+    return TaskHelp(
+        name=task.name, version=task.version, title=task.title, paper=task.paper, subsets=list(task.subset_names),
+        prompt_of=place, prompt=prompt, reference=reference, generation=part.generation.model_dump(),
+        scorer=part.scorer.model_dump() if part.scorer else None,
+        scorer_text=prose(part.scorer.factory) if part.scorer else "",
+        hub=part.dataset.model_dump(exclude_none=True, exclude_defaults=True) if part.dataset else None,
+        local=[*part.local.files, *aligned], has_sample=task.has_sample,
+        commands=[*[plain] * task.has_sample, f"{plain} --data FOLDER_OR_FILE"],
+    )  # fmt: skip
+
+
+def as_text(reference: Reference | None) -> str | None:
+    """Returns a reference as text: alternatives separated by bars, or a mapping with one entry per line."""
+    if isinstance(reference, Mapping):
+        return "\n".join(f"{name}: {text}" for name, text in reference.items())
+    return " | ".join(reference) if isinstance(reference, list) else reference
 
 
 def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
-    """Returns the help of the method, else the task, else all components of a name. Raises ConfigError with the nearest
-    name."""
+    """Returns the help of the method, else the task, else all components of a name. Raises ConfigError."""
     methods, tasks = method_names(), task_names()
+    components = {each for registry, _ in KINDS.values() for each in registry.names()}
     if is_path(name):
         spec = load_file(name)
     elif name in methods:
         spec = load_method(name)
     elif name in tasks:
         spec = load_task(name)
-    elif name in component_names():
+    elif name in components:
         return [*component_help(name)]
     else:
         from specbench.results.units import MEANINGS  # takes long to import
 
-        known = [*methods, *tasks, *component_names()]
+        known = [*methods, *tasks, *sorted(components)]
         if name in MEANINGS:
             raise ConfigError(f"'{name}' is a metric: `specbench list metrics` explains it")
         listed = "give one that `specbench list` shows"
@@ -44,14 +163,12 @@ WIDTH = 100
 
 
 def help_text(help_: MethodHelp | TaskHelp | ComponentHelp) -> str:
-    """Returns help as text."""
     if isinstance(help_, ComponentHelp):
         return component_text(help_)
     return method_text(help_) if isinstance(help_, MethodHelp) else task_text(help_)
 
 
 def method_text(help_: MethodHelp) -> str:
-    """Returns the help of a method as text."""
     return "\n".join(
         [
             *heading(help_),
@@ -73,7 +190,6 @@ def method_text(help_: MethodHelp) -> str:
 
 
 def tree_text(tree: TreeHelp) -> list[str]:
-    """Returns the tree of a method and the lines of its step."""
     heading, *drawing = tree_lines(tree)
     step = [
         wrap(f"{number}. {text}", WIDTH, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False)
@@ -88,7 +204,6 @@ def tree_text(tree: TreeHelp) -> list[str]:
 
 
 def task_text(help_: TaskHelp) -> str:
-    """Returns the help of a task as text."""
     hub = [f"  hub: {flow(help_.hub)}"] if help_.hub else []
     local = f"  files in the folder that --data names: {', '.join(help_.local)}"
     sample = ["  a bundled sample (--data sample)"] if help_.has_sample else []
@@ -108,7 +223,6 @@ def task_text(help_: TaskHelp) -> str:
 
 
 def component_text(help_: ComponentHelp) -> str:
-    """Returns the help of a component as text."""
     return "\n".join(
         [
             *folded(f"{help_.name}: a {help_.role}, written as {help_.written}"),
@@ -128,8 +242,7 @@ def heading(help_: MethodHelp | TaskHelp) -> Iterator[str]:
 
 
 def parameter_lines(parameter: Parameter, is_option: bool = False) -> Iterator[str]:
-    """Yields the lines of a parameter: key and value; type, range and default; meaning. A component's option has no
-    value."""
+    """Yields the lines of a parameter: key and value; type, range and default; meaning. An option has no value."""
     yield f"  {parameter.key}" + ("" if is_option else f" = {shown(parameter.value)}")
     kind = ", ".join(filter(None, (parameter.type, parameter.range)))
     kind = kind.replace("only, ", "only ").replace("one of, ", "one of ")

@@ -139,7 +139,6 @@ def question_row(category: str, asked: str, completion: str, references: list[st
 
 
 def translate(category: str, source: str, separator: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns a sentence to translate into English."""
     row = sentences.pair_row(category, source, "en", held_out, random)
     asked = f"Translate {LANGUAGE_NAMES[source]} to English:{separator}{row['translation'][source]}"
     return question_row(category, asked, row["_completion"], [row["_completion"]])
@@ -210,12 +209,10 @@ MULTILINGUAL_WEIGHTS = {subset: float(subset in ("deen", "zhen")) for subset in 
 
 
 def mt_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns a conversation of a category."""
     return {"subset": subset, **conversation(subset, held_out, random)}
 
 
 def spec_bench_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns a conversation of any category, or a question of the group."""
     if subset == "mt_bench":
         return {"subset": subset, **conversation(random.choice(list(TALK_KINDS)), held_out, random)}
     return {"subset": subset, **QUESTION_GROUPS[subset](held_out, random)}

@@ -8,7 +8,7 @@ question with exactly these options, in any order, is held out.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -46,42 +46,30 @@ class ChoiceQuestion:
 
 
 def article(noun: str) -> str:
-    """Returns the noun after "a" or "an"."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def place(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Returns a question: the place where a thing is found."""
     noun, where = random.choice([item for things in tables("questions")["kinds"].values() for item in things.items()])
     wrong = random.sample([other for other in tables("questions")["places"] if other != where], num_wrong)
     why = f"You find {article(noun)} {tables('questions')['places'][where]}."
     return ChoiceQuestion(f"Where would you most likely find {article(noun)}?", noun, where, wrong, why)
 
 
-def kind(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Returns a question: the thing of a kind among others."""
-    name = random.choice(list(tables("questions")["kinds"]))
-    noun = random.choice(list(tables("questions")["kinds"][name]))
-    wrong = random.sample(_of_others(name), num_wrong)
-    why = f"{first_capital(article(noun))} is {article(name)}."
-    return ChoiceQuestion(f"Which of these is {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
+def kind(num_wrong: int, random: Random, is_odd: bool = False) -> ChoiceQuestion:
+    """Returns a question: the thing of a kind among others, or the one thing that is not of it."""
+    kinds, verb = tables("questions")["kinds"], "is not" if is_odd else "is"
+    name = random.choice([each for each, things in kinds.items() if not is_odd or len(things) >= num_wrong])
+    sides = list(kinds[name]), [noun for other, things in kinds.items() if other != name for noun in things]
+    noun, wrong = random.choice(sides[is_odd]), random.sample(sides[not is_odd], num_wrong)
+    why = f"{first_capital(article(noun))} {verb} {article(name)}."
+    return ChoiceQuestion(f"Which of these {verb} {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
 
 
-def odd(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Returns a question: the one thing that is not of a kind."""
-    name = random.choice([name for name, things in tables("questions")["kinds"].items() if len(things) >= num_wrong])
-    noun = random.choice(_of_others(name))
-    wrong = random.sample(list(tables("questions")["kinds"][name]), num_wrong)
-    why = f"{first_capital(article(noun))} is not {article(name)}."
-    return ChoiceQuestion(f"Which of these is not {article(name)}?", name, noun, wrong, why, is_told_elsewhere=True)
-
-
-def _of_others(name: str) -> list[str]:
-    return [noun for other, things in tables("questions")["kinds"].items() if other != name for noun in things]
+odd = partial(kind, is_odd=True)
 
 
 def use(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Returns a question: the thing that is used for something."""
     uses = tables("questions")["uses"]
     noun = random.choice(list(uses))
     wrong = random.sample([other for other in uses if other != noun], num_wrong)
@@ -91,7 +79,6 @@ def use(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def opposite(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Returns a question: the opposite of a word."""
     pair = random.choice(tables("questions")["opposites"])
     word, right = random.sample(pair, 2)
     others = [other for opposites in tables("questions")["opposites"] if opposites != pair for other in opposites]
@@ -100,7 +87,6 @@ def opposite(num_wrong: int, random: Random) -> ChoiceQuestion:
 
 
 def capital(num_wrong: int, random: Random) -> ChoiceQuestion:
-    """Returns a question: the capital of a country."""
     countries = tables("questions")["countries"]
     country = random.choice(list(countries))
     wrong = random.sample([city for other, (city, _) in countries.items() if other != country], num_wrong)
@@ -142,8 +128,7 @@ def draw_question(
     random: Random,
     shown: Collection[str] = (),
 ) -> ChoiceQuestion:
-    """Returns a question of one of the kinds that belongs to training, or to the held-out ones, and is not in
-    `shown`."""
+    """Returns a question that belongs to training, or to the held-out ones, and is not in `shown`."""
     while True:
         question = random.choice(kinds)(num_wrong, random)
         if question.is_held_out == held_out and question.text not in shown:
@@ -172,7 +157,7 @@ def csqa_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 EXEMPLAR_SEED, EXEMPLAR_ANSWERS = 3, (1, 3, 0, 2, 1)
-MMLU_SUBJECTS = {
+MMLU_SUBJECTS: dict[str, tuple[Callable[[int, Random], ChoiceQuestion], ...]] = {
     "miscellaneous": (kind, odd, use, opposite),
     "high_school_geography": (capital, capital, country, odd_country),
     "elementary_mathematics": (),
@@ -194,8 +179,7 @@ def mmlu_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def _sum_question(held_out: bool, random: Random) -> ChoiceQuestion:
-    """Returns a sum or difference of a pair of numbers that the word problems train on, or of one that they hold
-    out."""
+    """Returns a sum or difference of a pair of numbers that the word problems train on, or hold out."""
     while True:
         first, second = random.randint(11, 49), random.randint(2, 9)
         if math.is_held_out_pair(first, second) == held_out:
@@ -224,5 +208,4 @@ def mmlu_exemplars() -> list[dict[str, Any]]:
 
 @cache
 def mmlu_exemplar_questions() -> frozenset[str]:
-    """Returns the questions of the exemplars, which no held-out row asks."""
     return frozenset(row["question"] for row in mmlu_exemplars())

@@ -25,7 +25,6 @@ class Operation:
     values: tuple[tuple[str, Any], ...]
 
     def fill(self, template: str) -> str:
-        """Returns the template with the parameters filled in."""
         return template.format(**dict(self.values))
 
 
@@ -57,7 +56,6 @@ class Function:
 
     @property
     def numbers(self) -> list[tuple[str, int]]:
-        """Returns its parameters that are numbers."""
         return [(name, value) for one in self.operations for name, value in one.values if isinstance(value, int)]
 
     @property
@@ -66,21 +64,18 @@ class Function:
 
     @property
     def body(self) -> str:
-        """Returns the indented body: a line for each step, and the return; a result without code returns the last
-        step."""
+        """Returns the indented body: a line for each step, and the return."""
         lines = [step.fill(step.code or "") for step in self.steps]
         returned = self.result.fill(self.result.code) if self.result.code else lines.pop()
         return "\n".join([*(f"    {self.variable} = {line}" for line in lines), f"    return {returned}"])
 
     def instruction(self, random: Random) -> str:
-        """Returns one sentence in one of its wordings."""
         *parts, last = [operation.fill(random.choice(operation.says)) for operation in self.operations]
         text = f"{', '.join(parts)} and {last}."
         return text[0].upper() + text[1:]
 
     @cached_property
     def run(self) -> Any:
-        """Returns the executable function."""
         space: dict[str, Any] = {}
         exec(f"def run({self.argument}):\n{self.body}", space)
         return space["run"]
@@ -94,15 +89,11 @@ def variants(function: Function, letters: Sequence[str]) -> list[Function]:
             others = [value - 1, value + 1] if isinstance(value, int) else [letters[letters.index(value) - 1]]
             for other in others:
                 values = (*operation.values[:place], (name, other), *operation.values[place + 1 :])
-                found.append(_with(function, index, replace(operation, values=values)))
+                operations = list(function.operations)
+                operations[index] = replace(operation, values=values)
+                found.append(replace(function, steps=tuple(operations[:-1]), result=operations[-1]))
     shorter = [function.steps[:index] + function.steps[index + 1 :] for index in range(len(function.steps))]
     return found + [replace(function, steps=steps) for steps in shorter if steps or function.result.code]
-
-
-def _with(function: Function, index: int, operation: Operation) -> Function:
-    if index == len(function.steps):
-        return replace(function, result=operation)
-    return replace(function, steps=(*function.steps[:index], operation, *function.steps[index + 1 :]))
 
 
 def differs(function: Function, other: Function, inputs: Sequence[Any]) -> bool:
@@ -119,7 +110,6 @@ NUM_TRIES = 6
 
 
 def is_held_out_function(function: Function) -> bool:
-    """Returns whether the function is kept out of training."""
     if not any(operation.values for operation in (*function.steps, function.result)):
         return False
     return is_held_out_text(function.key)

@@ -85,10 +85,6 @@ def mlsum_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
     return {"subset": language, "text": text, "summary": summary, "_completion": summary, "_key": text}
 
 
-def _speakers(random: Random, num: int) -> list[str]:
-    return random.sample(tables("events")["names"], num)
-
-
 def meeting(held_out: bool, random: Random) -> dict[str, Any]:
     """Returns a query, a transcript in which three people give their views of three things, and the answer.
 
@@ -96,7 +92,7 @@ def meeting(held_out: bool, random: Random) -> dict[str, Any]:
     """
     table = tables("events")["meeting"]
     while True:
-        names, topics = _speakers(random, 3), random.sample(table["topics"], 3)
+        names, topics = random.sample(tables("events")["names"], 3), random.sample(table["topics"], 3)
         views = random.sample(table["views"], 3)
         asked = random.randrange(3)
         if is_held_out(names[asked], topics[asked]) == held_out:
@@ -120,11 +116,10 @@ def meeting(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def screenplay(held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns two scenes of two people each, and a recap with a sentence per scene. It is held out by the first two
-    people."""
+    """Returns two scenes, and a recap with a sentence per scene. It is held out by the first two people."""
     table = tables("events")["screenplay"]
     while True:
-        first, second, third, fourth = _speakers(random, 4)
+        first, second, third, fourth = random.sample(tables("events")["names"], 4)
         if is_held_out(first, second) == held_out:
             break
     lines, recap = [], []
@@ -268,7 +263,6 @@ def topic(held_out: bool, random: Random) -> tuple[int, int]:
 
 
 def story_draw(language: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns one topic and its story."""
     words, (adjective, noun) = tables("story")["topics"], topic(held_out, random)
     topic_words = {"adjective": words["adjectives"][adjective], "noun": words["nouns"][noun]}
     told = tell(language, adjective, noun)

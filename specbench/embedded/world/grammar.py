@@ -34,7 +34,6 @@ def words(language: str) -> Words:
 
 
 def join(*parts: str | None) -> str:
-    """Returns the existing parts, separated by spaces."""
     return " ".join(part for part in parts if part)
 
 
@@ -108,7 +107,7 @@ def japanese(sentence: Sentence, table: Words) -> str:
 
 def french(sentence: Sentence, table: Words) -> str:
     """Le matin, le vieux professeur lit un livre rouge dans le jardin."""
-    subject = _pronoun(sentence, table) or _le(sentence.subject, sentence.subject_adjective, table)
+    subject = table["pronouns"].get(sentence.subject) or _le(sentence.subject, sentence.subject_adjective, table)
     parts = [_time(sentence, table), subject, table["verbs"][sentence.verb]]
     person = _le(sentence.person, None, table) if sentence.person else ""
     if person and sentence.verb != "give":
@@ -121,7 +120,7 @@ def french(sentence: Sentence, table: Words) -> str:
 
 def spanish(sentence: Sentence, table: Words) -> str:
     """Por la mañana, el profesor viejo lee un libro rojo en el jardín."""
-    subject = _pronoun(sentence, table) or _el(sentence.subject, sentence.subject_adjective, table)
+    subject = table["pronouns"].get(sentence.subject) or _el(sentence.subject, sentence.subject_adjective, table)
     is_state = sentence.verb == "be" and sentence.object_adjective in table["states"]
     parts = [_time(sentence, table), subject, "está" if is_state else table["verbs"][sentence.verb]]
     parts.append(_object(sentence, table))
@@ -132,17 +131,11 @@ def spanish(sentence: Sentence, table: Words) -> str:
     return join(*parts, table["places"].get(sentence.place))
 
 
-def _pronoun(sentence: Sentence, table: Words) -> str | None:
-    pronoun: str | None = table["pronouns"].get(sentence.subject)
-    return pronoun
-
-
 def _time(sentence: Sentence, table: Words) -> str | None:
     return table["times"][sentence.time] + "," if sentence.time else None
 
 
 def _described(noun: str, adjective: str | None, number: int, table: Words) -> str:
-    """Returns a noun with its adjective, without article."""
     gender, *forms = table["nouns"][noun]
     form: str = forms[number > 1]
     if adjective is None:

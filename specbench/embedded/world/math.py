@@ -89,8 +89,7 @@ def solve(steps: tuple[str, ...], a: int, b: int, c: int) -> Solution:
 
 
 def belongs(solution: Solution, held_out: bool) -> bool:
-    """Returns whether a problem belongs to its part: held-out problems have held-out pairs only; training problems
-    neither have nor show any."""
+    """Returns whether a problem has only held-out pairs; or, for training, neither has nor shows any."""
     if held_out:
         return all(is_held_out_pair(*pair) for pair in solution.asked)
     return not any(is_held_out_pair(*pair) for pair in solution.asked + solution.shown)
@@ -108,8 +107,7 @@ def _counted(forms: str | list[str], number: int) -> str:
 def render(
     language: str, kind: str, wording: int, name: str, objects: str | list[str], numbers: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """Returns one row: subset, question, answer_number, answer (worked), kind and the pairs of numbers (asked,
-    shown)."""
+    """Returns one row with the answer, worked and as a number, and the pairs of numbers (asked, shown)."""
     entry = tables("math")["languages"][language]
     a, b, c = numbers
     solution = solve(tuple(tables("math")["kinds"][kind]["steps"]), a, b, c)
@@ -174,7 +172,6 @@ def sums_weights(task: str) -> dict[str, float]:
 
 
 def sums_draw(task: str, subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns one random problem in the columns of the task's dataset."""
     problem = mgsm_draw("en" if task == "gsm8k" else subset, held_out, random)
     question, worked, number = problem["question"], problem["answer"], problem["answer_number"]
     columns = {

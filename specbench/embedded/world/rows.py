@@ -40,12 +40,10 @@ def listed_weights(name: str) -> dict[str, float]:
 
 
 def equal_weights(subsets: Iterable[str]) -> dict[str, float]:
-    """Returns equal shares of the subsets."""
     return dict.fromkeys(subsets, 1.0)
 
 
 def one_subset(name: str = "default") -> dict[str, float]:
-    """Returns the shares of a task with one subset."""
     return {name: 1.0}
 
 

@@ -13,7 +13,6 @@ from specbench.embedded.world.rows import example_of, is_held_out_text
 
 
 def is_held_out_content(*content: object) -> bool:
-    """Returns whether the content is kept out of training."""
     return is_held_out_text("|".join(map(str, content)))
 
 
@@ -146,13 +145,11 @@ def draw_text(held_out: bool, random: Random) -> tuple[Sentence, ...]:
 
 
 def wmt_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns a row of task `wmt`: subset, translation (language → text)."""
     source, target = subset.split("-")
     return pair_row(subset, source, target, held_out, random)
 
 
 def pair_row(subset: str, source: str, target: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns the same text in two languages."""
     text = draw_text(held_out, random)
     translation = {language: say(language, *text) for language in (source, target)}
     key = translation[source]
@@ -172,7 +169,6 @@ TALK_SHARES = {"said": 0.45, "told": 0.35, "asked": 0.2}
 
 
 def iwslt14_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns a row of task `iwslt14`: subset, translation (language → text)."""
     source, target = subset.split("-")
     translation = dict(zip((source, target), draw_talk((source, target), held_out, random), strict=True))
     return {"subset": subset, "translation": translation, "_completion": translation[target],
@@ -180,8 +176,7 @@ def iwslt14_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
 
 
 def draw_talk(languages: tuple[str, ...], held_out: bool, random: Random) -> list[str]:
-    """Returns one or two sentences of a talk in the languages ("de", "en"): an opinion, a report of "I" or "we", or a
-    question with a guess."""
+    """Returns one or two sentences of a talk: an opinion, a report of "I" or "we", or a question with a guess."""
     kind = random.choices(list(TALK_SHARES), weights=list(TALK_SHARES.values()))[0]
     if kind == "asked":
         about = random.choice(("transitive", "doing", "giving", "helping"))
@@ -200,8 +195,7 @@ def ask_for_subject(language: str, sentence: Sentence) -> str:
 
 
 def low_resource_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
-    """Returns a row of task `low_resource_mt`, into the invented language `x-demo`: subset, translation (language →
-    text)."""
+    """Returns a row of task `low_resource_mt`, into the invented language `x-demo`."""
     return pair_row(subset, "en", subset, held_out, random)
 
 

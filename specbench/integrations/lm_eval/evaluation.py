@@ -119,8 +119,7 @@ def fill_defaults(arguments: Any) -> None:
 
 @contextmanager
 def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
-    """Replaces lm-eval's functions that evaluate and find tasks until the block ends. `started` gets an item when an
-    evaluation starts."""
+    """Replaces lm-eval's functions that evaluate and find tasks. `started` gets an item when an evaluation starts."""
 
     def find(include_path: str | None = None, metadata: Any = None) -> Any:
         return task_index(arguments.tasks, include_path, metadata)

@@ -48,8 +48,7 @@ class LmEvalRequest:
 
 @dataclass(frozen=True)
 class LmEvalAnswer:
-    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation, None if
-    it is not measured."""
+    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation."""
 
     query: LmEvalRequest
     text: str
@@ -144,8 +143,7 @@ class LmEvalEngine:
 
 
 def with_special_tokens(stop: StopRules, model: TextModel) -> StopRules:
-    """Returns rules in which stop strings that are special tokens are end tokens, since decoded texts have no special
-    tokens."""
+    """Returns rules in which special tokens among the stop strings are end tokens, since decoded texts have none."""
     special = set(model.tokenizer.all_special_tokens)
     ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
     return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
@@ -156,8 +154,7 @@ WITH_BASELINE = ("tokens_per_second_ar", "speedup")
 
 
 def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Metric]:
-    """Returns α, τ and tokens/s with intervals, as in leaderboards, and AR's speed and the speed-up if AR was measured
-    for every answer."""
+    """Returns α, τ and tokens/s with intervals, and if every answer has a baseline, its speed and the speed-up."""
     prompts = Prompts.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
     own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
     baseline = [answer.baseline for answer in answers if answer.baseline is not None]
@@ -173,8 +170,7 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 def add_columns(
     results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models
 ) -> None:  # fmt: skip
-    """Adds the metrics to lm-eval's `results` as "NAME,METHOD". Its table shows the method in the filter column.
-    Metrics without a value are omitted."""
+    """Adds the metrics that have a value to lm-eval's `results` as "NAME,METHOD"."""
     for name, row in results["results"].items():
         tasks = tasks_of_group(name, results.get("group_subtasks", {}))
         measured = [answer for answer in answers if answer.query.task in tasks]
@@ -189,7 +185,6 @@ def add_columns(
 
 
 def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
-    """Returns the tasks of a group, or the task itself."""
     members = groups.get(name)
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
@@ -241,7 +236,11 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         if str(batch_size or 1).partition(":")[0] not in ("1", "auto"):
             raise ConfigError(f"--batch_size {batch_size}: specbench decodes one request at a time: remove it")
         set_threads(threads, pretrained.startswith(EMBEDDED))
-        task = build(TaskSpec, placeholder(max_gen_toks), prefix="--model_args: ")
+        placeholder = {  # for the task that a RunSpec requires
+            "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
+            "generation": {"max_new_tokens": max_gen_toks},
+        }  # fmt: skip
+        task = build(TaskSpec, placeholder, prefix="--model_args: ")
         pairs = override.split(";") if isinstance(override, str) else override
         methods = [load_method(name) for name in unique(["ar", method] if baseline else [method])]
         _, methods = with_overrides([], methods, [pair for pair in pairs if pair.strip()])
@@ -376,14 +375,5 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
 
 def join_routes(texts: Mapping[str, str | None]) -> str | None:
-    """Returns the texts of all routes as one text, each after its language. Returns a single text without a route as it
-    is, and None without texts."""
+    """Returns the texts of all routes as one text, each after its language; None without texts."""
     return ", ".join(f"{route} {text}".strip() for route, text in texts.items() if text is not None) or None
-
-
-def placeholder(max_gen_toks: int) -> dict[str, Any]:
-    """Returns the task that a RunSpec requires, as a placeholder."""
-    return {
-        "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
-        "generation": {"max_new_tokens": max_gen_toks},
-    }  # fmt: skip

@@ -48,7 +48,6 @@ class LoadedTask:
 
     @cached_property
     def docs(self) -> list[Any]:
-        """Returns the documents in lm-eval's order."""
         return list(self.task.eval_docs)
 
     def instances(self, limit: int | None) -> list[Instance]:
@@ -197,8 +196,7 @@ class LmEvalScorer(Scorer):
         return float(metric._compute_score_from_stats(whole).score)
 
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
-        """Returns lm-eval's value of every metric over (text, reference) pairs. Exceptions of lm-eval's code
-        propagate."""
+        """Returns lm-eval's value of every metric over (text, reference) pairs. Exceptions of its code propagate."""
         made = [self._loaded.items(self._doc(reference), text) for text, reference in answers]
         columns = {name: [items[name] for items in made if name in items] for name in self.names}
         return {name: float(self._loaded.aggregation(name)(column)) for name, column in columns.items() if column}
@@ -206,15 +204,15 @@ class LmEvalScorer(Scorer):
     @property
     def signature(self) -> Mapping[str, str]:
         task = self._loaded.task
-        base = f"lm-eval {version('lm_eval')}, task {self._loaded.name} {task.VERSION}, filter "
-        return {name: base + name.rpartition(",")[2] + self._deviation(name) for name in self.names}
-
-    def _deviation(self, name: str) -> str:
-        """Returns a note if the value over all answers differs from lm-eval's."""
-        aggregation = self._loaded.aggregation(name)
-        if aggregation in (mean, nanmean) or name in self._summed:
-            return ""
-        return f", mean over documents of {getattr(aggregation, '__name__', metric_of(name))}, which lm-eval takes once"
+        found = {}
+        for name in self.names:
+            found[name] = f"lm-eval {version('lm_eval')}, task {self._loaded.name} {task.VERSION}, filter "
+            found[name] += name.rpartition(",")[2]
+            aggregation = self._loaded.aggregation(name)
+            if aggregation not in (mean, nanmean) and name not in self._summed:  # then the value is not lm-eval's
+                called = getattr(aggregation, "__name__", metric_of(name))
+                found[name] += f", mean over documents of {called}, which lm-eval takes once"
+        return found
 
 
 def corpus_statistics(metric: Any, item: Any) -> list[float]:

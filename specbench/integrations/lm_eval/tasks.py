@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -36,27 +35,20 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
             loaded = super().load(task_list)
         except Exception as error:  # data sets, templates and code of tasks may raise anything
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-            failed = failed_names(names, reason)
+            named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
+            more = f" or {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+            shown = ", ".join(named[:SHOWN]) + more
             raise ConfigError(
-                f"lm-eval cannot load task {failed}: {type(error).__name__}: {reason[:300]} (for data of your own, "
+                f"lm-eval cannot load task {shown}: {type(error).__name__}: {reason[:300]} (for data of your own, "
                 "give a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
             ) from error
         for name, task in loaded["tasks"].items():
-            check_generates(name, task)
+            check_output_type(name, task.OUTPUT_TYPE)
+            if getattr(task, "MULTIMODAL", False):
+                raise ConfigError(
+                    f"task {name}: needs images or sound, and specbench gives models only text: choose another"
+                )
         return loaded
-
-
-def failed_names(names: Sequence[str], reason: str) -> str:
-    """Returns the requested tasks that a reason names, else the first ones."""
-    named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
-    return ", ".join(named[:SHOWN]) + (f" or {len(named) - SHOWN} more" if len(named) > SHOWN else "")
-
-
-def check_generates(name: str, task: Task) -> None:
-    """Raises ConfigError for a task that needs log-likelihoods or inputs other than text."""
-    check_output_type(name, task.OUTPUT_TYPE)
-    if getattr(task, "MULTIMODAL", False):
-        raise ConfigError(f"task {name}: needs images or sound, and specbench gives models only text: choose another")
 
 
 def check_output_type(name: str, output_type: Any) -> None:
@@ -94,13 +86,18 @@ def task_index(
     return index
 
 
+def unknown_task(name: str, index: TaskIndex) -> ConfigError:
+    close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
+
+
 def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yields the tasks of a name, a pattern or a path with the content of their files; the content of an unknown task
-    is None."""
+    """Yields the tasks of a name, a pattern or a path with the content of their files, None for an unknown one."""
     if is_path(name):
         paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
         for path in paths:
@@ -145,12 +142,6 @@ def read_task_file(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, OSError) as error:
         raise ConfigError(f"{path}: lm-eval cannot read this task: {error}: correct the file") from error
     return config
-
-
-def unknown_task(name: str, index: TaskIndex) -> ConfigError:
-    close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(repr(each) for each in close)}? " if close else ""
-    return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
 
 
 PLACE = "generation_kwargs."
@@ -273,8 +264,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
 
 
 def fewshot_info(loaded: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
-    """Returns information about the few-shot examples, which lm-eval draws for each document. Its digest is that of all
-    prompts, which include them."""
+    """Returns information about the few-shot examples, which lm-eval draws for each document."""
     config = loaded.task.config
     if not config.num_fewshot:
         return FewshotInfo()

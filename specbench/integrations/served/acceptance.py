@@ -28,7 +28,6 @@ class Acceptance:
 
     @property
     def text(self) -> str:
-        """The source and the note, as rows show them."""
         return f"{self.source} ({self.note})" if self.note else self.source
 
 
@@ -59,12 +58,10 @@ def from_histogram(counts: Sequence[int], num_drafted: int, num_draft_tokens: in
 
     The judged tokens are known only if every pass drafted `num_draft_tokens` tokens, the maximum.
     """
-    num_passes = sum(counts)
     judged = sum(number * min(num_draft_tokens, accepted + 1) for accepted, number in enumerate(counts))
     num_accepted = sum(number * accepted for accepted, number in enumerate(counts))
-    return without_uncertain_judged(
-        Acceptance("histogram", num_passes, num_drafted, num_accepted, judged), num_draft_tokens
-    )
+    found = Acceptance("histogram", sum(counts), num_drafted, num_accepted, judged)
+    return without_uncertain_judged(found, num_draft_tokens)
 
 
 def from_histogram_or_totals(
@@ -119,17 +116,13 @@ def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> 
             return f"a step with {wrong[0][0]} drafted (of at most {num_draft_tokens}) and {wrong[0][1]} accepted"
     if found.num_passes is None:
         return None
-    num_emitted = found.num_passes + found.num_accepted
-    if not num_tokens - 1 <= num_emitted <= num_tokens - 1 + num_draft_tokens:
-        return (
-            f"{found.num_passes} steps with {found.num_accepted} accepted tokens for an answer of {num_tokens} tokens"
-        )
-    return None
+    if 0 <= found.num_passes + found.num_accepted - (num_tokens - 1) <= num_draft_tokens:
+        return None
+    return f"{found.num_passes} steps with {found.num_accepted} accepted tokens for an answer of {num_tokens} tokens"
 
 
 def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int) -> list[Step]:
-    """Returns the steps of an answer of `num_tokens` tokens; the prefill emitted the first token. Tokens after the end
-    count neither as accepted nor as judged."""
+    """Returns the steps of an answer without its first token, by the prefill, and without tokens after its end."""
     left, steps = num_tokens - 1, []
     for drafted, accepted in passes:
         if left <= 0:

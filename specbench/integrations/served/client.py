@@ -1,6 +1,7 @@
 """Requests to a server. Each has its own connection and time limit and is never retried; each read has a time stamp."""
 
 import json
+import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from urllib.parse import urlsplit
 from specbench.core import bounded
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
-from specbench.integrations.served.events import EventReader
 
 MAX_BYTES = 64 * 2**20  # maximum size of an answer
 READ_BYTES = 2**16  # maximum size of one read
@@ -31,7 +31,6 @@ class Client:
     key: ApiKey | None = field(default=None, repr=False)
 
     def listens(self) -> bool:
-        """Returns whether a program accepts connections at the address."""
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -40,13 +39,12 @@ class Client:
             return False
         return True
 
-    def get(self, path: str) -> str | None:
-        """Returns the text of a page; None if the server has no such page."""
-        return self._page("GET", path, None)
-
-    def post(self, path: str, body: Mapping[str, Any]) -> str | None:
-        """Returns the text of the answer to a request without a stream; None if the server has no such page."""
-        return self._page("POST", path, body)
+    def get(self, path: str, body: Mapping[str, Any] | None = None) -> str | None:
+        """Returns the text of a page, or with a body the answer to a request; None if the server has no such page."""
+        with self._connected(path) as connection:
+            response = self._response(connection, path, body)
+            text = response.read(MAX_BYTES).decode("utf-8", "replace")
+            return text if response.status == 200 else None
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[float, dict[str, Any]]]:
         """Yields (seconds since the request was sent, event) for each event of an answer.
@@ -57,20 +55,25 @@ class Client:
         reader, num_bytes = EventReader(), 0
         with self._connected(path) as connection:
             start = perf_counter()
-            response = self._response(connection, "POST", path, body)
+            response = self._response(connection, path, body)
             if response.status != 200:
                 page = response.read(2000).decode("utf-8", "replace")[:300]
                 raise self.error(f"refuses the request to {path} with status {response.status}: {page}")
             while not reader.is_done and num_bytes <= MAX_BYTES and (content := response.read1(READ_BYTES)):
                 seconds = perf_counter() - start
                 num_bytes += len(content)
-                for event in reader.feed(content):
-                    yield seconds, self._event(event)
+                for text in reader.feed(content):
+                    with self.reading():
+                        event = bounded.json_value(text, strict=False)
+                    if not isinstance(event, dict):
+                        raise self.error(f"sent an event that is not a mapping: {text[:80]!r}")
+                    if event.get("error"):
+                        raise self.error(f"reports an error in the middle of an answer: {str(event['error'])[:200]}")
+                    yield seconds, event
         if num_bytes > MAX_BYTES:
             raise self.error(f"sent more than {MAX_BYTES:,} bytes for one answer: see the server's log")
 
     def error(self, problem: str) -> ConfigError:
-        """Returns an error that names the server."""
         return ConfigError(f"server '{self.name}' ({self.url}) {self.key.hide(problem) if self.key else problem}")
 
     @contextmanager
@@ -83,21 +86,6 @@ class Client:
             raise self.error(
                 f"sent an answer whose format is not that of its engine ({type(error).__name__}: {text})"
             ) from error
-
-    def _event(self, text: str) -> dict[str, Any]:
-        with self.reading():
-            event = bounded.json_value(text, strict=False)
-        if not isinstance(event, dict):
-            raise self.error(f"sent an event that is not a mapping: {text[:80]!r}")
-        if event.get("error"):
-            raise self.error(f"reports an error in the middle of an answer: {str(event['error'])[:200]}")
-        return event
-
-    def _page(self, method: str, path: str, body: Mapping[str, Any] | None) -> str | None:
-        with self._connected(path) as connection:
-            response = self._response(connection, method, path, body)
-            text = response.read(MAX_BYTES).decode("utf-8", "replace")
-            return text if response.status == 200 else None
 
     @contextmanager
     def _connected(self, path: str) -> Iterator[HTTPConnection]:
@@ -121,7 +109,10 @@ class Client:
         except (OSError, HTTPException) as error:
             if isinstance(error, TimeoutError) or has_expired.is_set():
                 raise self._late(path) from error
-            raise self._failed(error) from error
+            if isinstance(error, ConnectionRefusedError):
+                raise self.error("does not listen: start it, or correct its url") from error
+            problem = f"closed the connection ({type(error).__name__}: {error}): see the server's log"
+            raise self.error(problem) from error
         finally:
             if timer is not None:
                 timer.cancel()
@@ -129,14 +120,12 @@ class Client:
         if has_expired.is_set():
             raise self._late(path)
 
-    def _response(
-        self, connection: HTTPConnection, method: str, path: str, body: Mapping[str, Any] | None
-    ) -> HTTPResponse:
+    def _response(self, connection: HTTPConnection, path: str, body: Mapping[str, Any] | None) -> HTTPResponse:
         content = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key.value}"
-        connection.request(method, urlsplit(self.url).path + path, content, headers)
+        connection.request("GET" if body is None else "POST", urlsplit(self.url).path + path, content, headers)
         return connection.getresponse()
 
     def _late(self, path: str) -> ConfigError:
@@ -145,7 +134,31 @@ class Client:
             "smaller generation.max_new_tokens"
         )
 
-    def _failed(self, error: Exception) -> ConfigError:
-        if isinstance(error, ConnectionRefusedError):
-            return self.error("does not listen: start it, or correct its url")
-        return self.error(f"closed the connection ({type(error).__name__}: {error}): see the server's log")
+
+LINE_END = re.compile(rb"\r\n|\n|\r(?!$)")  # a final \r may be the first half of \r\n
+
+
+class EventReader:
+    """Collects bytes and returns the data of complete events. The event [DONE] sets `is_done`."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._rest = b""
+        self._data: list[str] = []
+
+    def feed(self, content: bytes) -> list[str]:
+        """Returns the data of the events that these bytes complete, without [DONE], comments and other fields."""
+        *lines, self._rest = LINE_END.split(self._rest + content)
+        found: list[str] = []
+        for line in lines:
+            field, _, value = line.decode("utf-8", "replace").partition(":")
+            if field in ("data", "error"):  # llama.cpp sends `error: {…}`
+                self._data.append(value.removeprefix(" "))
+            elif not line and self._data:
+                text = "\n".join(self._data)
+                self._data = []
+                if text.strip() == "[DONE]":
+                    self.is_done = True
+                else:
+                    found.append(text)
+        return found

@@ -1,6 +1,6 @@
 """A decoder that sends the token ids of a prompt to a server and reads the answer event by event."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,8 +20,15 @@ from specbench.integrations.served.acceptance import (
     from_passes,
     steps_of,
 )
-from specbench.integrations.served.engine import Counters, Event, EventContent, acceptance_between, json_mapping
-from specbench.integrations.served.held import MAX_HELD, held_ids
+from specbench.integrations.served.engine import (
+    MAX_HELD,
+    Counters,
+    Event,
+    EventContent,
+    acceptance_between,
+    held_ids,
+    json_mapping,
+)
 from specbench.integrations.served.server import ServedPair, Server
 from specbench.models.causal_lm import ModelPair
 from specbench.specs.method import MethodSpec
@@ -81,10 +88,6 @@ class Answer:
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name != "text"}
         self.reported = EventContent(**{**vars(self.reported), **known})
-
-    def has_stop_string(self, stop_strings: Sequence[str]) -> bool:
-        """Returns whether an engine that sends only text has sent a stop string."""
-        return self.reported.token_ids is None and any(string in self.text for string in stop_strings)
 
 
 @dataclass(frozen=True)
@@ -149,11 +152,6 @@ class ServedDecoder(Decoder):
             "reads": [[round(seconds, 6), number] for seconds, number in answer.reads],
         }  # fmt: skip
 
-    def _request_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
-        answer = self._read(prompt_ids, stop, seed)
-        self._finish(answer, stop)
-        return answer
-
     def _repeats_answer(self, answer: Answer, prompt_ids: list[int], stop: StopRules, seed: int) -> bool | None:
         """Returns whether the baseline gives the same greedy answer again; None for other servers, for warm-ups (which
         have no end token), and after NUM_CONTROLS answers."""
@@ -164,6 +162,11 @@ class ServedDecoder(Decoder):
         again = self._request_answer(prompt_ids, stop, seed)
         self.controls.append(again.state.new_ids == answer.state.new_ids)
         return self.controls[-1]
+
+    def _request_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
+        answer = self._read(prompt_ids, stop, seed)
+        self._finish(answer, stop)
+        return answer
 
     def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads the answer. If the engine sends its counts with every event, stops reading at the answer's end."""
@@ -181,7 +184,9 @@ class ServedDecoder(Decoder):
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
-                if (state.finished and not engine.reports_at_end) or answer.has_stop_string(unsent):
+                # An engine that sends only text may have sent a stop string that the request left out.
+                has_stop = answer.reported.token_ids is None and any(text in answer.text for text in unsent)
+                if has_stop or (state.finished and not engine.reports_at_end):
                     return answer
         if answer.reported.finish is None:
             raise self.server.client.error(
@@ -222,7 +227,7 @@ class ServedDecoder(Decoder):
     def _ids_without_stream(self, body: Mapping[str, Any]) -> tuple[int, ...]:
         """Requests the same answer once more without a stream, and returns its ids."""
         engine = self.server.engine
-        answer = json_mapping(lambda path: self.server.client.post(path, {**body, "stream": False}), engine.path)
+        answer = json_mapping(lambda path: self.server.client.get(path, {**body, "stream": False}), engine.path)
         return engine.all_ids(answer)
 
     def _finish(self, answer: Answer, stop: StopRules) -> None:
@@ -297,10 +302,8 @@ class ServedDecoder(Decoder):
             plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
             return plain, found.source if found else plain.source
         if found is not None and answer.continues_after_end:
-            found, problem = (
-                cut_after_end(found, answer.state.num_new_tokens),
-                "the server wrote on after a stop string",
-            )
+            problem = "the server wrote on after a stop string"
+            found = cut_after_end(found, answer.state.num_new_tokens)
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"

@@ -1,7 +1,7 @@
 """A serving engine: the requests that it accepts, and what its answers and pages report."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,8 +9,10 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from specbench.core import bounded
+from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import Acceptance, without_uncertain_judged
+from specbench.models.vocabulary import Vocabulary
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]
@@ -202,7 +204,6 @@ def json_mapping(page: Page, path: str) -> dict[str, Any]:
 
 
 def models_of(page: Page) -> list[dict[str, Any]]:
-    """Returns the entries of the models that an OpenAI-compatible server lists."""
     return list(json_mapping(page, "/v1/models").get("data") or ())
 
 
@@ -216,6 +217,12 @@ def is_owned_by(page: Page, owner: str) -> bool:
     return any(owner in str(each.get("owned_by")).lower() for each in models_of(page))
 
 
+def version_if_owned(page: Page, owner: str) -> str | None:
+    """Returns the version that a server tells, if its models belong to `owner`."""
+    version = json_mapping(page, "/version").get("version") if is_owned_by(page, owner) else None
+    return None if version is None else str(version)
+
+
 def vllm_counter_names(prefix: str, *running: str) -> dict[str, tuple[str, ...]]:
     """Returns `Engine.counter_names` for an engine that names its counters like vLLM, with its own prefix."""
     names = {
@@ -226,3 +233,35 @@ def vllm_counter_names(prefix: str, *running: str) -> dict[str, tuple[str, ...]]
         field: tuple(f"{prefix}:spec_decode_num_{name}{end}" for end in ("_total", "")) for field, name in names.items()
     }
     return {**counters, "num_running": tuple(f"{prefix}:{name}" for name in running)}
+
+
+MAX_HELD = 3  # maximum tokens of an incomplete character: a character has at most four bytes
+
+
+def held_ids(text: str, last: int, number: int, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Returns the ids of the `number` tokens before `last`; together they write `text`.
+
+    There may be several ways to split the bytes: the tokenizer's own is preferred, then the one with the longest tokens
+    first. Raises ConfigError if there is none.
+    """
+    written, end = text.encode(), vocabulary.to_bytes([last])
+    ways = list(_splits(written.removesuffix(end), number, vocabulary)) if written.endswith(end) else []
+    if not ways:
+        raise ConfigError(f"held back the ids of {number} tokens, and its text {text!r} does not determine them")
+    own = tuple(vocabulary.encode(text))[:number]
+    return own if own in ways else ways[0]
+
+
+def starts_character(written: Sequence[int]) -> bool:
+    """Returns whether the first byte of a token starts a character; True for a token without bytes."""
+    return not written or written[0] & 0xC0 != 0x80
+
+
+def _splits(written: bytes, number: int, vocabulary: Vocabulary) -> Iterator[tuple[int, ...]]:
+    """Yields the ways to split bytes into `number` tokens, longer tokens first."""
+    if number == 0 and not written:
+        yield ()
+    for length in range(len(written), 0, -1) if number else ():
+        first = vocabulary.id_of.get(written[:length])
+        if first is not None:
+            yield from ((first, *rest) for rest in _splits(written[length:], number - 1, vocabulary))

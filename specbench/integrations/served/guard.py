@@ -16,7 +16,6 @@ GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 
 
 def group_lives(group: int) -> bool:
-    """Returns whether a process of the group is left."""
     try:
         os.killpg(group, 0)
     except OSError:

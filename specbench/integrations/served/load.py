@@ -1,10 +1,15 @@
-"""Measures servers under load: at each level, AR and every method answer windows of requests in turn."""
+"""Measures servers under load and in turns.
+
+Under load, AR and every method answer windows of requests in turn at each level. In turns, for servers of which only
+one can be up at a time, each part of a run is measured with one server after the other, in the order A B, B A, A B, …
+"""
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from time import perf_counter, sleep, time
 from typing import Any
 
@@ -12,22 +17,33 @@ from rich.console import Console
 
 from specbench.core.progress import ProgressBar
 from specbench.core.values import json_digest
-from specbench.decoding.decoder import stream_seed
+from specbench.decoding.decoder import Decoder, stream_seed
 from specbench.decoding.generation_state import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
-from specbench.integrations.served.turns import BringUp
 from specbench.models.scoring import ScoringModel
 from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer
+from specbench.running.blocks import Block
 from specbench.running.plan import Cell
 from specbench.running.prompts import prompt_ids
-from specbench.running.records import RecordFile
+from specbench.running.records import Key, Record, RecordFile, record_key
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids
+from specbench.running.runner import check_same_examples, measure_method, record_of
+from specbench.running.warm_up import (
+    MAX_BLOCKS_CPU,
+    MAX_SHARE,
+    WarmUp,
+    forget_warm_up,
+    longest_conversation,
+    until_steady,
+    warm_up,
+    warm_up_ids,
+)
 from specbench.specs.run import RunSpec
 
 Answers = dict[str, list[dict[str, Any]]]  # by server
+BringUp = Callable[[str], bool]  # see `ServedModels.bring_up`
 RESULTS = ("measured_at", "methods", "warm_up")  # keys of a window's results; all other keys identify it
 WARM_UP_TOKENS = 64  # length of prompt and answer
 
@@ -122,23 +138,18 @@ def answers(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def windows_of(cells: Sequence[Cell], spec: RunSpec) -> Iterator[Window]:
-    """Yields the windows of a run, level by level."""
-    assert spec.servers is not None and spec.servers.load is not None
-    load = spec.servers.load
-    for cell in cells:
-        for kind, level in load.levels:
-            for number in range(load.windows):
-                yield Window(cell, kind, level, number, math.ceil(load.requests * max(1.0, level)))
-
-
 def measure_load(
     spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, bring_up: BringUp, scoring: ScoringModel | None,
     console: Console,
 ) -> None:  # fmt: skip
     """Measures the windows that the run's folder does not hold yet. The order of the servers is reversed from one
     window to the next. `scoring`: the target, to detect near-ties; None if it gives no log-probabilities."""
-    file, plan = RecordFile(folder.path / LOAD_RECORDS), list(windows_of(cells, spec))
+    assert spec.servers is not None and spec.servers.load is not None
+    file, load = RecordFile(folder.path / LOAD_RECORDS), spec.servers.load
+    plan = [
+        Window(cell, kind, level, number, math.ceil(load.requests * max(1.0, level)))
+        for cell in cells for kind, level in load.levels for number in range(load.windows)
+    ]  # fmt: skip
     tolerances: dict[Any, float] = {}
     done = [{name: value for name, value in each.items() if name not in RESULTS} for each in read_windows(folder.path)]
     warm: dict[str, Any] = {}  # by server: the cell and the level for which it was last warmed up
@@ -190,3 +201,70 @@ def add_near_ties(
         for own, answer in others:
             (found,) = find_differences(scoring, [answer], [own["token_ids"]], tolerances[place])
             own["near_tie"] = found.near_tie
+
+
+PLACE = ("task", "subset", "example", "repeat", "turn")  # the names of a block key's elements
+TURNS = "turns.jsonl"  # in a run's folder: the answers of single servers, until the part is complete
+
+
+def split_plan(plan: Sequence[Block], number: int) -> Iterator[list[Block]]:
+    """Yields the blocks in at most `number` parts of about equal size, with all turns of a conversation in one."""
+    examples = [list(group) for _, group in groupby(plan, lambda block: block.key[:4])]
+    number = min(number, len(examples))
+    for part in range(number):
+        own = examples[part * len(examples) // number : (part + 1) * len(examples) // number]
+        yield [block for blocks in own for block in blocks]
+
+
+def measure_in_turns(
+    spec: RunSpec, plan: Sequence[Block], folder: RunFolder, done: dict[Key, Record], bring_up: BringUp,
+    console: Console,
+) -> None:  # fmt: skip
+    """Measures the blocks that are not in `done`, and adds their records. Each answer is written to disk at once."""
+    assert spec.servers is not None and spec.servers.turns is not None
+    check_same_examples(plan, done, folder)
+    file = RecordFile(folder.path / TURNS)
+    lines = file.read() if file.path.exists() else []
+    answers: dict[tuple[Key, str], dict[str, Any]] = {
+        (record_key(line), line["method"]): line["answer"] for line in lines
+    }
+    num_servers = len(plan[0].order) if plan else 0
+    with ProgressBar(console, "turns", len(plan) * num_servers) as progress:
+        for number, part in enumerate(split_plan(plan, spec.servers.turns)):
+            order = part[0].cell.decoders if number % 2 == 0 else part[0].cell.decoders[::-1]
+            names = [decoder.method.name for decoder in order]
+            for name in names:
+                missing = [block for block in part if block.key not in done and (block.key, name) not in answers]
+                warm_ups = _warm_up(missing, name, spec, bring_up) if missing else {}
+                for block in missing:
+                    texts = [answers[key, name]["text"] for key in block.earlier_keys]
+                    answer = measure_method(block, _decoder(block.cell.decoders, name), spec, texts)
+                    answer["warm_up"] = warm_ups[id(block.cell)].as_json()
+                    answers[block.key, name] = answer
+                    file.append({**dict(zip(PLACE, block.key, strict=True)), "method": name, "answer": answer})
+                    progress.update(f"turn {number + 1} · {name}", len(answers))
+            for block in part:
+                if block.key not in done:
+                    measured = {name: answers[block.key, name] for name in names}
+                    earlier = [done[key] for key in block.earlier_keys]
+                    record = record_of(block, spec, measured, earlier) | {"part": number}
+                    folder.records.append(record)
+                    done[block.key] = record
+
+
+def _warm_up(blocks: Sequence[Block], name: str, spec: RunSpec, bring_up: BringUp) -> dict[int, WarmUp]:
+    """Brings a server up and warms it up for the cells of blocks. Returns the warm-ups by id of the cell."""
+    is_new, found = bring_up(name), {}
+    num_planned = sum(block.cell.task.generation.max_new_tokens for block in blocks)
+    for cell in {id(block.cell): block.cell for block in blocks}.values():
+        decoder = _decoder(cell.decoders, name)
+        if is_new:
+            forget_warm_up(decoder)
+        length = longest_conversation(cell, decoder.model, spec.chat)
+        num_new = cell.task.generation.max_new_tokens
+        found[id(cell)] = warm_up([decoder], length, cell.context_limit, num_planned, num_new)
+    return found
+
+
+def _decoder(decoders: Sequence[Decoder], name: str) -> Decoder:
+    return next(decoder for decoder in decoders if decoder.method.name == name)

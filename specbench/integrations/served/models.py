@@ -12,11 +12,9 @@ from rich.console import Console
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.load import measure_load
-from specbench.integrations.served.server import ServedPair, Server, find_server
+from specbench.integrations.served.load import measure_in_turns, measure_load
+from specbench.integrations.served.server import ServedPair, Server, find_server, served_target
 from specbench.integrations.served.started import StartedServers
-from specbench.integrations.served.target import served_target
-from specbench.integrations.served.turns import measure_in_turns
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import TextModel
@@ -147,8 +145,7 @@ def serving() -> Iterator[Callable[[RunSpec], "ServedModels"]]:
 
 
 def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedModels:
-    """Returns the servers of a run; `started` holds those that it starts. Raises ConfigError for a server that does not
-    fit the tokenizer or the other servers."""
+    """Returns the servers of a run. Raises ConfigError for one that does not fit the tokenizer or the others."""
     assert spec.servers is not None
     started = started or StartedServers()
     target = load_model(spec.target, device="cpu", weights=False)

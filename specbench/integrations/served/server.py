@@ -1,16 +1,20 @@
-"""A server of a run. It is identified and checked before anything is measured."""
+"""A server of a run, which is identified and checked before anything is measured, and the target behind it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter, sleep
 from typing import Any, cast
 
+import torch
+
 from specbench.core import bounded
 from specbench.core.registry import ENGINES
 from specbench.core.values import json_digest
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.engine import Counters, Engine, first_model_name
+from specbench.integrations.served.engine import Counters, Engine, LogProbs, first_model_name, json_mapping
 from specbench.models.causal_lm import ModelPair
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.text_model import TextModel
 from specbench.specs.servers import ServersSpec
 
@@ -36,12 +40,10 @@ class Server:
 
     @property
     def row_engine(self) -> str:
-        """The engine's name in rows."""
         return f"served {self.engine.name} {self.version}"
 
     @property
     def digest(self) -> str:
-        """12 hex digits over the engine and the settings."""
         return json_digest({"engine": self.row_engine, **self.settings})
 
     def counters(self) -> Counters:
@@ -67,7 +69,7 @@ class Server:
         target's tokenizer."""
         path = self.engine.tokenize_path
         body = {"content": PROBE, "prompt": PROBE, "model": self.model, "add_special_tokens": False}
-        text = self.client.post(path, body) if path else None
+        text = self.client.get(path, body) if path else None
         with self.client.reading():
             ids = (bounded.json_value(text, strict=False) if text else {}).get("tokens")
         own = target.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
@@ -100,3 +102,73 @@ class ServedPair(ModelPair):
 
     server: Server | None = None
     others: tuple[Server, ...] = ()
+
+
+NUM_AHEAD = 64  # tokens per request
+LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
+
+
+class ServedTarget(ScoringModel):
+    """Scores sequences by requests to a server without speculation.
+
+    A row of logits holds the log-probabilities of the most probable tokens; all other tokens share the remaining
+    probability equally. A row after a token that the server itself wrote since `reset` comes from its pass over that
+    token; every other row comes from a pass over the whole sequence.
+    """
+
+    def __init__(self, server: Server, vocab_size: int) -> None:
+        self.server, self.vocab_size = server, vocab_size
+        self._read: dict[tuple[int, ...], LogProbs] = {}  # after a whole sequence
+        self._written: dict[tuple[int, ...], LogProbs] = {}  # along the server's own tokens since `reset`
+
+    def reset(self) -> None:
+        self._written.clear()
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        if num_logits == 1:
+            if tuple(ids) not in self._written:
+                following = ids
+                for row in self._request_rows(ids, NUM_AHEAD, 1):
+                    self._written[tuple(following)] = row
+                    following = [*following, max(row, key=row.__getitem__)]
+            return Output(self._logits(self._written[tuple(ids)])[None])
+        rows = []
+        for end in range(len(ids) - num_logits + 1, len(ids) + 1):
+            begin = tuple(ids[:end])
+            if begin not in self._read:
+                self._read[begin] = self._request_rows(list(begin), 1)[0]
+            rows.append(self._logits(self._read[begin]))
+        return Output(torch.stack(rows))
+
+    def _request_rows(self, ids: list[int], *num_tokens: int) -> list[LogProbs]:
+        """Returns the rows of the first request that the server accepts: near the end of its context it refuses those
+        for many tokens. Raises ConfigError if it accepts none."""
+        for number in num_tokens:
+            if rows := log_probs(self.server, ids, number):
+                return rows
+        raise self.server.client.error("no longer gives log-probabilities: see the server's log")
+
+    def _logits(self, row: LogProbs) -> torch.Tensor:
+        values = torch.tensor(list(row.values()), dtype=torch.float64)
+        left = max(1.0 - float(values.exp().sum()), LEAST_LEFT) / max(1, self.vocab_size - len(row))
+        logits = torch.full((self.vocab_size,), min(math.log(left), float(values.min())))
+        with self.server.client.reading():  # a token that the target does not have
+            logits[list(row)] = values.float()
+        return logits
+
+
+def log_probs(server: Server, ids: list[int], num_tokens: int) -> list[LogProbs]:
+    """Returns the log-probabilities of the most probable tokens after a sequence and after each of the greedy tokens
+    that follow. Returns an empty list if the engine does not report them, or not the real ones: llama.cpp reports 0 and
+    no alternatives for draft tokens."""
+    body = server.engine.scoring_request(ids, num_tokens, server.model)
+    answer = json_mapping(lambda path: server.client.get(path, body), server.engine.path) if body else {}
+    with server.client.reading():
+        rows = server.engine.log_probs(answer) if answer else []
+    is_real = all(len(row) > 1 and any(row.values()) for row in rows)
+    return rows if is_real else []
+
+
+def served_target(server: Server, vocab_size: int) -> ServedTarget | None:
+    """Returns the target of a server; None if the server reports no real log-probabilities."""
+    return ServedTarget(server, vocab_size) if log_probs(server, [0, 0], 2) else None

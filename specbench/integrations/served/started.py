@@ -39,11 +39,9 @@ class StartedServers:
         self._move_logs()
 
     def is_up(self, name: str) -> bool:
-        """Returns whether the server `name` was started here and not ended."""
         return name in self._guards
 
     def end_all(self) -> None:
-        """Ends all started servers."""
         for process in self._guards.values():
             if process.stdin is not None:
                 process.stdin.close()
@@ -64,8 +62,7 @@ class StartedServers:
             )  # fmt: skip
 
     def wait(self, client: Client, spec: StartSpec) -> None:
-        """Returns when a started server is ready. Raises ConfigError, with the end of its log, if it ends before that
-        or takes longer than its limit."""
+        """Returns when a server is ready. Raises ConfigError, with the end of its log, if it ends or takes too long."""
         start = time.monotonic()
         while not _is_ready(client, spec):
             code = self._guards[client.name].poll()

@@ -1,1 +1,0 @@
-"""Serving engines: the requests that each accepts, and what its answers report."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -144,10 +145,6 @@ def translate(category: str, source: str, separator: str, held_out: bool, random
     return question_row(category, asked, row["_completion"], [row["_completion"]])
 
 
-def _translation(held_out: bool, random: Random) -> dict[str, Any]:
-    return translate("translation", "de", " ", held_out, random)
-
-
 def _summarization(held_out: bool, random: Random) -> dict[str, Any]:
     facts = documents.event(random, held_out)
     told = documents.event_summary(facts)
@@ -193,7 +190,7 @@ def _rag(held_out: bool, random: Random) -> dict[str, Any]:
 
 
 QUESTION_GROUPS: dict[str, Callable[[bool, Random], dict[str, Any]]] = {
-    "translation": _translation,
+    "translation": partial(translate, "translation", "de", " "),
     "summarization": _summarization,
     "qa": _qa,
     "math_reasoning": _math_reasoning,

@@ -240,6 +240,7 @@ def call(
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
 
     def run(method: str, **options: Any) -> tuple[str, str]:
+        options |= {name: Path(options[name]) for name in ("runs", "leaderboard", "plot") if name in options}
         sweep(
             task="mgsm", method=method, target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en",
             **{"overrides": ["generation.max_new_tokens=12"], **options},

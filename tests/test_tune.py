@@ -223,6 +223,7 @@ def call(
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
 
     def run_it(method: str, **options: Any) -> tuple[str, str]:
+        options |= {name: Path(options[name]) for name in ("runs", "output") if name in options}
         given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subsets": "en"}
         tune(method=method, **{**given, "overrides": ["generation.max_new_tokens=16"], **options})
         captured = capsys.readouterr()
@@ -256,7 +257,7 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     assert json.loads(out)["files"] == ["my-sd.yaml"]
 
     run(task="mgsm", method="my-sd.yaml", target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en", limit=6,
-        overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
+        overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
 
 
 @pytest.mark.parametrize(

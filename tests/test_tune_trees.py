@@ -149,7 +149,7 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
     assert spec.drafter.options["num_nodes"] == spec.drafter.options["depth"] == spec.num_draft_tokens <= 6
     assert spec.calibration is not None and "sizes-2-6" in {path.name for path in Path(".").rglob("sizes-2-6")}
     run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], drafter=tiny_pair[0], data=".", subsets="en",
-        limit=6, overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
+        limit=6, overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
 
 
 def test_the_levels_are_those_that_were_measured() -> None:
@@ -176,7 +176,7 @@ def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(
     levels = min(load_method("eagle2").num_draft_tokens, spec.drafter.options["num_nodes"])
     assert spec.num_draft_tokens == levels and spec.drafter.options["top_k"] == 3
     run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], data=".", subsets="en", limit=6,
-        overrides=["generation.max_new_tokens=8"], output="out")  # fmt: skip
+        overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
     _, err = call("eagle2", output="levels.yaml", lengths="1,2", drafter=None, overrides=overrides)
     assert "draft length" in err
 

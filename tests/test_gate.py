@@ -21,16 +21,12 @@ from scipy import stats
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.publish.turns import MeasuredInTurns
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import Metric, Prompts, bonferroni
 from specbench.results.check import check
-from specbench.results.check_findings import MethodFindings, output_finding
-from specbench.results.check_report import junit, markdown
+from specbench.results.check_report import FALSE_ALARMS, SPEED, SPEEDUP, MethodFindings, junit, markdown, output_finding
+from specbench.results.check_speed import ALL_LENGTH as LENGTH
 from specbench.results.check_speed import (
-    FALSE_ALARMS,
-    LENGTH,
     MIN_PROMPTS,
-    SPEED,
-    SPEEDUP,
     TYPICAL,
     TYPICAL_SPEED,
     PendingRatio,
@@ -42,7 +38,6 @@ from specbench.results.check_speed import (
 from specbench.results.conditions import pair_rows
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
-from specbench.results.log_ratios import bonferroni
 from specbench.results.paired import unpaired_ratio, widen_ratio
 from specbench.results.row import RowSampling
 from specbench.results.verdict import TokenDifference

@@ -10,7 +10,7 @@ import sacrebleu
 from scipy import stats
 
 from specbench.core.registry import SCORERS
-from specbench.results.log_ratios import expanded_confidence
+from specbench.results.bootstrap import expanded_confidence
 from specbench.results.metrics import summarize
 from specbench.results.quality import (
     CorpusStatistics,

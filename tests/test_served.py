@@ -21,11 +21,10 @@ from specbench.models.vocabulary import Vocabulary
 from specbench.results.compare import agreement_lines, agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
-from specbench.results.metrics import acceptance_rates
+from specbench.results.paired import acceptance_rates
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.served import served_table
-from specbench.results.tables import comparison_table
+from specbench.results.tables import comparison_table, served_table
 from specbench.running.request import Request
 from specbench.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
 from specbench.served.client import Client

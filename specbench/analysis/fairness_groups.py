@@ -36,7 +36,7 @@ from specbench.analysis.group_statistics import (
 from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
-from specbench.results.metrics import timed_tokens
+from specbench.results.paired import timed_tokens
 from specbench.results.row import (
     BoundChain,
     Correlations,

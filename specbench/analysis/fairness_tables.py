@@ -13,7 +13,7 @@ from specbench.analysis.fairness_groups import pinsker
 from specbench.analysis.fairness_report import DrafterComparison, DrafterReport, FairnessReport, NumberChange
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
-from specbench.results.plots import reach, save_picture
+from specbench.results.display import reach, save_picture
 from specbench.results.row import FairnessSummary, ForcedNumbers, GroupNumbers
 from specbench.results.units import NULL, number, with_interval
 

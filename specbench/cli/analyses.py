@@ -72,7 +72,7 @@ def fairness(
     """
     from specbench.analysis import fairness as analysis
     from specbench.analysis.fairness_tables import tables
-    from specbench.results.plots import check_plot
+    from specbench.results.display import check_plot
 
     request = analysis.FairnessRequest(
         runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def limit(
     from specbench.core.files import check_output, write_output
     from specbench.core.resources import EMBEDDED
     from specbench.core.threads import set_threads
-    from specbench.results.plots import check_plot
+    from specbench.results.display import check_plot
     from specbench.specs.components import build
 
     picture, file = path("--plot", plot), path("--output", output)
@@ -326,7 +326,7 @@ def audit(
     from specbench.core.console import counted
     from specbench.core.files import check_output, write_output
     from specbench.results.leaderboard import check_writable, load, set_verdicts
-    from specbench.results.leaderboard_merge import relative
+    from specbench.results.leaderboard_files import relative
     from specbench.running.request import Request
 
     tasks = split(task)

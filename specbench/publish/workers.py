@@ -12,8 +12,7 @@ from typing import Protocol
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called
-from specbench.results.conditions import VERSIONS
-from specbench.results.environment import check_rows, commit, environment
+from specbench.results.conditions import VERSIONS, check_rows, commit, environment
 from specbench.running.records import Record
 from specbench.running.request import Request
 

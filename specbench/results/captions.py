@@ -129,43 +129,26 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     reason = next(filter(None, map(no_forecast, rows)), None)
     if reason is not None:
         sentences.append(f"no expected speed-up: {reason}")
-    small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
-             for r in rows if has_few_prompts(r)]  # fmt: skip
+    small = [r.subset if r.num_timed == r.n else f"{r.subset} ({r.num_timed} of {r.n} with a speed)"
+             for r in rows if r.has_few_prompts]  # fmt: skip
     if small:
         sentences.append(f"{FEW} in {', '.join(small)}")
     return sentences
 
 
-def has_few_prompts(row: Row) -> bool:
-    """Returns whether the speed-up is of fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
-    absent. The baseline's speed-up over itself is exact, and intervals of a load resample windows."""
-    has_speedup = row.value("speedup") is not None and not is_baseline(row)
-    return has_speedup and num_timed(row) < SMALL_SAMPLE and not row.level
-
-
 def no_forecast(row: Row) -> str | None:
     """Returns the reason why a row with an acceptance rate has no expected speed-up; otherwise None."""
     rate, cost, expected = map(row.value, FORECAST)
-    if rate is None or expected is not None or is_baseline(row):
+    if rate is None or expected is not None or row.is_baseline:
         return None
     if cost is None:
         return "its formula needs one cost ratio c, and these records have none"
     return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
 
 
-def is_baseline(row: Row) -> bool:
-    return row.method_name == "ar"
-
-
 def verdict_word(row: Row) -> str:
     """Returns the verdict as tables show it; "baseline" for the baseline, which has none."""
-    return "baseline" if is_baseline(row) else row.verdict
-
-
-def num_timed(row: Row) -> int:
-    """Returns the number of prompts behind the speed-up."""
-    num_prompts = row.value("num_prompts_timed")
-    return row.n if num_prompts is None else int(num_prompts)
+    return "baseline" if row.is_baseline else row.verdict
 
 
 def verdict_of(row: Row) -> str:
@@ -185,7 +168,7 @@ def verdict_of(row: Row) -> str:
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
     """Returns a line with the verdicts that were not measured: those that an external decoder declares, and those in a
     file without evidence."""
-    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
+    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not row.is_baseline}
     stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
     return [f"verdict of {'; '.join(stated)}"] if stated else []
 
@@ -326,3 +309,30 @@ def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
     """Returns each text with its subsets."""
     subsets = names_by_text((row.subset, text) for row, text in zip(rows, texts, strict=True))
     return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())
+
+
+MARK = "†"
+
+
+def marked(text: str, row: Row) -> str:
+    """Returns the text of a speed-up, with the mark if the row has a warning."""
+    return f"{text} {MARK}" if marked_warnings(row) else text
+
+
+def marked_warnings(row: Row) -> dict[str, str]:
+    """Returns the text of each marked warning by its code. Few prompts have a line of their own in every caption."""
+    return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
+
+
+def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row, name in zip(rows, names, strict=True):
+        for code, text in marked_warnings(row).items():
+            found.setdefault(code, []).append((name, text))
+    lines = []
+    for (first, text), *others in found.values():
+        same = dict.fromkeys(name for name, _ in others if name != first)
+        numbers_differ = ", with other numbers" * any(other != text for _, other in others)
+        lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
+    return lines

@@ -20,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.check_findings import Finding, MethodFindings
+from specbench.results.bootstrap import MIN_STUDENTIZED, SIGNS, TAILS, Metric, Prompts, bonferroni, ratio
+from specbench.results.check_report import FALSE_ALARMS, SPEED, SPEEDUP, Finding, MethodFindings
 from specbench.results.conditions import BASELINE
-from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS, bonferroni
-from specbench.results.metrics import length_columns
-from specbench.results.paired import Pairs, widen_ratio
+from specbench.results.paired import Pairs, length_columns, widen_ratio
 from specbench.results.units import interval, number, with_interval
 
 MAX_PROMPTS = 2000  # they form two million pairs; with more prompts, the ratio of sums is precise enough
@@ -77,10 +75,9 @@ def _logs(columns: Array) -> Array:
     return np.asarray(np.log(columns[:, (columns > 0).all(axis=0)]))
 
 
-FALSE_ALARMS = 0.01  # share of checks without a regression that fail
 MIN_PROMPTS = MIN_STUDENTIZED  # with 5 prompts and 5 methods, 5 % of the checks would fail by chance
-SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
-SPEED, TYPICAL_SPEED = "speed in tokens/s", "tokens/s of a typical prompt"
+TYPICAL, TYPICAL_SPEED = "speed-up of a typical prompt", "tokens/s of a typical prompt"
+ALL_LENGTH = "τ, all outputs"
 
 
 @dataclass(frozen=True)
@@ -213,7 +210,7 @@ class PendingRatio:
             return
         ratio = self.measured.ratio(by)
         if ratio.high is not None and ratio.value is not None:
-            load = 1.0 if self.what == LENGTH else load
+            load = 1.0 if self.what == ALL_LENGTH else load
             regressed = ratio.high < 1 - max_regression
             seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
             detail = f"ratio {with_interval(ratio, 3)}{'' if paired else ', not paired'}"
@@ -238,7 +235,7 @@ def judge_all(
     kept = []
     for waiting in pending:
         drifted = control.drifted.get(waiting.method.task)
-        if drifted is None or waiting.what == LENGTH:
+        if drifted is None or waiting.what == ALL_LENGTH:
             kept.append(waiting)
         elif drifted not in waiting.method.problems:
             waiting.method.problems.append(drifted)

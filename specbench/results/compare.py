@@ -10,13 +10,11 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import FEW, has_few_prompts
-from specbench.results.comparison_input import ComparisonInput
+from specbench.results.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
-from specbench.results.runs import RecordedRuns
-from specbench.results.tables import marked, warning_lines
+from specbench.results.runs import ComparisonInput, RecordedRuns
 from specbench.results.units import NULL, interval, number, unit_of
 from specbench.results.verdict import first_difference
 from specbench.running.records import EMITTED, Generation, Record
@@ -326,7 +324,7 @@ def _subset_cells(each: ComparedSubset) -> list[str]:
 
 
 def _rest_on_few(each: ComparedSubset) -> bool:
-    return has_few_prompts(each.first) or has_few_prompts(each.second)
+    return each.first.has_few_prompts or each.second.has_few_prompts
 
 
 def _change(change: MetricChange, factor: float) -> tuple[str, str]:

@@ -15,16 +15,13 @@ from specbench.core.table import Table
 from specbench.core.threads import set_threads
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
-from specbench.results.environment import check_accepts_rows, environment
-from specbench.results.greedy import count_ties
+from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
-from specbench.results.live_table import LiveTable
+from specbench.results.live import LiveTable, Loggers, make_loggers
 from specbench.results.load import load_groups, load_rows, read_windows
-from specbench.results.loggers import Loggers, make_loggers
-from specbench.results.plots import check_plot, draw
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
-from specbench.results.verdict import declares_lossless, differing_records
+from specbench.results.verdict import count_ties, declares_lossless, differing_records
 from specbench.running import runner
 from specbench.running.blocks import Block, block_noun, blocks
 from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
@@ -124,10 +121,15 @@ class RunOutcome:
     def tables(self) -> Iterator[Table]:
         """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
         overview of several tasks, and the tables of loads."""
-        from specbench.results.breakdown import breakdown_table
         from specbench.results.load import load_tables
-        from specbench.results.served import served_table
-        from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
+        from specbench.results.tables import (
+            breakdown_table,
+            comparison_table,
+            overview_table,
+            run_table,
+            served_table,
+            tree_table,
+        )
 
         yield from map(run_table, self.by_method())
         groups = self.by_task()
@@ -180,6 +182,8 @@ def execute(
     for line in load_lines(spec.device):
         say(console, line)
     if request.plot is not None:
+        from specbench.results.display import check_plot
+
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # checked before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
@@ -203,11 +207,13 @@ def execute(
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
-        from specbench.results.leaderboard_merge import add_rows
+        from specbench.results.leaderboard_files import add_rows
 
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
+        from specbench.results.display import draw
+
         draw(outcome.by_method(), request.plot, load_groups(outcome.rows))
     return outcome
 

@@ -16,10 +16,10 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.captions import marked, warning_lines
 from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
-from specbench.results.served import served_verdict
-from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, number, speed, with_interval
+from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
 from specbench.running.records import RecordFile
 
@@ -112,10 +112,12 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
     )  # fmt: skip
-    return found.model_copy(update={"warnings": (*warnings, *filter(None, [unsteady_start(found)]))})
+    if text := unsteady_start(found):
+        warnings.append(RowWarning(code="not_steady", text=text))
+    return found.model_copy(update={"warnings": tuple(warnings)})
 
 
-def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
+def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning]]:
     """Returns the verdict on greedy answers, and the warnings about servers and differing answers. A prompt counts
     once, however many windows repeat it.
 
@@ -124,7 +126,7 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
     """
     warnings = [each for each in row.warnings if each.code in SERVER_WARNINGS]
     if row.sampling.temperature or row.method_name == BASELINE:
-        return row.verdict if row.method_name == BASELINE else "not audited", tuple(warnings)
+        return row.verdict if row.method_name == BASELINE else "not audited", warnings
     prompts: dict[tuple[str, int], list[tuple[LoadAnswer, LoadAnswer]]] = {}
     for window in windows:
         for pair in zip(*(window["methods"][name] for name in (row.method_name, BASELINE)), strict=True):
@@ -135,7 +137,7 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
     ]  # fmt: skip
     ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: unknown
     if not differing or all(map(all, ties)):
-        return "near-tie only" if differing else "greedy equal", tuple(warnings)
+        return "near-tie only" if differing else "greedy equal", warnings
     first = {place: pairs[0][1]["token_ids"] for place, pairs in prompts.items()}
     repeated = {place: pairs[1:] for place, pairs in prompts.items() if len(pairs) > 1}
     again = [all(plain["token_ids"] == first[place] for _, plain in pairs) for place, pairs in repeated.items()]
@@ -149,7 +151,7 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
     )
     warnings.append(RowWarning(code="answers_differ", text=text))
     knows_ties = not any(None in each for each in ties)
-    return served_verdict(again, len(prompts), num_later, knows_ties=knows_ties), tuple(warnings)
+    return served_verdict(again, len(prompts), num_later, knows_ties=knows_ties), warnings
 
 
 def metrics_of(

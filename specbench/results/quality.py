@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
-from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
+from specbench.results.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.results.units import bounds_of
 from specbench.running.records import Generation, Record
 from specbench.specs.task import TaskSpec
@@ -94,7 +93,7 @@ def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
 
 def stratified_confidence(variances: Array, sizes: NDArray[np.int64]) -> float:
     """Returns the share of the resamples within the interval of a mean over subsets. As
-    `log_ratios.expanded_confidence` does, it allows for the factor n / (n - 1) that the variance of each subset lacks,
+    `bootstrap.expanded_confidence` does, it allows for the factor n / (n - 1) that the variance of each subset lacks,
     and for Student's t with the degrees of freedom of the summed variances (Welch, Biometrika 34, 1947; Satterthwaite,
     Biometrics Bulletin 2, 1946). Both arguments are [num_subsets]."""
     total = float(variances.sum())

@@ -9,27 +9,24 @@ import numpy as np
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import FORMATS, Column, Table, numbers, words
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import TAILS, Array, Metric, bonferroni
 from specbench.results.captions import (
     FEW,
     dtype_and_device,
-    has_few_prompts,
-    is_baseline,
     model_name,
     sampling_of,
     score_heading,
     stated_verdicts,
     verdict_word,
+    warning_lines,
     why_unranked,
 )
-from specbench.results.comparison_input import filter_rows, rows_of_subsets
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
-from specbench.results.log_ratios import TAILS, Array, bonferroni
 from specbench.results.paired import KINDS, MetricChange, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
-from specbench.results.runs import RecordedRuns
-from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells, warning_lines
+from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
+from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells
 from specbench.results.units import MEANINGS, number, short, speed
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
@@ -226,8 +223,8 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
     own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
-    own += "; the row ar is of the newest run" * any(map(is_baseline, rows))
-    few = [each.row for each in order if has_few_prompts(each.row)]
+    own += "; the row ar is of the newest run" * any(row.is_baseline for row in rows)
+    few = [each.row for each in order if each.row.has_few_prompts]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
@@ -289,7 +286,7 @@ def show(
     for position, file in enumerate(files, start=1):
         for place, row in enumerate(load(file)):
             name = f"{position}:{place}" if len(files) > 1 else str(place)
-            key = row.key, "" if is_baseline(row) else row.created
+            key = row.key, "" if row.is_baseline else row.created
             if key not in places or row.created > places[key][0].created:
                 places[key] = row, file, name
     rows = [row for row, _, _ in places.values()]

@@ -8,10 +8,9 @@ from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import load_model
-from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import BaselineAnswer, TokenDifference
+from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
 from specbench.running.prompts import PromptBudget, prompt_digest, record_prompts, truncate_examples
 from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.specs.catalogue import load_task, load_tasks

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from specbench.core.digests import text_digest
-from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
+from specbench.results.bootstrap import INTERVALS, SMALL_SAMPLE, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
 
@@ -325,6 +325,23 @@ class Row(FilePart):
     def level(self) -> str:
         """The load of a served row, such as "concurrency 4"; empty where requests were sent one at a time."""
         return str(self.served.load) if self.served is not None and self.served.load is not None else ""
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.method_name == "ar"
+
+    @property
+    def num_timed(self) -> int:
+        """The number of prompts behind the speed-up."""
+        num_prompts = self.value("num_prompts_timed")
+        return self.n if num_prompts is None else int(num_prompts)
+
+    @property
+    def has_few_prompts(self) -> bool:
+        """Whether the speed-up is of fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or absent.
+        The baseline's speed-up over itself is exact, and intervals of a load resample windows."""
+        has_speedup = self.value("speedup") is not None and not self.is_baseline
+        return has_speedup and self.num_timed < SMALL_SAMPLE and not self.level
 
     @property
     def names(self) -> tuple[str, str, str]:

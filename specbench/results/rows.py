@@ -21,9 +21,14 @@ from specbench.core.files import write_atomically
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
-from specbench.results.served import control_outcomes, served_verdict, served_warnings, serving_of
-from specbench.results.verdict import declares_lossless, differing_records, verdict_of_records
+from specbench.results.row import ALL, Row, RowSampling, RowServing, RowShots, RowWarmUp
+from specbench.results.verdict import (
+    control_outcomes,
+    declares_lossless,
+    differing_records,
+    served_verdict,
+    verdict_of_records,
+)
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_same_history
 from specbench.specs.method import MethodSpec
@@ -50,7 +55,7 @@ class MeasuredSubset(FilePart):
 
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, and how many of these differences are near-ties
-    within `tolerance` (`specbench.results.greedy`)."""
+    within `tolerance` (`specbench.results.verdict`)."""
 
     task: str
     subset: str
@@ -182,8 +187,8 @@ class MeasuredRun:
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
-        warnings = warnings_of(row, records, self._num_trained_on(method, records))
-        return row.model_copy(update={"warnings": (*warnings, *served_warnings(row, records, self.identity))})
+        found = warnings_of(row, records, self._num_trained_on(method, records), self.identity)
+        return row.model_copy(update={"warnings": found})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the fields of a row about models, machine and command."""
@@ -338,3 +343,17 @@ def _measured_at(records: Sequence[Record]) -> str:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
         raise ConfigError(f"records.jsonl: every record must have its time in measured_at ({error})") from error
+
+
+def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, Any]) -> RowServing | None:
+    """Returns the serving conditions of a row; None for a method that ran in this process."""
+    if "servers" not in identity:
+        return None
+    own = [record["methods"][method]["external"] for record in records]
+    every = [record["methods"][name]["external"] for record in records for name in (method, "ar")]
+    return RowServing(
+        acceptance_source=", ".join(dict.fromkeys(counts["acceptance_source"] for counts in own)),
+        caches="verified empty" if all(counts["cached_tokens"] == 0 for counts in every) else "not told",
+        memory=identity["memory"], settings=identity["code"][method],
+        turns=len({record["part"] for record in records}) if identity["by_turns"] else None,
+    )  # fmt: skip

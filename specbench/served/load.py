@@ -15,9 +15,8 @@ from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.generation_state import StopRules
 from specbench.models.scoring import ScoringModel
-from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
-from specbench.results.verdict import BaselineAnswer
+from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.running.plan import Cell
 from specbench.running.prompts import prompt_ids
 from specbench.running.records import RecordFile

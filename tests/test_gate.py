@@ -451,7 +451,7 @@ def test_of_several_rows_of_a_file_the_nearest_is_compared(base):
         assert [pair.baseline for pair in pairs] == [row]
     third = row.model_copy(update={"drafter_revision": "r2", "created": "2026-01-03"})
     pairs, refused, *_ = pair_rows((retrained, older, third), [row], [], by_rows=True)
-    (reason,) = refused[0].reasons
+    (reason,) = refused[0][1]
     assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): remove one of the two" in reason
 
 

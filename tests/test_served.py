@@ -18,7 +18,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
-from specbench.results.compare import agreement_lines, agreement_of
+from specbench.results.compare import agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
 from specbench.results.paired import acceptance_rates
@@ -547,7 +547,7 @@ def test_the_first_difference_of_a_subset_is_named() -> None:
     second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
     found = agreement_of(records, first, second)
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
-    assert agreement_lines(found)[1:] == [
+    assert found.lines()[1:] == [
         "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
         "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
     ]

@@ -129,11 +129,9 @@ def normal_interval(columns: Array) -> tuple[float, float] | None:
 
 
 def quick_interval(columns: Array) -> tuple[float, float] | None:
-    """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts].
-
-    It needs no resamples. Returns None for negative numbers, and if fewer than MIN_PRESENT prompts have a value in one
-    of the columns.
-    """
+    """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts]. It
+    needs no resamples. Returns None for negative numbers, and if fewer than MIN_PRESENT prompts have a value in one of
+    the columns."""
     if (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
         return None
     low, high = special.ndtri(TAILS)
@@ -284,11 +282,9 @@ class Prompts:
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
 
     def ratio(self, *values: Sequence[float] | Array, bounds: Bounds | None = None) -> Metric:
-        """Returns Σ numerator / Σ denominator with its interval.
-
-        `values`: two lists [num_records]; four, to divide by the ratio of a baseline; or eight, to divide one such
-        speed-up by another. `bounds`: the least and greatest value of numerator / denominator that a record can have.
-        """
+        """Returns Σ numerator / Σ denominator with its interval. `values`: two lists [num_records]; four, to divide by
+        the ratio of a baseline; or eight, to divide one such speed-up by another. `bounds`: the least and greatest
+        value of numerator / denominator that a record can have."""
         columns: list[Array] = [
             np.bincount(self.cluster, weights=np.asarray(column)).astype(np.float64) for column in values
         ]

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
 from specbench.core.console import counted
-from specbench.core.errors import ConfigError, NeedsCode
+from specbench.core.errors import ConfigError, NeedsCode, nearest
 from specbench.core.progress import Say, say_nothing
 from specbench.core.records import Key, record_key
 from specbench.results.bootstrap import Metric
@@ -41,7 +41,7 @@ from specbench.results.check_speed import (
     ratio_of_speeds,
     speed_ratios,
 )
-from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
+from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.paired import (
     Pairs,
     RowWithRecords,
@@ -70,7 +70,9 @@ def check(
 
     Raises ConfigError for bad input.
     """
-    check_ignored(ignore)
+    for name in ignore:
+        if name not in IGNORABLE:
+            raise ConfigError(f"--ignore {name}: {nearest(name, IGNORABLE)}")
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
     if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
@@ -85,9 +87,9 @@ def check(
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
-        rejected = [row for row in refused if row.candidate.names[::2] == (task, method)]
-        reasons = names_by_text((row.candidate.subset, reason) for row in rejected for reason in row.reasons)
-        each = MethodFindings(task, method, problems=[f"{text} ({', '.join(of)})" for text, of in reasons.items()])
+        rejected = ((row.subset, why) for row, whys in refused if row.names[::2] == (task, method) for why in whys)
+        problems = [f"{text} ({', '.join(subsets)})" for text, subsets in names_by_text(rejected).items()]
+        each = MethodFindings(task, method, problems=problems)
         if own:
             say(f"comparing {each.name}")
             each.notes += _notes(own)
@@ -95,8 +97,8 @@ def check(
         if own or each.problems:
             compared.append(each)
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
-    problems, notes = _unpaired_rows(first, second, new if compared else None, missing)
-    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+    unpaired, notes = _unpaired_rows(first, second, new if compared else None, missing)
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(unpaired),
                        (*control.notes, *notes), in_turns=in_turns)  # fmt: skip
 
 
@@ -132,7 +134,6 @@ def _unpaired_rows(
 
 
 def _names(rows: Iterable[Row], most: int = 3) -> str:
-    """Returns the tasks and methods of rows with their subsets."""
     found = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
     parts = {name: [subset for subset in subsets if subset != ALL] or subsets for name, subsets in found.items()}
     more = {name: f" and {len(subsets) - most} more" * (len(subsets) > most) for name, subsets in parts.items()}
@@ -293,7 +294,6 @@ class ByRecords:
 
 
 def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
-    """Returns a row with its records from its run."""
     method = run.methods.get(row.method_name) or run.method_of(row)
     return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
 
@@ -311,7 +311,6 @@ def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubs
 
 
 def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    """Returns the ratios of the speed-ups."""
     had, has = (
         any(row.value("speedup") is not None for row in rows)
         for rows in zip(*((part.rows.baseline, part.rows.candidate) for part in parts), strict=True)

@@ -105,7 +105,6 @@ class CheckReport:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """The headings of the table."""
         counts = ("outputs\nequal", "τ", "α", "target passes\nper token")
         return ("method", *counts, self.speed_name, "ratio of them\n[interval]", "result")
 
@@ -193,7 +192,6 @@ MAX_LINES = 8  # of a section; further lines are counted
 
 
 def headline(report: CheckReport) -> str:
-    """Returns the result with the number of comparisons."""
     num_regressions = sum(len(each.regressions) for each in report.compared)
     num_findings = sum(len(each.findings) for each in report.compared)
     return {
@@ -244,7 +242,6 @@ def shorten(lines: Sequence[str]) -> list[str]:
 
 
 def decision_line(report: CheckReport) -> list[str]:
-    """Returns a line on how ratios are judged; an empty list if there are none."""
     if not report.num_tolerant:
         return []
     return [
@@ -256,7 +253,6 @@ def decision_line(report: CheckReport) -> list[str]:
 
 
 def markdown(report: CheckReport) -> str:
-    """Returns the report as Markdown: a heading, a table, and the sections as lists."""
     headings = ["task", *(heading.replace("\n", " ") for heading in report.headings)]
     rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
     lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
@@ -269,7 +265,6 @@ def markdown(report: CheckReport) -> str:
 
 
 def screen(report: CheckReport) -> Iterator[Table | str]:
-    """Yields the report for a terminal: the result, a table for each task, and the sections."""
     yield headline(report)
     first, *figures, last = report.headings
     columns = (*words(first), *numbers(*figures), *words(last))

@@ -22,7 +22,7 @@ from typing import Any
 from specbench import __version__
 from specbench.core import dotted
 from specbench.core.digests import WHOLE, bytes_digest, file_digest
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
@@ -66,9 +66,7 @@ def flat_fields(row: Row) -> dict[str, Any]:
 
 def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[FieldDifference]:
     """Returns the conditions that must match but differ, in the order of FIELDS; an empty list if the rows compare.
-
-    `ignore`: names of fields (`versions`) or parts (`versions.torch`) that may differ.
-    """
+    `ignore`: names of fields (`versions`) or parts (`versions.torch`) that may differ."""
     own, other = conditions(first), conditions(second)
     names = [name for name in own if name in other and not {name, name.partition(".")[0]} & set(ignore)]
     return [FieldDifference(name, own[name], other[name]) for name in names if own[name] != other[name]]
@@ -76,29 +74,25 @@ def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()
 
 def conditions(row: Row) -> dict[str, Any]:
     """Returns the conditions that must match, by name. Parts that may differ on their own have dotted names."""
-    return {name: value for field in FIELDS for name, value in _parts(field, getattr(row, field))}
-
-
-def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
-    if field == "sampling":
-        return [(f"sampling.{name}", part) for name, part in value]
-    if field == "versions":
-        return [(f"versions.{name}", value.get(name)) for name in VERSIONS]
-    if field == "subsets":  # their examples are in n
-        return [("subsets", ", ".join(value))]
-    if field == "signatures":
-        return [(f"signatures.{name}", text) for name, text in value.items()]
-    if field == "shots":  # their number is part of the task
-        return [("shots.digest", value.digest)]
-    if field == "served":  # the source of acceptance is no condition, and the engine has its own field
-        if value is None:
-            return []
-        load, up = value.load or "one request at a time", "one at a time" if value.turns else "all at once"
-        parts = {"load": f"{load}", "memory": value.memory, "caches": value.caches, "servers up": up}
-        return [(f"served.{name}", part) for name, part in parts.items()]
-    if field == "intervals":
-        return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
-    return [(field, value)]
+    parts: dict[str, Mapping[str, Any]] = {
+        "sampling": dict(row.sampling),
+        "versions": {name: row.versions.get(name) for name in VERSIONS},
+        "signatures": row.signatures,
+        "shots": {"digest": row.shots.digest},  # their number is part of the task
+        "served": {},
+        "intervals": dict(row.intervals),
+    }
+    if row.served is not None:  # the source of acceptance is no condition, and the engine has its own field
+        load, up = row.served.load or "one request at a time", "one at a time" if row.served.turns else "all at once"
+        kept = {"memory": row.served.memory, "caches": row.served.caches}
+        parts["served"] = {"load": f"{load}", **kept, "servers up": up}
+    found: dict[str, Any] = {}
+    for field in FIELDS:
+        if field in parts:
+            found |= {f"{field}.{name}": part for name, part in parts[field].items()}
+        else:  # the examples of subsets are in n
+            found[field] = ", ".join(row.subsets) if field == "subsets" else getattr(row, field)
+    return found
 
 
 BASELINE = "ar"
@@ -134,7 +128,6 @@ class RowPair:
         return [*hindering, *differences(first, second)]
 
     def changes(self) -> list[str]:
-        """Returns the changes of the method, whose effect a check measures."""
         rows = (self.baseline, self.candidate)
         first, second = (
             {name: getattr(row, name) for name in ("method", "drafter", "drafter_revision")} for row in rows
@@ -143,24 +136,11 @@ class RowPair:
         return [f"{each.field} {each.first} → {each.second}" for each in found]
 
 
-@dataclass(frozen=True)
-class RefusedRow:
-    """A row of the candidate without a comparable row in the baseline."""
-
-    candidate: Row
-    reasons: tuple[str, ...]
-
-
-def check_ignored(names: Collection[str]) -> None:
-    for name in names:
-        if name not in IGNORABLE:
-            raise ConfigError(f"--ignore {name}: {nearest(name, IGNORABLE)}")
-
-
 def pair_rows(
     baseline: Sequence[Row], candidate: Sequence[Row], ignore: Collection[str], by_rows: bool
-) -> tuple[list[RowPair], list[RefusedRow], list[Row], list[Row]]:
-    """Returns the pairs, the refused rows, the rows that only the candidate has, and those that only the baseline has.
+) -> tuple[list[RowPair], list[tuple[Row, list[str]]], list[Row], list[Row]]:
+    """Returns the pairs, the rows of the candidate that are refused with the reasons, the rows that only the candidate
+    has, and those that only the baseline has.
 
     If the baseline has several rows of a task, subset and method, the nearest is taken: it has the fewest fields that
     must match but differ, then the fewest if none is ignored, then the fewest changes of the method. A row with two
@@ -179,22 +159,17 @@ def pair_rows(
             continue
         closest, *others = sorted(same, key=distance)
         if hindering := closest.hindrances(ignore, by_rows):
-            reasons = (f"{d.field}: {d.first} in the baseline, {d.second} in the candidate" for d in hindering)
-            refused.append(RefusedRow(row, tuple(reasons)))
+            reasons = [f"{d.field}: {d.first} in the baseline, {d.second} in the candidate" for d in hindering]
+            refused.append((row, reasons))
         elif others and distance(others[0]) == distance(closest):
-            refused.append(RefusedRow(row, (_equally_near(closest.baseline, others[0].baseline),)))
+            near = RowPair(closest.baseline, others[0].baseline)
+            changes = f" ({'; '.join(near.changes())})" if near.changes() else ""
+            dates = f"created {near.baseline.created} and {near.candidate.created}{changes}"
+            refused.append((row, [f"two rows of the baseline are equally near, {dates}: remove one of the two"]))
         else:
             pairs.append(closest)
     known = {row.names for row in candidate}
     return pairs, refused, new, [row for row in baseline if row.names not in known]
-
-
-def _equally_near(first: Row, second: Row) -> str:
-    changes = "; ".join(RowPair(first, second).changes())
-    return (
-        f"two rows of the baseline are equally near, created {first.created} and {second.created}"
-        f"{f' ({changes})' if changes else ''}: remove one of the two"
-    )
 
 
 KINDS = {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}
@@ -244,11 +219,9 @@ MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do 
 
 def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
     """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
-
     `device`: a torch device ("cpu", "cuda:0", "mps"), or several that share a model ("cuda:0+cuda:1"). The speed of a
     CPU depends on the number of threads, on other workers and on the clock; its name holds these, so that rows in which
-    they differ are not compared. Never raises.
-    """
+    they differ are not compared. Never raises."""
     import torch
 
     return {
@@ -343,9 +316,7 @@ def _or_null(get: Callable[[], str | None]) -> str | None:
 
 def check_accepts_rows(file: Path, device: str) -> None:
     """Raises ConfigError for a file that cannot be written, is broken, or has rows of another machine or version.
-
-    `device`: see `environment`. Set the number of threads first, since the name of a machine includes it.
-    """
+    `device`: see `environment`. Set the number of threads first, since the name of a machine includes it."""
     check_writable(file)
     if not file.exists():
         return

@@ -19,8 +19,8 @@ from specbench.core.extras import require
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table
 from specbench.results.bootstrap import Metric
-from specbench.results.check_report import CheckReport
-from specbench.results.compare import Comparison
+from specbench.results.check_report import CheckReport, screen
+from specbench.results.compare import Comparison, comparison_tables
 from specbench.results.load import break_even, load_of, rows_by_server
 from specbench.results.row import Row
 
@@ -73,11 +73,10 @@ class Results(DisplayedResult):
         return list(RecordedRun(self.path).records.values())
 
     def tables(self) -> Iterable[Table]:
-        """Returns the tables that `specbench run` prints."""
         return self.outcome.tables()
 
     def columns(self) -> list[dict[str, Any]]:
-        """Returns the rows as flat mappings, as `leaderboard export` writes them (`results.export.columns`)."""
+        """Returns the rows as flat mappings, as `leaderboard export` writes them."""
         return columns(self.rows)
 
     def to_pandas(self) -> Any:
@@ -95,7 +94,6 @@ class Results(DisplayedResult):
 
     def plot(self, path: str | Path | None = None) -> "Picture":
         """Returns a picture of speed-up and acceptance by subset, and writes it into a file if `path` is given."""
-
         if path is not None:
             check_plot(Path(path))
             draw(self.outcome.by_method(), Path(path))
@@ -118,8 +116,6 @@ class ComparedRuns(DisplayedResult, Comparison):
     """A comparison of two runs or methods."""
 
     def tables(self) -> Iterable[Table]:
-        from specbench.results.compare import comparison_tables
-
         return comparison_tables(self)
 
 
@@ -127,8 +123,6 @@ class CheckedRuns(DisplayedResult, CheckReport):
     """A check of a run against a baseline. `result`: fine, regressed, identical or cannot compare."""
 
     def tables(self) -> Iterable[Table | str]:
-        from specbench.results.check_report import screen
-
         return screen(self)
 
 
@@ -141,15 +135,10 @@ def columns(rows: Iterable[Row]) -> list[dict[str, Any]]:
     have parts are JSON text."""
     flat = []
     for row in rows:
-        data = row.model_dump(mode="json", exclude={"metrics"})
-        cells = {
-            name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
-            for name, value in data.items()
-        }
-        ids = {"task_id": row.task, "method_id": row.method}
-        cells = {"task": row.task_name, "subset": row.subset, "method": row.method_name} | {
-            name: value for name, value in (cells | ids).items() if name not in ("task", "subset", "method")
-        }
+        cells: dict[str, Any] = {"task": row.task_name, "subset": row.subset, "method": row.method_name}
+        for name, value in row.model_dump(mode="json", exclude={"metrics", *cells}).items():
+            cells[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+        cells |= {"task_id": row.task, "method_id": row.method}
         for name, metric in row.metrics.items():
             cells |= {name: metric.value, f"{name}_low": metric.low, f"{name}_high": metric.high}
         flat.append(cells)
@@ -165,17 +154,11 @@ def export(rows: Sequence[Row], to: Path) -> None:
             f"--output {to}: the suffix must give the format: name a file that ends in {' or '.join(FORMATS)}"
         )
     check_output("--output", to)
-    flat = columns(rows)
-    write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else csv_text(flat))
-
-
-def csv_text(flat: Sequence[dict[str, Any]]) -> str:
-    """Returns a CSV file with a header; null is an empty cell."""
-    written = io.StringIO()
-    writer = csv.DictWriter(written, list(flat[0]) if flat else [], lineterminator="\n")
+    flat, text = columns(rows), io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]) if flat else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
-    return written.getvalue()
+    writer.writerows(flat)  # null is an empty cell
+    write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else text.getvalue())
 
 
 def parquet_bytes(flat: Sequence[dict[str, Any]]) -> bytes:
@@ -184,8 +167,7 @@ def parquet_bytes(flat: Sequence[dict[str, Any]]) -> bytes:
 
     written = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.Table.from_pylist(list(flat)), written)
-    content: bytes = written.getvalue().to_pybytes()
-    return content
+    return bytes(written.getvalue())
 
 
 Panel = Callable[[Any], None]  # draws into the axes of a picture
@@ -199,7 +181,6 @@ def check_plot(path: Path) -> None:
 
 
 def draw(groups: Sequence[Sequence[Row]], path: Path, loads: Sequence[Sequence[Row]] = ()) -> None:
-    """Writes the picture of rows into a file."""
     _write(picture_of(groups, loads), path, "; the rows are kept")
 
 
@@ -208,21 +189,19 @@ def picture_of(groups: Sequence[Sequence[Row]], loads: Sequence[Sequence[Row]] =
     the rows of one task, subset and kind of load each, a row per level and server."""
     panels: list[list[Panel]] = [[partial(_draw_panel, rows=rows)] for rows in groups]
     panels += [[partial(_draw_loads, rows=rows)] for rows in loads]
-    return _picture(panels, (9, 3.2 * len(groups) + 5 * len(loads)), "")
+    return _picture(panels, (9, 3.2 * len(groups) + 5 * len(loads)))
 
 
 def save_picture(
     grid: Sequence[Sequence[Panel]], path: Path, *, size: tuple[float, float], title: str = "", kept: str = ""
 ) -> None:
-    """Draws panels and writes the picture into a file.
-
-    `grid`: rows of equally many panels, each a function that draws into axes; a panel that occurs several times covers
-    all its places. `size`: in inches. Raises ConfigError if the file cannot be written; `kept` ends the message.
-    """
+    """Draws panels and writes the picture into a file. `grid`: rows of equally many panels, each a function that draws
+    into axes; a panel that occurs several times covers all its places. `size`: in inches. Raises ConfigError if the
+    file cannot be written; `kept` ends the message."""
     _write(_picture(grid, size, title), path, kept)
 
 
-def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: str) -> Any:
+def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: str = "") -> Any:
     figure = new_figure(figsize=size, layout="constrained")
     axes = figure.subplot_mosaic([[id(panel) for panel in row] for row in grid])
     for panel in dict.fromkeys(panel for row in grid for panel in row):
@@ -233,7 +212,6 @@ def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: 
 
 
 def _write(figure: Any, path: Path, kept: str) -> None:
-    """Writes a figure into a file. Raises ConfigError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -244,10 +222,8 @@ def _write(figure: Any, path: Path, kept: str) -> None:
 def reach(metrics: Sequence[Metric]) -> list[list[float]]:
     """Returns the distances of the interval ends from the values, below and above: [2, num_metrics]; 0 without an
     interval."""
-    pairs = [(metric.value or 0.0, metric) for metric in metrics]
-    below = [0.0 if m.low is None else max(0.0, value - m.low) for value, m in pairs]
-    above = [0.0 if m.high is None else max(0.0, m.high - value) for value, m in pairs]
-    return [below, above]
+    below = [0.0 if m.low is None else max(0.0, (m.value or 0.0) - m.low) for m in metrics]
+    return [below, [0.0 if m.high is None else max(0.0, m.high - (m.value or 0.0)) for m in metrics]]
 
 
 def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:

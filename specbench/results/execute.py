@@ -18,7 +18,7 @@ from specbench.results.captions import why_unscored
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live import LiveTable, Loggers, make_loggers
-from specbench.results.load import load_groups, load_rows, read_windows
+from specbench.results.load import load_groups, load_rows, load_tables, read_windows
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.verdict import count_ties, declares_lossless, differing_records
@@ -48,6 +48,8 @@ def measurement_of(
 ) -> Measurement:  # fmt: skip
     """Returns what a command measured. `settings`: the settings of its request. The target scores the greedy answers of
     lossless methods that differ from AR's."""
+    measured = {record["prompt"] for record in records if not record.get("turn")}
+    trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     return Measurement(
         command=command,
         request=dict(settings or {}),
@@ -62,25 +64,9 @@ def measurement_of(
             for cell in cells
         ),
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
-        trained_on=_trained_on(spec, records),
+        trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
         ties=tuple(_ties(spec, cells, models, records)),
     )  # fmt: skip
-
-
-def prompt_ids_of(
-    cell: Cell, models: Models, records: Sequence[Record], chat: str
-) -> Callable[[Mapping[str, Any]], list[int]]:
-    """Returns a function that takes a record of a cell and returns the target's prompt ids, with AR's answers in
-    earlier turns."""
-    examples = {(cell.subset, example.index): example for example in cell.data.examples}
-    ids = record_prompts(examples, {cell.subset: cell.budgets}, records, models.target, chat)
-    return lambda record: ids(dict(record))
-
-
-def _trained_on(spec: RunSpec, records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    measured = {record["prompt"] for record in records if not record.get("turn")}
-    found = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
-    return {name: tuple(sorted(digests)) for name, digests in found.items() if digests}
 
 
 def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record]) -> Iterator[Ties]:
@@ -88,7 +74,8 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
         if cell.task.generation.temperature != 0:
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
-        ids = prompt_ids_of(cell, models, own, spec.chat)
+        examples = {(cell.subset, example.index): example for example in cell.data.examples}
+        ids = record_prompts(examples, {cell.subset: cell.budgets}, own, models.target, spec.chat)
         for method in spec.methods:
             same_prompts = with_same_history(own, method.name)
             found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
@@ -121,7 +108,6 @@ class RunOutcome:
     def tables(self) -> Iterator[Table]:
         """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
         overview of several tasks, and the tables of loads."""
-        from specbench.results.load import load_tables
         from specbench.results.tables import (
             breakdown_table,
             comparison_table,

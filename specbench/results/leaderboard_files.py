@@ -39,11 +39,8 @@ class Added:
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:
     """Puts the rows of runs into a file. Other results of the same configuration are replaced. A row that the file has
-    is kept, with what an audit or `specbench fairness` added to it.
-
-    Raises ConfigError for a path that is no finished run, and for rows that may not share a file; the file is then
-    unchanged.
-    """
+    is kept, with what an audit or `specbench fairness` added to it. Raises ConfigError for a path that is no finished
+    run, and for rows that may not share a file; the file is then unchanged."""
     return put(
         file,
         [
@@ -59,10 +56,8 @@ def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:
 
 
 def merge_files(files: Sequence[Path], to: Path) -> Added:
-    """Puts all rows of several files into one. A row of several files is added once.
-
-    Raises ConfigError if two files have different results of one configuration, and for rows that may not share a file.
-    """
+    """Puts all rows of several files into one. A row of several files is added once. Raises ConfigError if two files
+    have different results of one configuration, and for rows that may not share a file."""
     rows = [(f"{file}: rows.{place}", _moved(row, file, to)) for file in files for place, row in enumerate(load(file))]
     seen: dict[str, Sourced] = {}
     for where, row in rows:
@@ -103,7 +98,6 @@ def _two_results(problem: str, row: Row, other: Row) -> ConfigError:
 
 
 def _two_values(row: Row, other: Row, join: str = " → ") -> str:
-    """Returns the dates and the speed-ups of two results in words."""
     speedups = join.join(number(each.metric("speedup"), 4) for each in (row, other))
     return f"created {row.created}{join}{other.created}, speed-up {speedups}"
 
@@ -114,7 +108,6 @@ def is_same(row: Row, other: Row) -> bool:
 
 
 def is_unjudged(row: Row, judged: Row) -> bool:
-    """Returns whether a row is the result `judged` without the judge's ratings."""
     if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
         return False
     return all(judged.metric(name) == row.metric(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
@@ -142,11 +135,8 @@ def relative(folder: Path, file: Path) -> str:
 
 
 def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
-    """Returns a row with the verdict of an audit and the fairness numbers of another copy of it.
-
-    Raises ConfigError if the copies contradict each other. Without `refuse`, the verdict of `row` and the numbers of
-    `other` win.
-    """
+    """Returns a row with the verdict of an audit and the fairness numbers of another copy of it. Raises ConfigError if
+    the copies contradict each other. Without `refuse`, the verdict of `row` and the numbers of `other` win."""
     verdicts = sorted((row, other), key=_evidence_strength, reverse=True)
     fairness = row.fairness or other.fairness if refuse else other.fairness or row.fairness
     contradictions = {
@@ -177,11 +167,8 @@ ATTEMPTS = 5  # of a push, while others push too
 
 def push(file: Path, repository: str, name: str, private: bool) -> tuple[Added, str]:
     """Puts the rows of a file into the file `name` of a repository, which is created where it does not exist. Returns
-    what was added, and the address of the commit.
-
-    The places of records and audit reports, which stay on this machine, are left out. Raises ConfigError for rows that
-    do not go together, and for any failure of the hub.
-    """
+    what was added, and the address of the commit. The places of records and audit reports, which stay on this machine,
+    are left out. Raises ConfigError for rows that do not go together, and for any failure of the hub."""
     import huggingface_hub
 
     rows = [(f"{file}: rows.{place}", without_places(row)) for place, row in enumerate(load(file))]
@@ -210,10 +197,8 @@ def push(file: Path, repository: str, name: str, private: bool) -> tuple[Added, 
 
 
 def pull(repository: str, name: str, revision: str | None, to: Path) -> tuple[Added, str]:
-    """Puts the rows of a repository's file into a local file. Returns what was added, and the commit.
-
-    Raises ConfigError for an absent or broken file, rows that do not go together, and any failure of the hub.
-    """
+    """Puts the rows of a repository's file into a local file. Returns what was added, and the commit. Raises
+    ConfigError for an absent or broken file, rows that do not go together, and any failure of the hub."""
     check_writable(to)
     with TemporaryDirectory() as folder:
         try:
@@ -337,7 +322,6 @@ class Validity:
     stated: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """Returns in words what was checked, for a valid file."""
         rows = counted(self.num_rows, "row")
         if not self.num_recomputed:
             return f"{rows}: their digests are right; nothing was recomputed"

@@ -40,11 +40,9 @@ class AnswerFigures(NamedTuple):
 
 
 class LiveTable(RunProgress):
-    """Shows the table above the progress bar on a terminal; plain lines elsewhere.
-
-    It computes the numbers of the rows over the answers so far, with the intervals of `bootstrap.quick_interval`. If
-    the terminal is too low for all subsets, it shows those that were measured last.
-    """
+    """Shows the table above the progress bar on a terminal; plain lines elsewhere. It computes the numbers of the rows
+    over the answers so far, with the intervals of `bootstrap.quick_interval`. If the terminal is too low for all
+    subsets, it shows those that were measured last."""
 
     def __init__(self, console: Console, plan: Sequence[Block]) -> None:
         self._cells = {(block.cell.task.name, block.cell.subset): block.cell for block in plan}
@@ -54,7 +52,6 @@ class LiveTable(RunProgress):
         super().__init__(console, len(plan), above=self.tables)
 
     def report(self, where: str, record: Record, measured: bool) -> None:
-        """Adds one recorded block to the table."""
         if self.console.is_terminal:
             place = (record["task"], record["subset"])
             self._answers[place].append([_answer(record, decoder) for decoder in _shown(self._cells[place])])
@@ -83,7 +80,6 @@ class LiveTable(RunProgress):
         )  # fmt: skip
 
     def _rows(self, name: str, cell: Cell, places: Sequence[tuple[str, str]]) -> list[list[str]]:
-        """Returns a row for each method over the answers of these places, named `name`."""
         answers = zip(*(blocks for place in places for blocks in self._answers[place]), strict=True)
         rows: list[list[str]] = []
         for decoder, own in zip(_shown(cell), answers, strict=True):
@@ -105,7 +101,6 @@ def _answer(record: Record, decoder: Decoder) -> AnswerFigures:
 
 
 def _figures(answers: Sequence[AnswerFigures], *, has_speedup: bool) -> list[str]:
-    """Returns the cells of a method: n, α, τ, tok/s of AR and of the method, and the speed-up."""
     prompts = Prompts.of([answer.record for answer in answers], seed=0, is_quick=True)
     speeds = list(zip(*(answer.speeds for answer in answers), strict=True))
     return [
@@ -225,7 +220,6 @@ class Loggers:
             self._each(lambda logger: logger.log(values, self._step))
 
     def rows(self, rows: Sequence[Row]) -> None:
-        """Logs the metrics of the rows, under `rows/`."""
         values = {
             "/".join(filter(None, ("rows", *row.names, row.level, name.replace("@", "_at_")))): metric.value
             for row in rows for name, metric in row.metrics.items() if metric.value is not None

@@ -66,7 +66,6 @@ class SteadySpan:
         return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
 
     def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
-        """Returns the number of tokens that arrived in this span."""
         times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
         return sum(num for time, num in times if self.begin < time <= self.end)
 
@@ -119,11 +118,9 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
 
 def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning]]:
     """Returns the verdict on greedy answers, and the warnings about servers and differing answers. A prompt counts
-    once, however many windows repeat it.
-
-    The control is `ar`: its later answers to a prompt are compared with its first one. The later answers of a method
-    are compared with the same first answer, so that a prompt can differ equally often on both sides.
-    """
+    once, however many windows repeat it. The control is `ar`: its later answers to a prompt are compared with its first
+    one. The later answers of a method are compared with the same first answer, so that a prompt can differ equally
+    often on both sides."""
     warnings = [each for each in row.warnings if each.code in SERVER_WARNINGS]
     if row.sampling.temperature or row.method_name == BASELINE:
         return row.verdict if row.method_name == BASELINE else "not audited", warnings
@@ -157,13 +154,15 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning
 def metrics_of(
     own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None
 ) -> dict[str, Metric]:
-    """Returns the metrics of a server and of `ar` from their answers in the same windows.
-
-    speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. A level by rate
-    (`num_in_flight` is None) has no speedup: below saturation, both servers write as fast as requests come.
-    """
+    """Returns the metrics of a server and of `ar` from their answers in the same windows. speedup_user =
+    mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. A level by rate
+    (`num_in_flight` is None) has no speedup: below saturation, both servers write as fast as requests come."""
     prompts = Prompts(np.arange(len(own), dtype=np.int64), seed=0)
-    throughput = [column for side in (own, baseline) for column in _throughput(side, num_in_flight)]
+    throughput: list[list[float]] = []
+    for side in (own, baseline):
+        spans = [SteadySpan.of(answers, num_in_flight) for answers in side]
+        throughput.append([float(span.num_tokens(answers)) for span, answers in zip(spans, side, strict=True)])
+        throughput.append([span.end - span.begin for span in spans])
     user = [_sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)]
     is_known = all(answer["passes"] is not None for window in own for answer in window)
     passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
@@ -181,12 +180,6 @@ def metrics_of(
         found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
         found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
     return found
-
-
-def _throughput(windows: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None) -> tuple[list[float], list[float]]:
-    spans = [SteadySpan.of(answers, num_in_flight) for answers in windows]
-    tokens = [float(span.num_tokens(answers)) for span, answers in zip(spans, windows, strict=True)]
-    return tokens, [span.end - span.begin for span in spans]
 
 
 def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], float]) -> list[float]:
@@ -270,7 +263,6 @@ def load_groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def load_of(row: Row) -> RowLoad:
-    """Returns the load of a row that has one."""
     assert row.served is not None and row.served.load is not None
     return row.served.load
 

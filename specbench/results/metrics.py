@@ -85,10 +85,8 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
 
 def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
     """Returns a histogram: element k is the number of target passes after the prefill that accepted k draft tokens, for
-    k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out.
-
-    Returns None for an external decoder, and if no answer has a target pass.
-    """
+    k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out. Returns None for an external
+    decoder, and if no answer has a target pass."""
     verified = [g for g in own if not is_drafted_alone(g)]
     if not verified or any("external" in g and not (is_served(g) and g["steps"]) for g in verified):
         return None
@@ -145,7 +143,10 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    overheads = [list(map(_overhead_seconds, side)) for side in (own, baseline)]
+    overheads = [
+        [float(g["decode_seconds"] - sum(s for _, s in g["passes"]["target"] + g["passes"]["draft"])) for g in side]
+        for side in (own, baseline)
+    ]
     shares = [
         prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
@@ -200,11 +201,6 @@ def expected_speedup(
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
 
 
-def _overhead_seconds(generation: Generation) -> float:
-    passes = generation["passes"]
-    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes["target"] + passes["draft"]))
-
-
 def _median(values: Iterable[float | None]) -> float | None:
     """Returns the median of the known values; None without any."""
     known = [value for value in values if value is not None]
@@ -226,7 +222,6 @@ def metrics_of(
 def accepted_tokens_per_step_of(
     records: Sequence[Record], method: MethodSpec | RecordedMethod
 ) -> tuple[int, ...] | None:
-    """Returns the histogram `accepted_tokens_per_step` of a method's records."""
     own = [_own_generation(record, method.name, method.decodes_with) for record in records]
     return accepted_tokens_per_step(own, method.most_draft_tokens)
 
@@ -395,8 +390,7 @@ def numbered_metrics(metrics: Mapping[str, Metric], name: str) -> list[Metric]:
 def served_metrics(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
     """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
     drafted tokens by the engine's counts (null if an answer has none), and the share of repeated answers of `ar` that
-    changed.
-    """
+    changed."""
     totals = [generation["external"]["totals"] for generation in own]
     share = Metric()
     if None not in totals:

@@ -72,10 +72,7 @@ def widen_ratio(ratio: Metric, by: float) -> Metric:
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
     """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
     model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
-    `decoded_by`.
-
-    Raises ValueError for a record without `decoded_by`.
-    """
+    `decoded_by`. Raises ValueError for a record without `decoded_by`."""
     decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
     if decoder is None:
         raise ValueError("has no decoded_by, the model that decoded this query")
@@ -108,16 +105,13 @@ def target_passes(generation: Generation) -> int | None:
 
 
 def is_served(generation: Generation) -> bool:
-    """Returns whether a server made an answer."""
     return "acceptance_source" in generation.get("external", {})
 
 
 def tokens_of_passes(generation: Generation) -> tuple[int, int]:
-    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown.
-
-    If the steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server
-    always emits one.
-    """
+    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown. If the
+    steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server always
+    emits one."""
     num_passes, num_steps = target_passes(generation), len(generation["steps"])
     if not num_passes:
         return 0, 0
@@ -273,17 +267,14 @@ class Pairs:
 
     @property
     def method(self) -> str:
-        """The name of the first side's method."""
         return self.first.row.method_name
 
     @property
     def num_prompts(self) -> int:
-        """The number of prompts with records on both sides."""
         return len({record_key(record)[:3] for record in self.records[0]})
 
     @property
     def prompts(self) -> Prompts:
-        """The prompt of each pair of records, for intervals."""
         return Prompts.of(self.records[0], seed=0)
 
     @property
@@ -293,7 +284,6 @@ class Pairs:
         return Prompts.of_times(side, seed=0)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
-        """Returns the pairs of records with these keys."""
         first, second = ([r for r in records if record_key(r) in keys] for records in self.records)
         return replace(self, records=(first, second))
 
@@ -303,7 +293,7 @@ class Pairs:
 
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
         """Returns tokens and seconds of the method and of AR on the second side, then on the first
-        (`metrics.speed_columns`)."""
+        (`speed_columns`)."""
         baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
         sides = [
             generations for own, ar in zip(self.generations(), baseline, strict=True)
@@ -330,13 +320,11 @@ def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str]
 
 
 def _acceptance(pairs: Pairs) -> Metric:
-    """Returns the difference of α over the generations with judged tokens on both sides."""
     both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
     return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 
 def _score(pairs: Pairs, name: str) -> Metric:
-    """Returns the difference of a score, computed like that of a method and its baseline."""
     own, baseline = pairs.generations()
     found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
     return found.get(f"{name}_difference", Metric())

@@ -56,25 +56,18 @@ class CorpusStatistics:
 
 def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric, Metric, Metric]:
     """Returns the score of the method, of AR, and their difference. The score over several subsets is the mean of
-    theirs.
-
-    The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores from the
-    new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts.
-    """
+    theirs. The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores
+    from the new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts."""
     if not parts:
         return Metric(), Metric(), Metric()
-    own, baseline = (
-        float(each) for each in np.mean([part.scores(np.ones((1, part.num_prompts))) for part in parts], axis=0)[:, 0]
-    )
-    if min(part.num_prompts for part in parts) < MIN_PROMPTS:
+    sizes = [part.num_prompts for part in parts]
+    whole = [part.scores(np.ones((1, size))) for part, size in zip(parts, sizes, strict=True)]
+    own, baseline = (float(each) for each in np.mean(whole, axis=0)[:, 0])
+    if min(sizes) < MIN_PROMPTS:
         return Metric(value=own), Metric(value=baseline), Metric(value=own - baseline)
-    generator, sizes = np.random.default_rng(seed), [part.num_prompts for part in parts]
-    drawn = np.array(
-        [
-            part.scores(generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES))
-            for part, size in zip(parts, sizes, strict=True)
-        ]
-    )
+    generator = np.random.default_rng(seed)
+    counts = [generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes]
+    drawn = np.array([part.scores(each) for part, each in zip(parts, counts, strict=True)])
     return (
         _with_interval(own, drawn[:, 0], sizes),
         _with_interval(baseline, drawn[:, 1], sizes),
@@ -154,12 +147,9 @@ def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) ->
 
 
 def quality(
-    prompts: Prompts,
-    records: Sequence[Record],
-    own: Sequence[Generation],
-    baseline: Sequence[Generation],
+    prompts: Prompts, records: Sequence[Record], own: Sequence[Generation], baseline: Sequence[Generation],
     scoring: Mapping[str, ScoringSpec],
-) -> dict[str, Metric]:
+) -> dict[str, Metric]:  # fmt: skip
     """Returns each score by its name, with `_ar` and `_difference`. Scores are means over the answers with a value on
     both sides; corpus scores and pass@k take all answers together. `num_unscored` counts the answers without a score.
     """
@@ -238,14 +228,13 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
     both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
+    changes = [None if a is None or b is None else a - b for a, b in both]
     bounds = bounds_of(name)
-    difference_bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
+    change_bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return {
         name: prompts.mean([a for a, _ in both], bounds),
         f"{name}_ar": prompts.mean([b for _, b in both], bounds),
-        f"{name}_difference": prompts.mean(
-            [None if a is None or b is None else a - b for a, b in both], difference_bounds
-        ),
+        f"{name}_difference": prompts.mean(changes, change_bounds),
     }
 
 

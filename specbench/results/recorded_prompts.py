@@ -140,7 +140,10 @@ class Target:
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
         target = self.loader.load(row.target, row.target_revision)
-        records = self._with_history([self.run.records[key] for key in keys], row, method)
+        own = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
+        # in a later turn, the prompt of AR and of the method holds its own earlier answers
+        same = {record_key(record) for record in with_same_history(own, method)}
+        records = [self.run.records[key] for key in keys if key in same]
         budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
         place, kept = (row.task_name, row.subset), [record_key(record) for record in records]
         others = [self.loader.load(name) for name in budgets]
@@ -155,13 +158,6 @@ class Target:
             return []
         tolerance = near_tie_tolerance(target, answers, max_query_length)
         return find_differences(target, answers, [_ids(candidate, key, method) for key in kept], tolerance)
-
-    def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
-        """Returns the records whose prompt is the same for AR and the method. In a later turn, the prompt of each holds
-        its own earlier answers."""
-        every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
-        kept = {record_key(record) for record in with_same_history(every, method)}
-        return [record for record in records if record_key(record) in kept]
 
 
 def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:

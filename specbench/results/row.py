@@ -284,9 +284,7 @@ class Row(FilePart):
     lossless: bool  # the claim of the rule, or of the author of external code
     verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
     evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
-    quality: str | None = (
-        None  # the metric of the main score; null if nothing is scored, or subsets have different ones
-    )
+    quality: str | None = None  # the metric of the main score; null if nothing is scored, or subsets have others
     signatures: dict[str, str] = Field(default_factory=dict)  # how scores were computed, where a name is not enough
     intervals: Intervals = INTERVALS
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
@@ -301,9 +299,7 @@ class Row(FilePart):
     @field_validator("options")
     @classmethod
     def _writable_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: as_json_value(value) for name, value in options.items()
-        }  # JSON has no infinity; a threshold may be
+        return {name: as_json_value(value) for name, value in options.items()}  # a threshold may be infinite
 
     @model_validator(mode="after")
     def _check_subsets(self) -> Self:
@@ -345,7 +341,6 @@ class Row(FilePart):
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """The names of task, subset and method."""
         return self.task_name, self.subset, self.method_name
 
     def metric(self, name: str | None) -> Metric:
@@ -353,7 +348,6 @@ class Row(FilePart):
         return self.metrics.get(name or "", Metric())
 
     def value(self, name: str) -> float | None:
-        """Returns the value of a metric; None where the row has none."""
         return self.metric(name).value
 
     @property

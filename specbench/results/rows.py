@@ -84,7 +84,6 @@ class Measurement(FilePart):
     ties: tuple[Ties, ...] = ()
 
     def of_task(self, task: str) -> list[MeasuredSubset]:
-        """Returns the subsets of a task in the order in which they were measured."""
         return [part for part in self.subsets if part.task == task]
 
 
@@ -127,10 +126,8 @@ SPEEDUPS = ("speedup", "speedup_e2e", "speedup_expected")
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The data from which the rows of one command are computed, all from the run's folder.
-
-    `identity`: the content of run.json. `judge`: the signature of the judge whose ratings the records have.
-    """
+    """The data from which the rows of one command are computed, all from the run's folder. `identity`: the content of
+    run.json. `judge`: the signature of the judge whose ratings the records have."""
 
     identity: Mapping[str, Any]
     tasks: Sequence[TaskSpec]
@@ -187,8 +184,10 @@ class MeasuredRun:
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
-        found = warnings_of(row, records, self._num_trained_on(method, records), self.identity)
-        return row.model_copy(update={"warnings": found})
+        trained = set(self.measurement.trained_on.get(method.name, ()))
+        first = [record for record in records if not record.get("turn")]
+        learned = {(record["subset"], record["example"]) for record in first if record["prompt"] in trained}
+        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity)})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the fields of a row about models, machine and command."""
@@ -253,20 +252,13 @@ class MeasuredRun:
             num_near_ties=num_near_ties,
         )  # fmt: skip
 
-    def _num_trained_on(self, method: MethodSpec, records: Sequence[Record]) -> int:
-        trained = set(self.measurement.trained_on.get(method.name, ()))
-        first = [record for record in records if not record.get("turn")]
-        return len({(record["subset"], record["example"]) for record in first if record["prompt"] in trained})
-
 
 def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
-    """Returns the sampling parameters of a subset."""
     generation = task.subset(subset).generation
     return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
 def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
-    """Returns the fields of a row about the data of its subsets."""
     return {
         "data_source": parts[0].source,
         "data_location": ", ".join(dict.fromkeys(part.location for part in parts)),

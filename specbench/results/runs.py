@@ -42,10 +42,8 @@ def split_detail(text: str) -> tuple[Path, str | None]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The folder of a run. Each file is read at its first use.
-
-    Raises ConfigError for a file that is absent or broken, and for records while another process writes them.
-    """
+    """The folder of a run. Each file is read at its first use. Raises ConfigError for a file that is absent or broken,
+    and for records while another process writes them."""
 
     path: Path
     _judged: dict[str, Mapping[Key, Record]] = field(default_factory=dict, repr=False, compare=False)
@@ -55,7 +53,6 @@ class RecordedRun:
         return load(self.path / ROWS)
 
     def rows_of(self, method: str) -> list[Row]:
-        """Returns the rows of a method, by its name."""
         return [row for row in self.rows if row.method_name == method]
 
     @cached_property
@@ -78,7 +75,6 @@ class RecordedRun:
 
     @cached_property
     def records(self) -> Mapping[Key, Record]:
-        """The records by their key."""
         methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
         with ExitStack() as stack:
             try:
@@ -112,7 +108,6 @@ class RecordedRun:
             raise ConfigError(f"{self.path}: {error}") from error
 
     def with_records(self, row: Row) -> RowWithRecords:
-        """Returns a row with its records and scorers."""
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
         scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
         return RowWithRecords(row, records, method, scoring)
@@ -191,7 +186,6 @@ class RecordedRuns:
     problems: dict[Path, list[str]] = field(default_factory=dict)
 
     def at(self, path: Path) -> RecordedRun:
-        """Returns the run of a folder."""
         return self.opened.setdefault(path.resolve(), RecordedRun(path))
 
     def with_records(self, row: Row, file: Path) -> RowWithRecords:
@@ -211,10 +205,9 @@ class RecordedRuns:
 
 
 def filter_rows(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
-    """Returns the rows that match every KEY=VALUE. A key is a field of a row; parts of fields have dotted names.
-
-    Raises ConfigError for an unknown key, and for a value that no row has.
-    """
+    """Returns the rows that match every KEY=VALUE. A key is a field of a row; parts of fields have dotted names. A task
+    or method is named as NAME, NAME@VERSION or in full. Raises ConfigError for an unknown key, and for a value that no
+    row has."""
     kept = list(rows)
     for text in filters:
         key, equals, value = text.partition("=")
@@ -223,19 +216,16 @@ def filter_rows(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         known = dict.fromkeys(name for row in rows for name in flat_fields(row))
         if key not in known:
             raise ConfigError(f"--filter {text}: no row has '{key}': {nearest(key, known)}")
-        found = [row for row in kept if value in names_of(row, key)]
+        found = []
+        for row in kept:
+            own = str(flat_fields(row).get(key))
+            names = (own, short(own), short(own).partition("@")[0]) if key in ("task", "method") else (own,)
+            found += [row] if value in names else []
         if not found:
             values = dict.fromkeys(str(flat_fields(row)[key]) for row in kept if key in flat_fields(row))
             raise ConfigError(f"--filter {text}: no row has this value: {nearest(value, values)}")
         kept = found
     return kept
-
-
-def names_of(row: Row, key: str) -> tuple[str, ...]:
-    """Returns the texts by which a filter may give the value of a field: for tasks and methods also NAME and
-    NAME@VERSION."""
-    value = str(flat_fields(row).get(key))
-    return (value, short(value), short(value).partition("@")[0]) if key in ("task", "method") else (value,)
 
 
 def rows_of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
@@ -265,7 +255,6 @@ class ComparisonInput:
 
     @property
     def methods(self) -> list[str]:
-        """The names of its methods, in order."""
         return list(dict.fromkeys(row.method_name for row in self.rows))
 
     def of_methods(self, method: str, *others: str) -> "ComparisonInput":
@@ -275,7 +264,6 @@ class ComparisonInput:
         return self.with_rows([row for row in self.rows if row.method_name in (method, *others)])
 
     def with_rows(self, rows: Sequence[Row]) -> "ComparisonInput":
-        """Returns the input with these rows only."""
         return replace(self, rows=tuple(rows))
 
 
@@ -321,11 +309,8 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
 
 def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
     """Returns the rows that PATH, PATH:METHOD or FILE:NUMBER names, one for each task, subset and method. PATH gives
-    the rows of all methods; those of the baseline only if there are no others.
-
-    Raises ConfigError for a path, method or row that does not exist, and if several rows of a task, subset and method
-    match.
-    """
+    the rows of all methods; those of the baseline only if there are no others. Raises ConfigError for a path, method or
+    row that does not exist, and if several rows of a task, subset and method match."""
     path, detail = split_detail(text)
     if not path.exists():
         raise ConfigError(f"'{text}': no such folder or file: {INPUT_HINT}")
@@ -341,12 +326,6 @@ def read_input(text: str, filters: Sequence[str] = ()) -> ComparisonInput:
         found = found.with_rows(filter_rows(found.rows, filters))
     if detail is None and set(found.methods) != {BASELINE}:
         found = found.with_rows([row for row in found.rows if row.method_name != BASELINE])
-    _check_one_each(found)
-    return found
-
-
-def _check_one_each(found: ComparisonInput) -> None:
-    """Raises ConfigError if a method has several rows of a task and subset."""
     seen: dict[tuple[str, ...], Row] = {}
     for row in found.rows:
         if seen.setdefault((*row.names, row.level), row) is not row:
@@ -354,6 +333,7 @@ def _check_one_each(found: ComparisonInput) -> None:
                 f"{found.text}: has several rows of {row.place}, measured under other conditions: choose with --filter "
                 "KEY=VALUE, or name one row as FILE:NUMBER (`specbench leaderboard show` prints the numbers)"
             )
+    return found
 
 
 def select_rows(found: ComparisonInput, tasks: Sequence[str], subsets: Sequence[str]) -> ComparisonInput:

@@ -31,13 +31,11 @@ def speedup_cell(row: Row) -> str:
 
 
 def score_cell(row: Row) -> str:
-    """Returns the main score in its unit."""
     unit = unit_of(row.quality)
     return number(row.metric(row.quality), unit.digits, unit.factor)
 
 
 def acceptance_cells(row: Row) -> list[str]:
-    """Returns α and τ."""
     return [number(row.metric("acceptance_rate"), 3), number(row.metric("mean_acceptance_length"), 2)]
 
 
@@ -52,10 +50,8 @@ def speed_cells(row: Row) -> list[str]:
 
 
 def run_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of one task and one method: a line per subset, then "all".
-
-    Raises ValueError for no rows, and for rows of several tasks or methods.
-    """
+    """Returns a table of one task and one method: a line per subset, then "all". Raises ValueError for no rows, and for
+    rows of several tasks or methods."""
     if len({(row.task, row.method) for row in rows}) != 1:
         raise ValueError("a table shows the rows of one task and one method")
     lines = sorted(rows, key=lambda row: row.subset == ALL)
@@ -119,7 +115,6 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
 
 
 def _bridges_differ(rows: Sequence[Row]) -> bool:
-    """Returns whether the methods that draft have different vocabulary bridges."""
     return len({bridges(row) for row in rows if row.num_draft_tokens}) > 1
 
 
@@ -195,8 +190,6 @@ def _level_cells(row: Row) -> list[list[str]]:
 
 
 def _tree_line(row: Row) -> str:
-    """Returns the size, the acceptance and the costs of the trees of a method."""
-
     def shown(name: str, digits: int) -> str:
         return number(row.metric(name), digits)
 

@@ -106,11 +106,9 @@ def declares_lossless(method: MethodSpec) -> bool | None:
 def verdict_of_records(
     method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int
 ) -> RecordVerdict:
-    """Returns the verdict that the answers of a run allow.
-
-    Equal answers give "greedy equal": only the draws of an audit can show that a method is lossless at a temperature.
-    Single sampled answers prove nothing, so a sampled run is "not audited", like a run without records.
-    """
+    """Returns the verdict that the answers of a run allow. Equal answers give "greedy equal": only the draws of an
+    audit can show that a method is lossless at a temperature. Single sampled answers prove nothing, so a sampled run is
+    "not audited", like a run without records."""
     if declares_lossless(method) is False:
         return "lossy by design"
     if not greedy or not num_records:
@@ -130,12 +128,10 @@ def control_outcomes(records: Sequence[Record]) -> list[bool]:
 
 
 def served_verdict(again: Sequence[bool], num_answers: int, num_different: int, *, knows_ties: bool) -> RecordVerdict:
-    """Returns the verdict on a server with answers that differ from those of `ar` by more than near-ties.
-
-    The verdict is diverged if near-ties are known (`knows_ties`) and `ar` never changes an answer, or if the answers
-    differ more often than repeated answers of `ar` do (Fisher's exact test, one-sided). Fewer differences prove
-    nothing. `again`: for each repeated answer of `ar`, whether it was the same.
-    """
+    """Returns the verdict on a server with answers that differ from those of `ar` by more than near-ties. The verdict
+    is diverged if near-ties are known (`knows_ties`) and `ar` never changes an answer, or if the answers differ more
+    often than repeated answers of `ar` do (Fisher's exact test, one-sided). Fewer differences prove nothing. `again`:
+    for each repeated answer of `ar`, whether it was the same."""
     if knows_ties and False not in again:
         return "diverged"
     if not again:
@@ -147,14 +143,9 @@ def served_verdict(again: Sequence[bool], num_answers: int, num_different: int, 
 
 
 def compare_greedy(
-    target: "ScoringModel",
-    answers: Sequence[BaselineAnswer],
-    outputs: Sequence[list[int]],
-    tolerance: float,
-    decode_text: Callable[[Sequence[int]], str],
-    num_judged: int | None = None,
-    num_accepted: int | None = None,
-) -> Greedy:
+    target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
+    decode_text: Callable[[Sequence[int]], str], num_judged: int | None = None, num_accepted: int | None = None,
+) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
     `num_judged`, `num_accepted`: the draft tokens judged and accepted while the outputs were made."""
     found = find_differences(target, answers, outputs, tolerance, decode_text)

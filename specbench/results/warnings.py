@@ -105,8 +105,7 @@ def warnings_of(
 def wide_interval(row: Row) -> str | None:
     """Warns of a speed-up whose interval ends are more than a factor of WIDE apart. The width on the log scale falls
     with the root of the number of prompts (or of turns of servers), so (width ÷ wanted width)² times as many are
-    needed.
-    """
+    needed."""
     speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None

@@ -18,10 +18,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
+from specbench.results.answers import acceptance_rates
 from specbench.results.compare import agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
-from specbench.results.paired import acceptance_rates
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import comparison_table, served_table

@@ -42,13 +42,7 @@ from specbench.results.check_speed import (
     speed_ratios,
 )
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
-from specbench.results.paired import (
-    Pairs,
-    RowWithRecords,
-    join_pairs,
-    pair_up,
-    unpaired_ratio,
-)
+from specbench.results.paired import Pairs, RowWithRecords, join_pairs, pair_up, unpaired_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import ComparisonInput, RecordedRun, read_baseline, read_candidate
 from specbench.results.units import names_by_text
@@ -243,7 +237,13 @@ class ByRecords:
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; an empty list, with a problem in `compared`, if the prompts differ."""
-        before, now = map(_with_records, self.runs, (pair.baseline, pair.candidate))
+        before, now = (
+            RowWithRecords(
+                row, records_of(run.records, row.task_name, row.examples, row.repeats),
+                run.methods.get(row.method_name) or run.method_of(row),
+            )
+            for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
+        )  # fmt: skip
         pairs = pair_up(before, now, same=())
         num_records = len(pairs.records[0])
         if not len(before.records) == len(now.records) == num_records:
@@ -291,11 +291,6 @@ class ByRecords:
         row = part.rows.baseline
         candidate = {record_key(record): record for record in part.records.records[1]}
         return self.target.differences(row, part.different, candidate, compared.method, row.num_draft_tokens + 1)
-
-
-def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
-    method = run.methods.get(row.method_name) or run.method_of(row)
-    return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
 
 
 def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:

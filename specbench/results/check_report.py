@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 from specbench.core.records import Generation
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
+from specbench.results.answers import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.bootstrap import Metric
 from specbench.results.conditions import RowPair
-from specbench.results.paired import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.row import Row
 from specbench.results.units import NULL, names_by_text, with_interval
 from specbench.results.verdict import TokenDifference

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from specbench.results.answers import length_columns
 from specbench.results.bootstrap import MIN_STUDENTIZED, SIGNS, TAILS, Metric, Prompts, bonferroni, ratio
 from specbench.results.check_report import FALSE_ALARMS, SPEED, SPEEDUP, Finding, MethodFindings
 from specbench.results.conditions import BASELINE
-from specbench.results.paired import Pairs, length_columns, widen_ratio
+from specbench.results.paired import Pairs, widen_ratio
 from specbench.results.units import interval, number, with_interval
 
 MAX_PROMPTS = 2000  # they form two million pairs; with more prompts, the ratio of sums is precise enough

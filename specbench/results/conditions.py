@@ -248,7 +248,12 @@ def commit(checkout: Path) -> str | None:
         if (checkout / ".git").exists():  # a package installed inside another repository has no commit of its own
             head, changed = _git_status(checkout)
             if head != "(initial)":  # otherwise there is no commit yet
-                return f"{head}-dirty-{_digest(checkout, sorted(changed))}" if changed else head
+                paths = {name: checkout / name for name in sorted(changed)}
+                contents = {
+                    name: file_digest(each, WHOLE) if each.is_file() else "gone" for name, each in paths.items()
+                }
+                parts = (f"{name}\0{text}\0".encode("utf-8", "surrogateescape") for name, text in contents.items())
+                return f"{head}-dirty-{bytes_digest(parts, 8)}" if changed else head
     return None
 
 
@@ -269,14 +274,6 @@ def _git_status(checkout: Path) -> tuple[str, list[str]]:
             num_fields = {"1": 8, "u": 10, "?": 1}[line[0]]  # before the name
             changed.append(line.split(" ", num_fields)[num_fields])
     return head, changed
-
-
-def _digest(checkout: Path, names: list[str]) -> str:
-    """Returns 8 hex digits over the names and contents of files; a deleted file has the content "gone"."""
-    paths = {name: checkout / name for name in names}
-    contents = {name: file_digest(path, WHOLE) if path.is_file() else "gone" for name, path in paths.items()}
-    parts = (f"{name}\0{content}\0".encode("utf-8", "surrogateescape") for name, content in contents.items())
-    return bytes_digest(parts, 8)
 
 
 def _device_names(devices: str) -> str:

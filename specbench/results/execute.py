@@ -18,7 +18,6 @@ from specbench.results.captions import why_unscored
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live import LiveTable, Loggers, make_loggers
-from specbench.results.load import load_groups, load_rows, load_tables, read_windows
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.verdict import count_ties, declares_lossless, differing_records
@@ -108,6 +107,7 @@ class RunOutcome:
     def tables(self) -> Iterator[Table]:
         """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
         overview of several tasks, and the tables of loads."""
+        from specbench.results.load import load_tables
         from specbench.results.tables import (
             breakdown_table,
             comparison_table,
@@ -199,6 +199,7 @@ def execute(
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
         from specbench.results.display import draw
+        from specbench.results.load import load_groups
 
         draw(outcome.by_method(), request.plot, load_groups(outcome.rows))
     return outcome
@@ -243,6 +244,8 @@ def measure_into(
         add_measurement(folder.path, measurement)
 
         def save(records: Sequence[Record], judge: str | None) -> list[Row]:
+            from specbench.results.load import load_rows, read_windows
+
             known = {record_key(record): record for record in records}
             rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
             rows += load_rows(rows, read_windows(folder.path))

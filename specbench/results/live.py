@@ -13,8 +13,8 @@ from specbench.core.extras import DISTRIBUTION
 from specbench.core.registry import LOGGERS
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.decoding.decoder import Decoder
+from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
 from specbench.results.bootstrap import Prompts
-from specbench.results.paired import acceptance_rates, length_columns, speed_columns, with_own_passes
 from specbench.results.row import ALL, Row
 from specbench.results.units import NULL, number, speed, with_interval
 from specbench.running.blocks import Block

@@ -11,20 +11,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from specbench.results.bootstrap import SHARE, Array, Bounds, Metric, Prompts
-from specbench.results.paired import (
+from specbench.results.answers import (
+    ScoringSpec,
     acceptance_rates,
     is_drafted_alone,
     is_served,
     judged_tokens,
     length_columns,
     new_tokens,
+    quality,
     speed_columns,
     target_passes,
     timed_tokens,
     with_own_passes,
 )
-from specbench.results.quality import ScoringSpec, quality
+from specbench.results.bootstrap import SHARE, Array, Bounds, Metric, Prompts
 from specbench.results.warnings import drift_of
 from specbench.running.records import (
     ACCEPTED,

@@ -12,10 +12,18 @@ from typing import Literal
 
 import numpy as np
 
+from specbench.results.answers import (
+    Columns,
+    ScoringSpec,
+    acceptance_rates,
+    length_columns,
+    quality,
+    speed_columns,
+    with_own_passes,
+)
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
-from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, record_key, step_sum
+from specbench.running.records import Generation, Key, Record, record_key
 from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
@@ -67,104 +75,6 @@ def widen_ratio(ratio: Metric, by: float) -> Metric:
         return ratio
     low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
     return Metric(value=ratio.value, low=low, high=high)
-
-
-def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
-    """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
-    model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
-    `decoded_by`. Raises ValueError for a record without `decoded_by`."""
-    decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
-    if decoder is None:
-        raise ValueError("has no decoded_by, the model that decoded this query")
-    if decoder == "target":
-        return generation
-    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}, "decoded_by": decoder}
-
-
-def is_drafted_alone(generation: Generation) -> bool:
-    """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
-    return generation.get("decoded_by") == "drafter"
-
-
-def new_tokens(generation: Generation) -> int:
-    return len(generation["token_ids"])
-
-
-def timed_tokens(generation: Generation) -> int:
-    """Returns the number of tokens that decode_seconds covers: all except those that exist when its clock starts. That
-    is one token, unless an external decoder reports several first tokens, or none."""
-    return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
-
-
-def target_passes(generation: Generation) -> int | None:
-    """Returns the number of target passes with the prefill; None for an external decoder that does not report it."""
-    if "external" in generation:
-        num_passes: int | None = generation["external"]["num_target_passes"]
-        return num_passes
-    return 0 if is_drafted_alone(generation) else len(generation["steps"]) + 1
-
-
-def is_served(generation: Generation) -> bool:
-    return "acceptance_source" in generation.get("external", {})
-
-
-def tokens_of_passes(generation: Generation) -> tuple[int, int]:
-    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown. If the
-    steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server always
-    emits one."""
-    num_passes, num_steps = target_passes(generation), len(generation["steps"])
-    if not num_passes:
-        return 0, 0
-    if is_served(generation):
-        return new_tokens(generation) - 1, num_passes - 1
-    if "external" in generation and (num_steps == 0 or num_passes == num_steps):
-        return new_tokens(generation), num_passes
-    return step_sum(generation, EMITTED), num_steps
-
-
-Sides = Sequence[Sequence[Generation]]  # generations by side, in the same order of prompts
-Columns = list[list[float]]  # two columns for each side, [num_generations]
-
-
-def speed_columns(sides: Sides) -> Columns:
-    """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
-    every side, and all sides cover the same answers."""
-    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
-    return [
-        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
-        for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
-    ]  # fmt: skip
-
-
-def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass, so
-    both columns are 0 for it on every side."""
-    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
-    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
-    return [
-        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
-    ]
-
-
-def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
-    """Returns the accepted and the judged tokens of each generation. Both are 0 for draft trees, whose number of judged
-    tokens depends on the order of siblings. All are 0 if a server reports an answer without its judged tokens, since
-    the other answers may then be a biased choice."""
-    counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
-    is_known = None not in (judged for _, judged in counts)
-    return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
-
-
-def _judged(generation: Generation) -> tuple[int, int | None]:
-    if generation["steps"]:
-        return step_sum(generation, ACCEPTED), step_sum(generation, JUDGED)
-    drafted, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
-    return (accepted, judged) if drafted else (0, 0)
-
-
-def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ judged tokens of each generation; None for draft trees, and if none was judged."""
-    return [accepted / judged if judged else None for accepted, judged in zip(*judged_tokens(own), strict=True)]
 
 
 Kind = Literal["ratio", "difference"]

@@ -18,9 +18,9 @@ from specbench.core import bounded
 from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically
+from specbench.results.answers import ScoringSpec, main_metric, signatures
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.quality import ScoringSpec, main_metric, signatures
 from specbench.results.row import ALL, Row, RowSampling, RowServing, RowShots, RowWarmUp
 from specbench.results.verdict import (
     control_outcomes,

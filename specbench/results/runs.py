@@ -13,11 +13,11 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import is_installed
 from specbench.core.files import locked
+from specbench.results.answers import ScoringSpec
 from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.load import load_row, read_windows
 from specbench.results.paired import RowWithRecords
-from specbench.results.quality import ScoringSpec
 from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.results.units import short

@@ -78,7 +78,8 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and subset: a line per method. `rows`: the baseline first."""
     cells = [
         [
-            row.method_name, verdict_word(row), "by language" if "routes" in row.options else _short_drafter(row),
+            row.method_name, verdict_word(row), "by language" if "routes" in row.options
+            else (row.drafter or drafter_kind(row)).rpartition("/")[2].rpartition(":")[2],
             str(row.num_draft_tokens), *acceptance_cells(row), number(row.metric("cost_ratio"), 3), *speed_cells(row),
         ]
         for row in rows
@@ -89,10 +90,6 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     columns = (*words("method", folds=False), *words("verdict"), Column("drafter", width=DRAFTER_WIDTH), *figures)
     title = f"{short(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
     return Table(title, columns, cells, _comparison_caption(rows))
-
-
-def _short_drafter(row: Row) -> str:
-    return (row.drafter or drafter_kind(row)).rpartition("/")[2].rpartition(":")[2]
 
 
 def _comparison_caption(rows: Sequence[Row]) -> list[str]:

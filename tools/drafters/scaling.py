@@ -17,9 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from specbench.analysis.fairness_runs import read_run
 from specbench.embedded.family import member_path
+from specbench.results.answers import timed_tokens
 from specbench.results.bootstrap import Metric, expanded_confidence, ratio_of, resamples
 from specbench.results.display import reach, save_picture
-from specbench.results.paired import timed_tokens
 from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
 
 from .measuring import measure, write_held_out

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specbench.core.console import counted
@@ -97,6 +97,7 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     row = rows[0]
     location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
     locations = f"{location} and {len(others)} more" if others else location
+    audited = rows[-1:] if rows[-1].subset == ALL else rows
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
@@ -106,8 +107,8 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
         *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
-        f"{_by_subset(rows, sampling_of)}; {dtype_and_device(row)}",
-        f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
+        f"{_by_subset(rows, list(map(sampling_of, rows)))}; {dtype_and_device(row)}",
+        f"verdict: {_by_subset(audited, list(map(verdict_of, audited)))}",
         f"data: {row.data_source} ({locations})",
     ]
     if isinstance(row.chat, dict):
@@ -205,9 +206,8 @@ def _options(row: Row) -> str:
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 
-def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str | None]) -> str:
+def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
     """Returns the text that all rows share; if they differ, each text with its subsets."""
-    texts = [text_of(row) for row in rows]
     return str(texts[0]) if len(set(texts)) == 1 else _with_subsets(rows, texts)
 
 
@@ -244,7 +244,7 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     if len({row.quality for row in rows if row.quality is not None}) > 1:
         lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
-        lines.append(f"{unit_of(name).label}: {_by_subset(parts, lambda row, name=name: row.signatures.get(name))}")
+        lines.append(f"{unit_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
     reported: dict[str, Sequence[str | None]] = {
         f"{unit_of(name).label}, ar → method": [
             score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows

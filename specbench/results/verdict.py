@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from specbench.models.scoring import ScoringModel
 
+DecodeText = Callable[[Sequence[int]], str]
 RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
 FALSE_ALARM = 1e-3  # an upper limit of the probability that the distribution test fails for a correct method
 NUM_TOKENS = 5  # tokens of a drawn answer: one from the prefill, three draft tokens and a bonus token
@@ -144,7 +145,7 @@ def served_verdict(again: Sequence[bool], num_answers: int, num_different: int, 
 
 def compare_greedy(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
-    decode_text: Callable[[Sequence[int]], str], num_judged: int | None = None, num_accepted: int | None = None,
+    decode_text: DecodeText, num_judged: int | None = None, num_accepted: int | None = None,
 ) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
     `num_judged`, `num_accepted`: the draft tokens judged and accepted while the outputs were made."""
@@ -160,7 +161,7 @@ def compare_greedy(
 
 def find_differences(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
-    decode_text: Callable[[Sequence[int]], str] = str,
+    decode_text: DecodeText = str,
 ) -> list[TokenDifference]:  # fmt: skip
     """Returns the first difference of each output that differs from its answer. It is a near-tie if and only if the
     logits of both tokens are within `tolerance` of the highest."""

@@ -88,10 +88,9 @@ def conditions(row: Row) -> dict[str, Any]:
         parts["served"] = {"load": f"{load}", **kept, "servers up": up}
     found: dict[str, Any] = {}
     for field in FIELDS:
-        if field in parts:
-            found |= {f"{field}.{name}": part for name, part in parts[field].items()}
-        else:  # the examples of subsets are in n
-            found[field] = ", ".join(row.subsets) if field == "subsets" else getattr(row, field)
+        named = {field: getattr(row, field)}
+        found |= {f"{field}.{name}": part for name, part in parts[field].items()} if field in parts else named
+    found["subsets"] = ", ".join(row.subsets)  # their examples are in n
     return found
 
 
@@ -226,19 +225,15 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
 
     return {
         "device": _or_null(lambda: _device_names(device)) or device,
-        "dtype": dtype,
-        "attention": attention,
-        "engine": engine,
-        "num_threads": torch.get_num_threads(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
+        "dtype": dtype, "attention": attention, "engine": engine, "num_threads": torch.get_num_threads(),
+        "platform": platform.platform(), "python": platform.python_version(),
         "versions": {
             "python": platform.python_version(),
             **{name: _or_null(partial(version, name)) for name in PACKAGES},
             "specbench": __version__,
         },
         "commit": commit(PACKAGE.parent),
-    }
+    }  # fmt: skip
 
 
 def commit(checkout: Path) -> str | None:

@@ -163,7 +163,10 @@ def metrics_of(
         spans = [SteadySpan.of(answers, num_in_flight) for answers in side]
         throughput.append([float(span.num_tokens(answers)) for span, answers in zip(spans, side, strict=True)])
         throughput.append([span.end - span.begin for span in spans])
-    user = [_sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)]
+    user = [
+        [float(sum(_timed(answer)[part] for answer in answers)) for answers in side]
+        for side in (own, baseline) for part in (0, 1)
+    ]  # fmt: skip
     is_known = all(answer["passes"] is not None for window in own for answer in window)
     passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
     plain = _sums(baseline, lambda answer: answer["passes"])
@@ -186,17 +189,14 @@ def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], 
     return [float(sum(map(part, answers))) for answers in windows]
 
 
-def _timed_tokens(answer: LoadAnswer) -> int:
-    return sum(num for _, num in answer["reads"][1:])
-
-
-def _decode_seconds(answer: LoadAnswer) -> float:
-    return float(answer["reads"][-1][0] - answer["reads"][0][0])
+def _timed(answer: LoadAnswer) -> tuple[int, float]:
+    """Returns the tokens after the first read, and the seconds in which they came."""
+    return sum(num for _, num in answer["reads"][1:]), float(answer["reads"][-1][0] - answer["reads"][0][0])
 
 
 def _tpot(answer: LoadAnswer) -> float | None:
-    num_tokens = _timed_tokens(answer)
-    return _decode_seconds(answer) / num_tokens if num_tokens else None
+    num_tokens, seconds = _timed(answer)
+    return seconds / num_tokens if num_tokens else None
 
 
 def _median_ratio(

@@ -235,8 +235,7 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
     found = {record["methods"][method.name].get("route"): record for record in records}
     for route, record in found.items():
         if route not in method.routes:
-            name = describe_record(record)
-            raise ValueError(f"record of {name}: {method.name}: the method has no route {route!r}")
+            raise ValueError(f"record of {describe_record(record)}: {method.name}: the method has no route {route!r}")
     return [route for route in method.routes if route in found]
 
 
@@ -320,22 +319,20 @@ def tree_metrics(
         **level_chances(prompts, own),
     }
     values = {name: metric.value for name, metric in {**found, **trees}.items()}
+    speedup = None
     if sum(plain):
         target_pass = sum(plain) / sum(num_plain_steps)
         plain_step = sum(g["decode_seconds"] for g in baseline) / sum(num_plain_steps) / target_pass
         overhead = (values["overhead_seconds"] or 0.0) / (sum(num_steps) or 1) / target_pass
         speedup = speedup_of_costs(values, overhead, plain_step)
-    else:
-        speedup = None
     return {**trees, "speedup_of_costs": Metric(value=speedup)}
 
 
 def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_step: float) -> float | None:
     """Returns the speed-up that the costs explain: τ · `plain_step` ÷ (draft passes per step · c + v + `overhead`).
     `overhead`: the overhead of a step. `plain_step`: a step of the baseline. Both in target passes over one token."""
-    length, passes, cost_ratio, verifying = (
-        values[name] for name in ("mean_acceptance_length", "draft_passes_per_step", "cost_ratio", "verification_cost")
-    )
+    names = ("mean_acceptance_length", "draft_passes_per_step", "cost_ratio", COST)
+    length, passes, cost_ratio, verifying = (values[name] for name in names)
     if length is None or passes is None or cost_ratio is None or verifying is None:
         return None
     return length * plain_step / (passes * cost_ratio + verifying + overhead)

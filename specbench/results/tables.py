@@ -340,20 +340,15 @@ def verification_cost(row: Row, plain: float | None) -> float | None:
 def expensive_verification(rows: Sequence[Row]) -> str | None:
     """Returns a line with the expected speed-ups at the measured verification costs, for methods whose cost is well
     above the one pass that the formula assumes; None without such a method."""
-    plain = token_pass(rows)
-    expected = []
+    plain, expected = token_pass(rows), []
     for row in rows:
         cost = verification_cost(row, plain)
         if cost and cost >= EXPENSIVE and row.value("speedup_expected") is not None:
             rate, cost_ratio = _number(row, "acceptance_rate"), _number(row, "cost_ratio")
             speedup = expected_speedup(rate, row.num_draft_tokens, cost_ratio, cost)
             expected.append(f"{row.method_name} {speedup:.2f}")
-    if not expected:
-        return None
-    return (
-        f"the expected speed-up assumes that a verifying pass costs as much as a pass of ar; with v instead it is "
-        f"{', '.join(expected)}"
-    )
+    assumed = "the expected speed-up assumes that a verifying pass costs as much as a pass of ar"
+    return f"{assumed}; with v instead it is {', '.join(expected)}" if expected else None
 
 
 def skewed_cost(row: Row, plain: float | None) -> str | None:

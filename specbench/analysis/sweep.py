@@ -263,7 +263,7 @@ def heading(quality: str | None, method: str) -> str:
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
     """Draws speed-up over threshold: a line of estimates for each draft length; real runs as points, with their score.
 
-    plots.check_plot checks the name of the file.
+    `display.check_plot` checks the name of the file.
     """
 
     def panel(axes: Any) -> None:

@@ -46,7 +46,7 @@ BUILT_IN = {
         "specbench.tasks.scoring.texts",
         "specbench.tasks.scoring.boxed",
     ),
-    "specbench.loggers": ("specbench.results.loggers",),
+    "specbench.loggers": ("specbench.results.live",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": ("specbench.integrations.served.engines",),
 }

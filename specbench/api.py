@@ -242,8 +242,8 @@ run.__signature__ = signature(run).replace(  # type: ignore[attr-defined]
 
 def load(path: str | Path) -> Results:
     """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
-    from specbench.results.comparison_input import read_path
     from specbench.results.execute import RunOutcome
+    from specbench.results.runs import read_path
 
     found = read_path(str(path), Path(path))
     return Results(RunOutcome(found.rows, found.file.parent / "records.jsonl", found.file), Path(path))
@@ -259,7 +259,7 @@ def compare(
     commas; filters: KEY=VALUE that rows of both must have.
     """
     from specbench.results.compare import compare as compared
-    from specbench.results.comparison_input import read_input, select_rows
+    from specbench.results.runs import read_input, select_rows
 
     inputs = [read_input(_path_of(each), filters) for each in (first, second)]
     return ComparedRuns(**vars(compared(*(select_rows(each, _split(task), _split(subset)) for each in inputs))))

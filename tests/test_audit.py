@@ -45,7 +45,6 @@ from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.scoring import Output, ScoringModel
 from specbench.results.captions import verdict_of
-from specbench.results.greedy import count_ties, measure_noise
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
 from specbench.results.verdict import (
@@ -54,7 +53,9 @@ from specbench.results.verdict import (
     NUM_TOKENS,
     BaselineAnswer,
     Greedy,
+    count_ties,
     differing_records,
+    measure_noise,
     verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names

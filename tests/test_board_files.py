@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.conditions import FieldDifference, conditions, conditions_that_differ
 from specbench.results.leaderboard import BoardFile, load, schema, set_verdicts, write
-from specbench.results.leaderboard_merge import add_runs, merge_files
+from specbench.results.leaderboard_files import add_runs, compare_with_run, merge_files, validate
 from specbench.results.row import (
     FORMAT,
     Correlations,
@@ -27,7 +27,6 @@ from specbench.results.row import (
     with_digest,
 )
 from specbench.results.runs import RecordedRun
-from specbench.results.validation import compare_with_run, validate
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
 
@@ -49,7 +48,7 @@ def board(folder, tmp_path):
 
 
 def mismatches(row, run):
-    return list(compare_with_run(row, run, run.path / "leaderboard.json").mismatches)
+    return compare_with_run(row, run, run.path / "leaderboard.json")[0]
 
 
 def edited(path, change, seal=True):
@@ -551,7 +550,7 @@ def test_a_file_is_read_once_before_a_run(specbench, folder, tmp_path, monkeypat
     """And once more when its rows are put into it."""
     add_runs([folder], tmp_path / "board.json")
     read, loaded = [], []
-    monkeypatch.setattr("specbench.results.environment.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("specbench.results.conditions.load", lambda path: read.append(path) or load(path))
     monkeypatch.setattr("specbench.running.models.load_model", lambda *_, **__: loaded.append(len(read)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         specbench("run", "--task", "mgsm", "--method", "sd", "--threads", "1", "--leaderboard", "board.json")

@@ -12,12 +12,11 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.results.bootstrap import Metric, interval
 from specbench.results.compare import compare, subsets_table
-from specbench.results.comparison_input import read_input
 from specbench.results.leaderboard import load, write
-from specbench.results.leaderboard_merge import add_runs
+from specbench.results.leaderboard_files import add_runs
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
 from specbench.results.ranking import lower_is_better, rank_rows, ranking_tables, show, widening
-from specbench.results.runs import RecordedRun
+from specbench.results.runs import RecordedRun, read_input
 from specbench.specs.catalogue import load_method
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row

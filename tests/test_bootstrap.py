@@ -4,15 +4,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specbench.results import log_ratios as resampling
-from specbench.results.bootstrap import SHARE, Metric, Prompts, interval, ratio, wilson_interval
-from specbench.results.log_ratios import (
+from specbench.results import bootstrap as resampling
+from specbench.results.bootstrap import (
     MAX_PIVOT,
     MIN_STUDENTIZED,
+    SHARE,
+    Metric,
+    Prompts,
+    interval,
     normal_interval,
+    ratio,
     resamples,
     standard_error,
     studentized_interval,
+    wilson_interval,
 )
 from tools.coverage import POPULATIONS, coverage
 

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from specbench.results.bootstrap import Metric
-from specbench.results.breakdown import breakdown_table, explanation_line, per_token
+from specbench.results.tables import breakdown_table, explanation_line, per_token
 from tests.test_leaderboard import row as leaderboard_row
 
 PARTS = ("draft", "verify", "rule", "tokenizer", "other")

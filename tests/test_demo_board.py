@@ -8,9 +8,9 @@ from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import model_source
 from specbench.publish.cells import SuiteCell, cells_of, load_suite
 from specbench.results.leaderboard import load
+from specbench.results.leaderboard_files import compare_with_run, validate
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, run_folder_of
-from specbench.results.validation import compare_with_run, validate
 from specbench.specs.run_options import RunOptions
 
 FILE = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
@@ -41,6 +41,6 @@ def test_its_rows_are_what_the_records_beside_it_give() -> None:
     assert len(chosen) == 16
     for row in chosen:
         folder = run_folder_of(row, FILE)
-        assert folder is not None and not compare_with_run(row, runs.at(folder), FILE).mismatches, row.place
+        assert folder is not None and not compare_with_run(row, runs.at(folder), FILE)[0], row.place
     changed = chosen[1].model_copy(update={"accepted_tokens_per_step": (1,)})
-    assert compare_with_run(changed, runs.at(run_folder_of(changed, FILE) or FILE), FILE).mismatches
+    assert compare_with_run(changed, runs.at(run_folder_of(changed, FILE) or FILE), FILE)[0]

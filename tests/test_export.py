@@ -10,7 +10,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.export import export
+from specbench.results.display import export
 from tests.test_leaderboard import row
 
 ROWS = [

@@ -41,8 +41,7 @@ from specbench.analysis.fairness_report import compare_drafters
 from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
 from specbench.analysis.representation import Representation
 from specbench.analysis.representation import rank_languages as shares_of
-from specbench.results.bootstrap import SHARE, Metric, Prompts
-from specbench.results.log_ratios import NUM_RESAMPLES
+from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.results.row import BoundChain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer

@@ -152,7 +152,7 @@ def test_data_say_what_stands_before_their_prompts(folder: Path) -> None:
 def test_rows_tell_it_too_and_validate_asks_the_task(folder: Path, specbench: Callable[..., Any]) -> None:
     import yaml
 
-    from specbench.results.validation import validate
+    from specbench.results.leaderboard_files import validate
 
     (folder / "sums.yaml").write_text(yaml.safe_dump({**TASK, "fewshot": {**SHOTS, "local": {"files": ["dev"]}}}))
     run = ("run", "--task", "sums.yaml", "--method", "sd", "--data", str(folder), "--output", "run")

@@ -21,16 +21,12 @@ from scipy import stats
 from specbench.core.errors import ConfigError
 from specbench.models import timing
 from specbench.publish.turns import MeasuredInTurns
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import Metric, Prompts, bonferroni
 from specbench.results.check import check
-from specbench.results.check_findings import MethodFindings, output_finding
-from specbench.results.check_report import junit, markdown
+from specbench.results.check_report import FALSE_ALARMS, SPEED, SPEEDUP, MethodFindings, junit, markdown, output_finding
+from specbench.results.check_speed import ALL_LENGTH as LENGTH
 from specbench.results.check_speed import (
-    FALSE_ALARMS,
-    LENGTH,
     MIN_PROMPTS,
-    SPEED,
-    SPEEDUP,
     TYPICAL,
     TYPICAL_SPEED,
     PendingRatio,
@@ -42,7 +38,6 @@ from specbench.results.check_speed import (
 from specbench.results.conditions import pair_rows
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load, write
-from specbench.results.log_ratios import bonferroni
 from specbench.results.paired import unpaired_ratio, widen_ratio
 from specbench.results.row import RowSampling
 from specbench.results.verdict import TokenDifference
@@ -456,7 +451,7 @@ def test_of_several_rows_of_a_file_the_nearest_is_compared(base):
         assert [pair.baseline for pair in pairs] == [row]
     third = row.model_copy(update={"drafter_revision": "r2", "created": "2026-01-03"})
     pairs, refused, *_ = pair_rows((retrained, older, third), [row], [], by_rows=True)
-    (reason,) = refused[0].reasons
+    (reason,) = refused[0][1]
     assert not pairs and "2026-01-01 and 2026-01-03 (drafter_revision r1 → r2): remove one of the two" in reason
 
 

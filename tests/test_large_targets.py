@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.models import devices, loading
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import bitsandbytes, load_model, load_placed_weights
-from specbench.results import environment
+from specbench.results import conditions as environment
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from tests import tiny

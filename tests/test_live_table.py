@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from specbench.decoding.decoder import Decoder
-from specbench.results import live_table
+from specbench.results import live as live_table
 from specbench.results.bootstrap import Prompts
-from specbench.results.live_table import CAPTION, LiveTable
+from specbench.results.live import CAPTION, LiveTable
 from specbench.running.blocks import Block
 from specbench.running.plan import Cell
 from specbench.specs.catalogue import load_method, load_task

@@ -16,11 +16,11 @@ from specbench.analysis.audit import run_audit
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.compare import compare, comparison_tables
-from specbench.results.comparison_input import read_input
 from specbench.results.execute import RunOutcome, execute
-from specbench.results.greedy import logit_gap
 from specbench.results.load import load_of
 from specbench.results.metrics import expected_speedup
+from specbench.results.runs import read_input
+from specbench.results.verdict import logit_gap
 from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED

@@ -20,7 +20,7 @@ from specbench.integrations.lm_eval.evaluation import simple_evaluate
 from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer
 from specbench.integrations.lm_eval.tasks import TaskIndex, load_tasks, task_index, unknown_task
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
 from specbench.results.execute import measure_into
 from specbench.running.identity import run_identity
 from specbench.running.models import load_models

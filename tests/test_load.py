@@ -15,11 +15,11 @@ from specbench.core.errors import ConfigError
 from specbench.integrations.served import load
 from specbench.integrations.served.models import load_served
 from specbench.results.bootstrap import Metric
+from specbench.results.display import picture_of
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load as load_leaderboard
 from specbench.results.load import SteadySpan, break_even, load_groups, load_of, load_tables, metrics_of, read_windows
 from specbench.results.load import load_row as make_load_row
-from specbench.results.plots import picture_of
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
 from specbench.running.warm_up import MIN_BLOCKS

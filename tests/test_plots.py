@@ -6,7 +6,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import Metric
-from specbench.results.plots import check_plot, draw, picture_of
+from specbench.results.display import check_plot, draw, picture_of
 from tests.test_tables import METRICS, row
 
 pytest.importorskip("matplotlib")

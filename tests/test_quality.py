@@ -10,9 +10,7 @@ import sacrebleu
 from scipy import stats
 
 from specbench.core.registry import SCORERS
-from specbench.results.log_ratios import expanded_confidence
-from specbench.results.metrics import summarize
-from specbench.results.quality import (
+from specbench.results.answers import (
     CorpusStatistics,
     ScoringSpec,
     corpus_metrics,
@@ -20,6 +18,8 @@ from specbench.results.quality import (
     signatures,
     stratified_confidence,
 )
+from specbench.results.bootstrap import expanded_confidence
+from specbench.results.metrics import summarize
 from specbench.results.units import meaning, unit_of
 from specbench.running.blocks import score_fields
 from specbench.tasks.scoring.contract import Score, Scorer

@@ -24,14 +24,13 @@ from specbench.integrations.served.engines import LlamaCpp
 from specbench.integrations.served.models import load_served
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
-from specbench.results.compare import agreement_lines, agreement_of
+from specbench.results.answers import acceptance_rates
+from specbench.results.compare import agreement_of
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.execute import RunOutcome, execute
-from specbench.results.metrics import acceptance_rates
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.served import served_table
-from specbench.results.tables import comparison_table
+from specbench.results.tables import comparison_table, served_table
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers
@@ -546,7 +545,7 @@ def test_the_first_difference_of_a_subset_is_named() -> None:
     second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
     found = agreement_of(records, first, second)
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
-    assert agreement_lines(found)[1:] == [
+    assert found.lines()[1:] == [
         "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
         "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
     ]

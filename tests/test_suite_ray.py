@@ -31,7 +31,7 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
-from specbench.results.environment import commit, environment
+from specbench.results.conditions import commit, environment
 from specbench.results.leaderboard import load, write
 from tests.test_leaderboard import row
 

@@ -8,10 +8,9 @@ from rich.console import Console
 from specbench.analysis.audit_report import COLUMNS
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.bootstrap import Metric
-from specbench.results.breakdown import breakdown_table
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import ranking_tables
-from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
+from specbench.results.tables import breakdown_table, comparison_table, overview_table, run_table, tree_table
 from tests.test_leaderboard import row
 
 METRICS = {

@@ -24,10 +24,9 @@ from specbench.decoding.tree_shape import regular_shape
 from specbench.decoding.verification import exact_match
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import draft_length
-from specbench.results.metrics import summarize
+from specbench.results.metrics import numbered_metrics, summarize
 from specbench.results.row import RowSampling
 from specbench.results.tables import comparison_table, tree_table
-from specbench.results.trees import numbered_metrics
 from specbench.running.blocks import tree_fields
 from specbench.running.records import check_counts
 from tests.test_leaderboard import row

@@ -17,7 +17,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.timing import HOST, HostClock
 from specbench.publish import turns
 from specbench.publish.turns import Version, measure_in_turns, read_request, request_message, version_notes
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 

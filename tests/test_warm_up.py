@@ -17,7 +17,7 @@ from specbench.decoding.loop import ExternalCounts
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.results.leaderboard import load
-from specbench.results.validation import validate
+from specbench.results.leaderboard_files import validate
 from specbench.running import warm_up as module
 from specbench.running.compose import compose
 from specbench.running.runner import planned_tokens

@@ -15,11 +15,11 @@ from specbench.cli import make_app
 from specbench.results.bootstrap import Metric
 from specbench.results.check import check
 from specbench.results.leaderboard import load, write
+from specbench.results.leaderboard_files import validate
 from specbench.results.ranking import ranking_tables
 from specbench.results.row import Row, RowWarning
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import comparison_table, overview_table, run_table
-from specbench.results.validation import validate
 from specbench.results.warnings import WIDE, warnings_of
 from tests.test_leaderboard import row
 

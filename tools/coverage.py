@@ -13,8 +13,10 @@ from scipy import special
 
 from specbench.core.table import markdown_table
 from specbench.core.values import text_digest
-from specbench.results import bootstrap, log_ratios
-from specbench.results.log_ratios import TAILS, ratio_of, resamples
+from specbench.results import bootstrap
+from specbench.results.bootstrap import TAILS
+from specbench.results.bootstrap import ratio_of
+from specbench.results.bootstrap import resamples
 from tools.populations import POPULATIONS, Array, Population
 
 Found = tuple[float, float, float]
@@ -71,7 +73,7 @@ def accelerated(columns: Array, drawn: Array) -> Sequence[float]:
 
 def method_digest() -> str:
     """12 hex digits of SHA-256 over what `intervals` in a row says of the method, and over its constants."""
-    constants = {name: round(float(getattr(log_ratios, name)), 9) for name in CONSTANTS}
+    constants = {name: round(float(getattr(bootstrap, name)), 9) for name in CONSTANTS}
     told = f"{bootstrap.INTERVALS.model_dump_json()} {constants} {bootstrap.MIN_PROMPTS}"
     return text_digest(told)
 
@@ -116,7 +118,7 @@ def page(lines: Sequence[Sequence[str]], samples: Sequence[Sequence[str]]) -> st
     told = "; ".join(f"{kind}: {text}" for kind, text in bootstrap.INTERVALS.method.items())
     return HEAD + "\n".join(
         [
-            f"Method {method_digest()}, {log_ratios.NUM_RESAMPLES} resamples. {told}.",
+            f"Method {method_digest()}, {bootstrap.NUM_RESAMPLES} resamples. {told}.",
             "",
             table(columns, lines),
             "",

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.group_statistics import estimate, ratios, variance
-from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
+from specbench.results.answers import CorpusStatistics, corpus_metrics
+from specbench.results.bootstrap import SHARE, SIGNS, Bounds, Metric, interval, ratio
 from specbench.results.check_speed import typical_ratio
-from specbench.results.log_ratios import SIGNS
 from specbench.results.paired import unpaired_ratio
-from specbench.results.quality import CorpusStatistics, corpus_metrics
 
 Array = NDArray[np.float64]
 Ends = tuple[float | None, float | None]

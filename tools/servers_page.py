@@ -8,9 +8,9 @@ from pathlib import Path
 
 from specbench.core.table import Table, markdown_table
 from specbench.results.captions import verdict_word
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
+from specbench.results.display import draw
 from specbench.results.load import load_groups, load_tables
-from specbench.results.plots import draw
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, finished_run
 from specbench.results.tables import speedup_cell

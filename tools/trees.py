@@ -24,11 +24,10 @@ from specbench.decoding.tree_acceptance import node_acceptance
 from specbench.decoding.tree_rules import WalkingRule
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
-from specbench.results.captions import num_timed, verdict_word
-from specbench.results.comparison_input import rows_of_subsets
-from specbench.results.environment import environment
+from specbench.results.captions import verdict_word
+from specbench.results.conditions import environment
 from specbench.results.paired import pair_up
-from specbench.results.runs import RecordedRun, finished_run
+from specbench.results.runs import RecordedRun, finished_run, rows_of_subsets
 from specbench.results.units import NULL, number, with_interval
 from specbench.results.verdict import NUM_TOKENS as NUM_DRAWN
 from tools.bench_trees import WANTED, Step, measure, median_ratio
@@ -303,7 +302,7 @@ def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int]
     text = METHODS_TEXT.format(
         device=known["device"],
         torch=known["versions"]["torch"],
-        prompts=", ".join(f"{num_timed(row)} of {row.task_name}" for row in rows_of_subsets(run.rows_of("ar"), ())),
+        prompts=", ".join(f"{row.num_timed} of {row.task_name}" for row in rows_of_subsets(run.rows_of("ar"), ())),
         least=MIN_PROMPTS,
         command=command_of(words),
     )

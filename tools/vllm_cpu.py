@@ -21,7 +21,6 @@ from typing import Any
 
 import specbench
 from specbench.models.loading import model_source
-from specbench.results.compare import agreement_lines
 from specbench.results.runs import RecordedRun
 from tools.servers_page import device_name, loads_part, measured, single_table
 
@@ -119,7 +118,7 @@ def page(output: Path, served: RecordedRun, local: RecordedRun, picture: Path) -
     agreement = [
         f"- {each.task} · {each.subset}: {line}"
         for each in specbench.compare(*sides(output)).compared if each.agreement
-        for line in agreement_lines(each.agreement)
+        for line in each.agreement.lines()
     ]  # fmt: skip
     return TEXT.format(
         release=RELEASE, device=device_name(), picture=picture.name,

@@ -39,8 +39,17 @@ from specbench.integrations.entry import load, takes_sampling
 from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.results.greedy import DecodeText, compare_greedy, measure_noise
-from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, Noise, declares_lossless
+from specbench.results.verdict import (
+    NUM_LONG_TOKENS,
+    NUM_TOKENS,
+    BaselineAnswer,
+    DecodeText,
+    Greedy,
+    Noise,
+    compare_greedy,
+    declares_lossless,
+    measure_noise,
+)
 from specbench.running.compose import compose, unique
 from specbench.running.models import Models, parts
 from specbench.specs.method import MethodSpec

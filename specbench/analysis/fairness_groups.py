@@ -35,8 +35,8 @@ from specbench.analysis.group_statistics import (
 )
 from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
+from specbench.results.answers import timed_tokens
 from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
-from specbench.results.metrics import timed_tokens
 from specbench.results.row import (
     BoundChain,
     Correlations,

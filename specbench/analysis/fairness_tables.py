@@ -13,7 +13,7 @@ from specbench.analysis.fairness_groups import pinsker
 from specbench.analysis.fairness_report import DrafterComparison, DrafterReport, FairnessReport, NumberChange
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric
-from specbench.results.plots import reach, save_picture
+from specbench.results.display import reach, save_picture
 from specbench.results.row import FairnessSummary, ForcedNumbers, GroupNumbers
 from specbench.results.units import NULL, number, with_interval
 
@@ -270,7 +270,7 @@ def overview_cell(group: GroupNumbers) -> str:
 def draw_fairness(report: FairnessReport, path: Path) -> None:
     """Draws acceptance rates by group, acceptance over fitness, and acceptance over divergence.
 
-    plots.check_plot checks the name of the file. Raises ConfigError if it cannot be written.
+    `display.check_plot` checks the name of the file. Raises ConfigError if it cannot be written.
     """
     width = max(12.0, 0.35 * len(report.drafters[0].groups) * len(report.drafters))
     forced = [drafter for drafter in report.drafters if drafter.problem is None]

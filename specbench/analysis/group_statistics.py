@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from specbench.results.bootstrap import MIN_PROMPTS, Metric
-from specbench.results.log_ratios import NUM_RESAMPLES, expanded_confidence
+from specbench.results.bootstrap import MIN_PROMPTS, NUM_RESAMPLES, Metric, expanded_confidence
 
 Array = NDArray[np.float64]
 Function = Callable[[Sequence[Array]], Array]

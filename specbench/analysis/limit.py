@@ -36,9 +36,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from specbench.results.bootstrap import MIN_PROMPTS
-from specbench.results.environment import environment
-from specbench.results.log_ratios import NUM_RESAMPLES, TAILS, Array
+from specbench.results.bootstrap import MIN_PROMPTS, NUM_RESAMPLES, TAILS, Array
+from specbench.results.conditions import environment
 from specbench.results.row import RowWarning
 from specbench.results.warnings import WIDE
 from specbench.running.models import engine_of, warn_not_static

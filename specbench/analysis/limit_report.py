@@ -12,8 +12,8 @@ from pydantic import BaseModel, FiniteFloat
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import MIN_PROMPTS, Metric
 from specbench.results.captions import model_name
+from specbench.results.display import reach, save_picture
 from specbench.results.metrics import Number, expected_speedup
-from specbench.results.plots import reach, save_picture
 from specbench.results.row import RowWarning
 from specbench.results.units import NULL, with_interval
 

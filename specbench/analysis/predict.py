@@ -17,12 +17,11 @@ from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
+from specbench.results.answers import speed_columns, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.captions import dtype_and_device, model_name
-from specbench.results.comparison_input import read_input, rows_of_subsets
-from specbench.results.metrics import speed_columns, with_own_passes
 from specbench.results.row import Row
-from specbench.results.runs import RecordedRun, RecordedRuns, run_folder_of
+from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
 from specbench.results.units import NULL, number, speed, with_interval
 from specbench.running.records import EMITTED, Generation, Record, step_sum
 from specbench.specs.method import MethodSpec

@@ -28,10 +28,10 @@ from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers
-from specbench.results import plots
+from specbench.results import display
+from specbench.results.answers import CorpusStatistics
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.plots import Panel, save_picture
-from specbench.results.quality import CorpusStatistics
+from specbench.results.display import Panel, save_picture
 from specbench.results.row import Row
 from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
 from specbench.running.checked import check_samples
@@ -321,7 +321,7 @@ def run_language_order(request: Request, values: str | None, samples: int | None
     check_languages(spec)
     trials = open_trials(spec, request, console, "language-order")
     order = measure_order(trials, NUM_TEXTS if samples is None else samples)
-    draw = partial(plots.draw, [[row for row, _ in order.rows]])  # the best represented language first
+    draw = partial(display.draw, [[row for row, _ in order.rows]])  # the best represented language first
     return finish(request, trials, [order.run], order.as_json(), [order_table(trials, order)], draw)
 
 

@@ -30,7 +30,7 @@ from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers, words
 from specbench.results.bootstrap import Metric
-from specbench.results.plots import Panel, reach, save_picture
+from specbench.results.display import Panel, reach, save_picture
 from specbench.results.units import number, score_pair, unit_of, with_interval
 from specbench.running.request import Request
 from specbench.specs import yaml_files
@@ -263,7 +263,7 @@ def heading(quality: str | None, method: str) -> str:
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
     """Draws speed-up over threshold: a line of estimates for each draft length; real runs as points, with their score.
 
-    plots.check_plot checks the name of the file.
+    `display.check_plot` checks the name of the file.
     """
 
     def panel(axes: Any) -> None:

@@ -18,13 +18,13 @@ from specbench.core.table import Table
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
+from specbench.results.answers import ScoringSpec, main_metric
 from specbench.results.bootstrap import Metric
-from specbench.results.environment import check_accepts_rows, environment
+from specbench.results.conditions import check_accepts_rows, environment
+from specbench.results.display import check_plot
 from specbench.results.execute import measure_into
-from specbench.results.leaderboard_merge import add_rows
+from specbench.results.leaderboard_files import add_rows
 from specbench.results.metrics import metrics_of
-from specbench.results.plots import check_plot
-from specbench.results.quality import ScoringSpec, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
 from specbench.running.checked import run_spec

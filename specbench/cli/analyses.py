@@ -68,8 +68,9 @@ def fairness(
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
     from specbench.analysis import fairness as analysis
-    from specbench.analysis.fairness_tables import draw_fairness, tables
-    from specbench.results.plots import check_plot
+    from specbench.analysis.fairness_tables import draw_fairness
+    from specbench.analysis.fairness_tables import tables
+    from specbench.results.display import check_plot
 
     options = run_options(given)
     request = analysis.FairnessRequest(
@@ -179,7 +180,7 @@ def limit(
     from specbench.analysis.limit_report import draw_limit, tables
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
-    from specbench.results.plots import check_plot
+    from specbench.results.display import check_plot
     from specbench.specs.components import build
 
     if plot is not None:
@@ -314,7 +315,7 @@ def audit(
     from specbench.core.console import counted
     from specbench.core.files import check_output, write_output
     from specbench.results.leaderboard import check_writable, load, set_verdicts
-    from specbench.results.leaderboard_merge import relative
+    from specbench.results.leaderboard_files import relative
     from specbench.running.request import Request
 
     tasks = split(task)

@@ -26,7 +26,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
 
 if TYPE_CHECKING:
-    from specbench.results.check_findings import CheckReport
+    from specbench.results.check_report import CheckReport
     from specbench.running.request import Request
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -51,7 +51,7 @@ def add(
 
     All rows of a file are from one machine and one set of versions. Other rows are rejected, and both values printed.
     """
-    from specbench.results.leaderboard_merge import add_runs
+    from specbench.results.leaderboard_files import add_runs
 
     added = add_runs(runs, leaderboard)
     for line in (*added.replaced, f"{leaderboard}: {added}"):
@@ -67,7 +67,7 @@ def merge(
 
     If only one of the files has a row's audit verdict, it is kept.
     """
-    from specbench.results.leaderboard_merge import merge_files
+    from specbench.results.leaderboard_files import merge_files
 
     stdout.print(f"{leaderboard}: {merge_files(files, leaderboard)}", soft_wrap=True)
 
@@ -91,7 +91,7 @@ def validate(
     Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
     from specbench.analysis.audit_report import verdict_in_report
-    from specbench.results import validation
+    from specbench.results import leaderboard_files as validation
 
     if run and not records:
         raise ConfigError(f"--run {run[0]}: has no effect without --records: add --records, or remove --run")
@@ -150,9 +150,9 @@ def push(
 
     Rows of the same configuration are replaced, as by `leaderboard add`. The paths of records are left out.
     """
-    from specbench.results import leaderboard_merge
+    from specbench.results import leaderboard_files
 
-    added, address = leaderboard_merge.push(file, to, name or file.name, private)
+    added, address = leaderboard_files.push(file, to, name or file.name, private)
     for line in (*added.replaced, f"{to}/{name or file.name}: {added}", address):
         stdout.print(line, soft_wrap=True)
 
@@ -165,9 +165,9 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.")] = None,
 ) -> None:
     """Add the rows of a leaderboard file in a dataset repository to a local file."""
-    from specbench.results import leaderboard_merge
+    from specbench.results import leaderboard_files
 
-    added, commit = leaderboard_merge.pull(repository, name or leaderboard.name, revision, leaderboard)
+    added, commit = leaderboard_files.pull(repository, name or leaderboard.name, revision, leaderboard)
     for line in (*added.replaced, f"{leaderboard}: {added}, from commit {commit[:12]}"):
         stdout.print(line, soft_wrap=True)
 
@@ -176,7 +176,7 @@ def pull(
 def export(files: Files, output: Annotated[Path, path_option(help="File that ends in .csv or .parquet.")]) -> None:
     """Write leaderboard files as a table: one line per row, and three columns per metric for value and interval."""
     from specbench.core.console import counted
-    from specbench.results.export import export as write_table
+    from specbench.results.display import export as write_table
     from specbench.results.leaderboard import load
 
     rows = [row for board in files for row in load(board)]
@@ -213,7 +213,7 @@ def compare(
     Intervals show how much the result would change with other prompts of the task; even equal values have one.
     """
     from specbench.results import compare as comparison
-    from specbench.results.comparison_input import read_input, select_rows
+    from specbench.results.runs import read_input, select_rows
 
     tasks, subsets = split(task or ""), split(subset or "")
     inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]

@@ -284,7 +284,7 @@ def worker_ready(settings: WorkerSettings) -> WorkerReady:
     """Returns the machine and the versions of this process."""
     from specbench.core.environment import set_threads
     from specbench.models.loading import choose_device
-    from specbench.results.environment import environment
+    from specbench.results.conditions import environment
 
     set_threads(settings.threads, False)
     found = environment(str(choose_device(settings.device)), "", "")

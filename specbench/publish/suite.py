@@ -27,10 +27,9 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
-from specbench.results.conditions import check_together
-from specbench.results.environment import check_accepts_rows
+from specbench.results.conditions import check_accepts_rows, check_together
 from specbench.results.leaderboard import check_writable, load
-from specbench.results.leaderboard_merge import add_rows
+from specbench.results.leaderboard_files import add_rows
 from specbench.results.row import Row
 from specbench.running.progress import report_kept_results
 from specbench.specs.run_options import RunOptions

@@ -11,9 +11,9 @@ from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.publish.cells import SuiteCell, board_names, read_suite
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.results.captions import FEW, dtype_and_device, has_few_prompts, verdict_word, why_unranked
+from specbench.results.captions import FEW, dtype_and_device, verdict_word, warning_lines, why_unranked
 from specbench.results.row import ALL, Row
-from specbench.results.tables import score_cell, speedup_cell, warning_lines
+from specbench.results.tables import score_cell, speedup_cell
 from specbench.results.units import NULL, number, speed, unit_of
 
 NOT_MEASURED = "not measured"
@@ -104,7 +104,7 @@ def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
     few = [
         name
         for name, (_, rows) in zip(labels, measured, strict=True)
-        if any(map(has_few_prompts, rows_over_subsets(rows)))
+        if any(row.has_few_prompts for row in rows_over_subsets(rows))
     ]
     where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
     rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in rows_over_subsets(found)]

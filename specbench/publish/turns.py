@@ -26,7 +26,7 @@ from specbench.core.values import bytes_digest
 from specbench.models.timing import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request
 from specbench.running.run_folder import folder_of

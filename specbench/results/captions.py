@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specbench.core.console import counted
@@ -41,7 +41,6 @@ def _parts(row: Row) -> list[dict[str, Any]]:
 
 
 def bridges(row: Row) -> frozenset[str]:
-    """Returns the vocabulary bridges of a method, or of all its routes."""
     return frozenset(str(part.get("bridge", "shared")) for part in _parts(row))
 
 
@@ -82,13 +81,10 @@ def why_unranked(row: Row) -> str | None:
     """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate. None for
     all other rows."""
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
-    if not rates:
-        return None
-    return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's"
+    return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
 
 
 FEW = f"fewer than {SMALL_SAMPLE} prompts"
-FORECAST = ("acceptance_rate", "cost_ratio", "speedup_expected")
 MANY_CUT = 0.1  # a larger share of answers cut at the limit is reported
 OWN_OUTPUTS = "by comparing this run's outputs with AR's"
 SOURCES = {
@@ -98,10 +94,10 @@ SOURCES = {
 
 
 def caption_lines(rows: Sequence[Row]) -> list[str]:
-    """Returns a line for each condition, then for each reason to doubt the numbers."""
     row = rows[0]
     location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
     locations = f"{location} and {len(others)} more" if others else location
+    audited = rows[-1:] if rows[-1].subset == ALL else rows
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
@@ -111,8 +107,8 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
         *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
-        f"{_by_subset(rows, sampling_of)}; {dtype_and_device(row)}",
-        f"verdict: {_by_subset(rows[-1:] if rows[-1].subset == 'all' else rows, verdict_of)}",
+        f"{_by_subset(rows, list(map(sampling_of, rows)))}; {dtype_and_device(row)}",
+        f"verdict: {_by_subset(audited, list(map(verdict_of, audited)))}",
         f"data: {row.data_source} ({locations})",
     ]
     if isinstance(row.chat, dict):
@@ -129,43 +125,26 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     reason = next(filter(None, map(no_forecast, rows)), None)
     if reason is not None:
         sentences.append(f"no expected speed-up: {reason}")
-    small = [r.subset if num_timed(r) == r.n else f"{r.subset} ({num_timed(r)} of {r.n} with a speed)"
-             for r in rows if has_few_prompts(r)]  # fmt: skip
+    small = [r.subset if r.num_timed == r.n else f"{r.subset} ({r.num_timed} of {r.n} with a speed)"
+             for r in rows if r.has_few_prompts]  # fmt: skip
     if small:
         sentences.append(f"{FEW} in {', '.join(small)}")
     return sentences
 
 
-def has_few_prompts(row: Row) -> bool:
-    """Returns whether the speed-up is of fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or
-    absent. The baseline's speed-up over itself is exact, and intervals of a load resample windows."""
-    has_speedup = row.value("speedup") is not None and not is_baseline(row)
-    return has_speedup and num_timed(row) < SMALL_SAMPLE and not row.level
-
-
 def no_forecast(row: Row) -> str | None:
     """Returns the reason why a row with an acceptance rate has no expected speed-up; otherwise None."""
-    rate, cost, expected = map(row.value, FORECAST)
-    if rate is None or expected is not None or is_baseline(row):
+    rate, cost, expected = map(row.value, ("acceptance_rate", "cost_ratio", "speedup_expected"))
+    if rate is None or expected is not None or row.is_baseline:
         return None
     if cost is None:
         return "its formula needs one cost ratio c, and these records have none"
     return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
 
 
-def is_baseline(row: Row) -> bool:
-    return row.method_name == "ar"
-
-
 def verdict_word(row: Row) -> str:
     """Returns the verdict as tables show it; "baseline" for the baseline, which has none."""
-    return "baseline" if is_baseline(row) else row.verdict
-
-
-def num_timed(row: Row) -> int:
-    """Returns the number of prompts behind the speed-up."""
-    num_prompts = row.value("num_prompts_timed")
-    return row.n if num_prompts is None else int(num_prompts)
+    return "baseline" if row.is_baseline else row.verdict
 
 
 def verdict_of(row: Row) -> str:
@@ -185,17 +164,15 @@ def verdict_of(row: Row) -> str:
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
     """Returns a line with the verdicts that were not measured: those that an external decoder declares, and those in a
     file without evidence."""
-    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not is_baseline(row)}
+    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not row.is_baseline}
     stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
     return [f"verdict of {'; '.join(stated)}"] if stated else []
 
 
 def _evidence(found: Evidence) -> str:
-    draws = f"{found.num_draws} draws at temperature {found.temperature:g}, p = {found.p_value:.2g}"
-    parts = [
-        *([f"greedy on {counted(found.num_prompts, 'prompt')}"] if found.num_prompts is not None else []),
-        *([draws] if found.num_draws is not None else []),
-    ]
+    parts = [] if found.num_prompts is None else [f"greedy on {counted(found.num_prompts, 'prompt')}"]
+    if found.num_draws is not None:
+        parts.append(f"{found.num_draws} draws at temperature {found.temperature:g}, p = {found.p_value:.2g}")
     report = "stated: its report was not kept" if found.report is None else f"its report: {found.report}"
     return f"{', '.join(parts)} ({found.task}: {', '.join(found.subsets)}); {report}"
 
@@ -229,28 +206,21 @@ def _options(row: Row) -> str:
     return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 
-def _by_subset(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
+def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
     """Returns the text that all rows share; if they differ, each text with its subsets."""
-    texts = [text_of(row) for row in rows]
-    return texts[0] if len(set(texts)) == 1 else _with_subsets(rows, texts)
+    return str(texts[0]) if len(set(texts)) == 1 else _with_subsets(rows, texts)
 
 
 def dtype_and_device(row: Row) -> str:
-    """Returns dtype and device, and the engine if it is not eager."""
     return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
 
 
 def sampling_of(row: Row) -> str:
-    """Returns the sampling parameters in words."""
     sampling = row.sampling
     if sampling.temperature == 0:
         return "greedy"
-    limits = (("top-k", sampling.top_k), ("top-p", sampling.top_p))
-    parts = [
-        f"temperature {sampling.temperature:g}",
-        *(f"{name} {value:g}" for name, value in limits if value is not None),
-    ]
-    return ", ".join(parts)
+    parts = (("temperature", sampling.temperature), ("top-k", sampling.top_k), ("top-p", sampling.top_p))
+    return ", ".join(f"{name} {value:g}" for name, value in parts if value is not None)
 
 
 IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for every task
@@ -270,34 +240,28 @@ COUNTS_OF_ANSWERS = {
 
 
 def score_notes(rows: Sequence[Row]) -> list[str]:
-    """Returns the notes on the scores of one task and one method, one line each."""
-    lines = []
+    parts, lines = [row for row in rows if row.subset != ALL] or rows, []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
         lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
-    parts = [row for row in rows if row.subset != ALL] or rows
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
-        texts = [row.signatures.get(name) for row in parts]
-        lines.append(f"{unit_of(name).label}: {_with_subsets(parts, texts) if len({*texts}) > 1 else texts[0]}")
-    for name in (JUDGED, "language_share", "repetition_rate"):
-        shown = [score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows]
-        if any(shown):
-            lines.append(f"{unit_of(name).label}, ar → method: {_with_subsets(rows, shown)}")
-    is_unknown = [
-        row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None for row in parts
+        lines.append(f"{unit_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
+    reported: dict[str, Sequence[str | None]] = {
+        f"{unit_of(name).label}, ar → method": [
+            score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
+        ]
+        for name in (JUDGED, "language_share", "repetition_rate")
+    }
+    reported["language of the answers"] = [
+        "cannot be identified"
+        if row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None
+        else None
+        for row in rows
     ]
-    unidentified = ["cannot be identified" if unknown else None for unknown in is_unknown]
-    if any(unidentified):
-        lines.append(f"language of the answers: {_with_subsets(parts, unidentified)}")
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        lines += _nonzero(rows, name, meaning, lambda value: counted(round(value), "answer"))
-    shortened = "prompts shortened in the middle to fit the context"
-    return [*lines, *_nonzero(rows, "share_truncated", shortened, "{:.0%}".format)]
-
-
-def _nonzero(rows: Sequence[Row], name: str, meaning: str, form: Callable[[float], str]) -> list[str]:
-    """Returns a line with the nonzero values of a metric."""
-    texts = [form(value) if (value := row.value(name)) else None for row in rows]
-    return [f"{meaning}: {_with_subsets(rows, texts)}"] if any(texts) else []
+        reported[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
+    shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
+    reported["prompts shortened in the middle to fit the context"] = shortened
+    return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in reported.items() if any(texts)]
 
 
 def why_unscored(records: Sequence[Record]) -> str | None:
@@ -323,6 +287,31 @@ def _is_reported(row: Row, name: str) -> bool:
 
 
 def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
-    """Returns each text with its subsets."""
     subsets = names_by_text((row.subset, text) for row, text in zip(rows, texts, strict=True))
     return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())
+
+
+MARK = "†"
+
+
+def marked(text: str, row: Row) -> str:
+    return f"{text} {MARK}" if marked_warnings(row) else text
+
+
+def marked_warnings(row: Row) -> dict[str, str]:
+    """Returns the text of each marked warning by its code. Few prompts have a line of their own in every caption."""
+    return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
+
+
+def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row, name in zip(rows, names, strict=True):
+        for code, text in marked_warnings(row).items():
+            found.setdefault(code, []).append((name, text))
+    lines = []
+    for (first, text), *others in found.values():
+        same = dict.fromkeys(name for name, _ in others if name != first)
+        numbers_differ = ", with other numbers" * any(other != text for _, other in others)
+        lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
+    return lines

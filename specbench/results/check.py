@@ -4,35 +4,36 @@ Counts have no noise: equal outputs must not take more passes than before. Ratio
 together (`check_speed`).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from specbench.core.console import counted
-from specbench.core.errors import ConfigError, NeedsCode
+from specbench.core.errors import ConfigError, NeedsCode, nearest
 from specbench.core.progress import Say, say_nothing
 from specbench.core.values import record_key
+from specbench.core.records import Key
 from specbench.results.bootstrap import Metric
-from specbench.results.captions import num_timed
-from specbench.results.check_findings import (
+from specbench.results.captions import marked_warnings
+from specbench.results.check_report import (
     IN_ROWS,
+    LENGTH,
     OUTPUTS,
+    SPEED,
+    SPEEDUP,
     CheckReport,
+    Finding,
     MethodFindings,
-    RecordsOfSubset,
     change_cells,
-    changes_with_equal_tokens,
     compare_counts,
     counts_of,
     counts_of_row,
     output_finding,
     verdict_finding,
 )
-from specbench.results.check_findings import LENGTH as ROW_LENGTH
 from specbench.results.check_speed import (
-    LENGTH,
-    SPEED,
-    SPEEDUP,
+    ALL_LENGTH,
     PendingRatio,
     SpeedControl,
     judge_all,
@@ -41,12 +42,10 @@ from specbench.results.check_speed import (
     ratio_of_speeds,
     speed_ratios,
 )
-from specbench.results.comparison_input import ComparisonInput, read_baseline, read_candidate
-from specbench.results.conditions import BASELINE, RowPair, check_ignored, pair_rows
-from specbench.results.paired import RowWithRecords, join_pairs, pair_up, unpaired_ratio
+from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
+from specbench.results.paired import Pairs, RowWithRecords, join_pairs, pair_up, unpaired_ratio
 from specbench.results.row import ALL, Row
-from specbench.results.runs import RecordedRun
-from specbench.results.tables import marked_warnings
+from specbench.results.runs import ComparisonInput, RecordedRun, read_baseline, read_candidate
 from specbench.results.units import names_by_text
 from specbench.results.verdict import TokenDifference
 from specbench.running.records import records_of
@@ -66,7 +65,9 @@ def check(
 
     Raises ConfigError for bad input.
     """
-    check_ignored(ignore)
+    for name in ignore:
+        if name not in IGNORABLE:
+            raise ConfigError(f"--ignore {name}: {nearest(name, IGNORABLE)}")
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
     if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
@@ -81,39 +82,31 @@ def check(
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
-        rejected = [row for row in refused if row.candidate.names[::2] == (task, method)]
-        reasons = names_by_text((row.candidate.subset, reason) for row in rejected for reason in row.reasons)
-        each = MethodFindings(task, method, problems=[f"{text} ({', '.join(of)})" for text, of in reasons.items()])
+        rejected = ((row.subset, why) for row, whys in refused if row.names[::2] == (task, method) for why in whys)
+        problems = [f"{text} ({', '.join(subsets)})" for text, subsets in names_by_text(rejected).items()]
+        each = MethodFindings(task, method, problems=problems)
         if own:
             say(f"comparing {each.name}")
-            each.notes += [*_changes(own), *_noise(own), *_warnings(own)]
+            each.notes += _notes(own)
             pending += compare(each, own)
         if own or each.problems:
             compared.append(each)
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
-    problems, notes = _unpaired_rows(first, second, new if compared else None, missing)
-    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+    unpaired, notes = _unpaired_rows(first, second, new if compared else None, missing)
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(unpaired),
                        (*control.notes, *notes), in_turns=in_turns)  # fmt: skip
 
 
-def _changes(pairs: Sequence[RowPair]) -> list[str]:
-    return [f"changed: {change}" for change in dict.fromkeys(change for pair in pairs for change in pair.changes())]
-
-
-def _noise(pairs: Sequence[RowPair]) -> list[str]:
-    names = dict.fromkeys(name for pair in pairs for name in pair.rounding())
-    if not names:
-        return []
-    return [
-        f"{', '.join(names)} differs, and rounding may change drafts: τ is the only count compared, by its interval"
-    ]
-
-
-def _warnings(pairs: Sequence[RowPair]) -> list[str]:
-    """Returns the warnings of the rows over all subsets, on either side."""
+def _notes(pairs: Sequence[RowPair]) -> list[str]:
+    """Returns the changes of a method, conditions that change rounding, and the warnings of the rows over all subsets
+    on either side."""
+    notes = [f"changed: {change}" for change in dict.fromkeys(change for pair in pairs for change in pair.changes())]
+    if names := dict.fromkeys(name for pair in pairs for name in pair.rounding()):
+        drafts = "differs, and rounding may change drafts: τ is the only count compared, by its interval"
+        notes.append(f"{', '.join(names)} {drafts}")
     whole = [pair for pair in pairs if pair.subset == ALL] or pairs
     sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
-    return [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
+    return notes + [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
 
 
 def _unpaired_rows(
@@ -136,11 +129,68 @@ def _unpaired_rows(
 
 
 def _names(rows: Iterable[Row], most: int = 3) -> str:
-    """Returns the tasks and methods of rows with their subsets."""
     found = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
     parts = {name: [subset for subset in subsets if subset != ALL] or subsets for name, subsets in found.items()}
     more = {name: f" and {len(subsets) - most} more" * (len(subsets) > most) for name, subsets in parts.items()}
     return ", ".join(f"{name} ({', '.join(subsets[:most])}{more[name]})" for name, subsets in parts.items())
+
+
+@dataclass(frozen=True)
+class RecordsOfSubset:
+    """The paired records of one subset. `equal`, `different`: the keys of records with equal and with different
+    outputs. Turns after a different one have other prompts, and are in neither."""
+
+    rows: RowPair
+    records: Pairs
+    equal: Sequence[Key]
+    different: Sequence[Key]
+
+    @classmethod
+    def of(cls, rows: RowPair, pairs: Pairs) -> Self:
+        """Returns the records with the keys of the method's equal and different answers."""
+        keys: dict[bool, list[Key]] = {True: [], False: []}
+        differ = set[Key]()
+        both = {record_key(first): (first, second) for first, second in zip(*pairs.records, strict=True)}
+        for key in sorted(both):  # the turns of an example in their order
+            first, second = (record["methods"][pairs.method]["token_ids"] for record in both[key])
+            if (*key[:4], 0) in differ:
+                continue
+            keys[first == second].append(key)
+            if first != second:
+                differ.add((*key[:4], 0))
+        return cls(rows, pairs, keys[True], keys[False])
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a different output is an error: the method is lossless and does not sample."""
+        return self.rows.candidate.lossless and self.rows.candidate.sampling.temperature == 0
+
+    @property
+    def num_records(self) -> int:
+        return len(self.records.records[0])
+
+    def equal_records(self) -> Pairs:
+        return self.records.select(set(self.equal))
+
+
+DERIVED = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
+
+
+def changes_with_equal_tokens(subset: str, pairs: Pairs) -> Iterator[Finding]:
+    """Yields a finding for a text, finish or score that changed although the token ids are equal. The cause is then the
+    decoding of text, the stop rules, the scorer, or an edit of the records."""
+    both = list(zip(*pairs.records, strict=True))
+    for what, names in DERIVED.items():
+        changed = []
+        for records in both:
+            before, now = (record["methods"][pairs.method] for record in records)
+            name = next((name for name in names if before.get(name) != now.get(name)), None)
+            changed += [] if name is None else [(records[0]["id"], before.get(name), now.get(name))]
+        if changed:
+            prompt, before, now = changed[0]
+            detail = f"prompt {prompt}: {f'{before!r:.60}'} before, {f'{now!r:.60}'} now"
+            values = f"of {len(both)} with equal tokens", f"{len(changed)} changed"
+            yield Finding(what, subset, *values, regressed=True, detail=detail)
 
 
 # A difference of unknown place and gap, which counts as no near-tie.
@@ -188,7 +238,13 @@ class ByRecords:
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; an empty list, with a problem in `compared`, if the prompts differ."""
-        before, now = map(_with_records, self.runs, (pair.baseline, pair.candidate))
+        before, now = (
+            RowWithRecords(
+                row, records_of(run.records, row.task_name, row.examples, row.repeats),
+                run.methods.get(row.method_name) or run.method_of(row),
+            )
+            for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
+        )  # fmt: skip
         pairs = pair_up(before, now, same=())
         num_records = len(pairs.records[0])
         if not len(before.records) == len(now.records) == num_records:
@@ -238,12 +294,6 @@ class ByRecords:
         return self.target.differences(row, part.different, candidate, compared.method, row.num_draft_tokens + 1)
 
 
-def _with_records(run: RecordedRun, row: Row) -> RowWithRecords:
-    """Returns a row with its records from its run."""
-    method = run.methods.get(row.method_name) or run.method_of(row)
-    return RowWithRecords(row, records_of(run.records, row.task_name, row.examples, row.repeats), method)
-
-
 def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
     """Returns the ratios of the speeds over equal outputs. Different outputs need different work, so their times are
     left out."""
@@ -251,24 +301,31 @@ def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubs
     if num_equal < num_records:
         others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
         compared.not_compared.append(f"times of {others}: they have other tokens than the baseline's, so other work")
-    measured = speed_ratios(join_pairs([part.equal_records() for part in parts]), over_ar=False)
-    if not measured:
-        compared.problems.append(f"{SPEED} of {subset}: no equal answers of more than one token on both sides")
-    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
+    records = join_pairs([part.equal_records() for part in parts])
+    missing = f"{SPEED} of {subset}: no equal answers of more than one token on both sides"
+    return _pending(compared, subset, records, missing, over_ar=False)
 
 
 def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    """Returns the ratios of the speed-ups."""
-    records = join_pairs([part.records for part in parts])
-    had = any(part.rows.baseline.value("speedup") is not None for part in parts)
-    has = any(part.rows.candidate.value("speedup") is not None for part in parts)
+    had, has = (
+        any(row.value("speedup") is not None for row in rows)
+        for rows in zip(*((part.rows.baseline, part.rows.candidate) for part in parts), strict=True)
+    )
     if not (had and has):
         where = compared.problems if had else compared.not_compared
         where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
         return []
-    measured = speed_ratios(records, over_ar=True)
+    missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
+    return _pending(compared, subset, join_pairs([part.records for part in parts]), missing, over_ar=True)
+
+
+def _pending(
+    compared: MethodFindings, subset: str, records: Pairs, missing: str, *, over_ar: bool
+) -> list[PendingRatio]:
+    """Returns the ratios of speeds of all records. `missing`: the problem if there are none."""
+    measured = speed_ratios(records, over_ar=over_ar)
     if not measured:
-        compared.problems.append(f"{SPEEDUP} of {subset}: no answers of more than one token on both sides")
+        compared.problems.append(missing)
     return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
 
 
@@ -278,8 +335,8 @@ def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSub
     is_noisy = others or any(part.rows.rounding() for part in parts)
     if not is_noisy or parts[0].rows.candidate.num_draft_tokens == 0:
         return []
-    compared.not_compared.append(f"α and passes of all outputs of {subset}: {LENGTH}, is compared instead")
-    return [PendingRatio(compared, LENGTH, subset, length_ratio(join_pairs([part.records for part in parts])))]
+    compared.not_compared.append(f"α and passes of all outputs of {subset}: {ALL_LENGTH}, is compared instead")
+    return [PendingRatio(compared, ALL_LENGTH, subset, length_ratio(join_pairs([part.records for part in parts])))]
 
 
 def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:
@@ -303,7 +360,7 @@ def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequenc
     compared.cells |= change_cells(*map(counts_of_row, (shown.baseline, shown.candidate)))
     if not greedy:
         compared.notes.append("outputs are sampled, so counts are compared by intervals")
-    names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", ROW_LENGTH: IN_ROWS[ROW_LENGTH]}
+    names = {SPEEDUP: "speedup"} if strict else {SPEEDUP: "speedup", LENGTH: IN_ROWS[LENGTH]}
     return [
         pending for pair in whole or parts for what, name in names.items()
         for pending in _ratio_of_rows(compared, what, name, pair)
@@ -317,9 +374,6 @@ def _ratio_of_rows(compared: MethodFindings, what: str, metric: str, pair: RowPa
         where = compared.not_compared if change.first.value is None else compared.problems
         where.append(f"{what} of {pair.subset}: {compared.method} has none")
         return []
-    num_prompts = min(num_timed(row) if what == SPEEDUP else row.n for row in (pair.baseline, pair.candidate))
-    return [
-        PendingRatio(
-            compared, what, pair.subset, log_scale_ratio((change.first, change.second), change.change, num_prompts)
-        )
-    ]
+    num_prompts = min(row.num_timed if what == SPEEDUP else row.n for row in (pair.baseline, pair.candidate))
+    ratio = log_scale_ratio((change.first, change.second), change.change, num_prompts)
+    return [PendingRatio(compared, what, pair.subset, ratio)]

@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specbench.results.bootstrap import Metric, Prompts, ratio
-from specbench.results.check_findings import Finding, MethodFindings
+from specbench.results.answers import length_columns
+from specbench.results.bootstrap import MIN_STUDENTIZED, SIGNS, TAILS, Metric, Prompts, bonferroni, ratio
+from specbench.results.check_report import FALSE_ALARMS, SPEED, SPEEDUP, Finding, MethodFindings
 from specbench.results.conditions import BASELINE
-from specbench.results.log_ratios import MIN_STUDENTIZED, SIGNS, TAILS, bonferroni
-from specbench.results.metrics import length_columns
 from specbench.results.paired import Pairs, widen_ratio
 from specbench.results.units import interval, number, with_interval
 
@@ -35,28 +34,15 @@ Columns = Sequence[Sequence[float]] | Array
 
 def typical_ratio(columns: Array, by: float = 1.0) -> Metric:
     """Returns the typical ratio of two speed-ups (Hodges–Lehmann) and its interval, `by` times as wide as a 95 %
-    interval. There is no interval if the prompts are too few for this width, and no value if they are too many.
-
-    columns: those of `medians`; or four, tokens and seconds of the candidate, then of the baseline, for the ratio of
-    two speeds.
-    """
+    interval. There is no interval if the prompts are too few for this width, and no value if they are too many. columns
+    [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline; or without
+    those of AR, for the ratio of two speeds."""
     logs = _logs(columns)
     if not 0 < logs.shape[1] <= MAX_PROMPTS:
         return Metric()
     low, middle, high = hodges_lehmann(SIGNS[: len(logs)] @ logs, by)
     ends = {} if low is None or high is None else {"low": np.exp(low), "high": np.exp(high)}
     return Metric(value=np.exp(middle), **ends)
-
-
-def medians(columns: Array) -> tuple[Metric, Metric]:
-    """Returns the median speed-up of the prompts in the baseline and in the candidate.
-
-    columns [8, num_prompts]: tokens and seconds of the method and of AR in the candidate, then in the baseline. Without
-    the columns of AR [4, num_prompts] it returns the median speeds.
-    """
-    halves = np.split(_logs(columns), 2)
-    now, before = (float(np.exp(np.median(SIGNS[: len(half)] @ half))) for half in halves)
-    return Metric(value=before), Metric(value=now)
 
 
 def hodges_lehmann(values: Array, by: float = 1.0) -> tuple[float | None, float, float | None]:
@@ -77,10 +63,9 @@ def _logs(columns: Array) -> Array:
     return np.asarray(np.log(columns[:, (columns > 0).all(axis=0)]))
 
 
-FALSE_ALARMS = 0.01  # share of checks without a regression that fail
 MIN_PROMPTS = MIN_STUDENTIZED  # with 5 prompts and 5 methods, 5 % of the checks would fail by chance
-SPEEDUP, TYPICAL, LENGTH = "speed-up", "speed-up of a typical prompt", "τ, all outputs"
-SPEED, TYPICAL_SPEED = "speed in tokens/s", "tokens/s of a typical prompt"
+TYPICAL, TYPICAL_SPEED = "speed-up of a typical prompt", "tokens/s of a typical prompt"
+ALL_LENGTH = "τ, all outputs"
 
 
 @dataclass(frozen=True)
@@ -119,7 +104,9 @@ def ratios_of_speedups(prompts: Prompts, kept: Columns) -> dict[str, MeasuredRat
     num_prompts = int((summed > 0).all(axis=0).sum())
     found = {whole: log_scale_ratio((before, now), prompts.ratio(*kept), num_prompts)}
     if num_prompts >= MIN_PROMPTS and typical_ratio(summed).value is not None:
-        found[each] = MeasuredRatio(medians(summed), lambda by: typical_ratio(summed, by), num_prompts)
+        medians = (np.exp(np.median(SIGNS[:half] @ logs)) for logs in np.split(_logs(summed), 2))
+        now, before = (Metric(value=float(median)) for median in medians)
+        found[each] = MeasuredRatio((before, now), lambda by: typical_ratio(summed, by), num_prompts)
     return found
 
 
@@ -152,12 +139,9 @@ REMEDY = "measure both on the same machine, one after the other, with nothing el
 
 @dataclass
 class SpeedControl:
-    """AR's speed on both sides, which shows a change of load or clock.
-
-    `other_device`: the devices may differ, so that AR's speed shows nothing. `drifted`: for each such task the reason
-    why speed-ups are not compared. `loads`: for each task the factor by which a speed-up may have fallen with AR's
-    speed.
-    """
+    """AR's speed on both sides, which shows a change of load or clock. `other_device`: the devices may differ, so that
+    AR's speed shows nothing. `drifted`: for each such task the reason why speed-ups are not compared. `loads`: for each
+    task the factor by which a speed-up may have fallen with AR's speed."""
 
     other_device: bool
     notes: list[str] = field(default_factory=list)
@@ -213,7 +197,7 @@ class PendingRatio:
             return
         ratio = self.measured.ratio(by)
         if ratio.high is not None and ratio.value is not None:
-            load = 1.0 if self.what == LENGTH else load
+            load = 1.0 if self.what == ALL_LENGTH else load
             regressed = ratio.high < 1 - max_regression
             seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
             detail = f"ratio {with_interval(ratio, 3)}{'' if paired else ', not paired'}"
@@ -238,7 +222,7 @@ def judge_all(
     kept = []
     for waiting in pending:
         drifted = control.drifted.get(waiting.method.task)
-        if drifted is None or waiting.what == LENGTH:
+        if drifted is None or waiting.what == ALL_LENGTH:
             kept.append(waiting)
         elif drifted not in waiting.method.problems:
             waiting.method.problems.append(drifted)

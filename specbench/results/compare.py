@@ -10,13 +10,11 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.bootstrap import SMALL_SAMPLE
-from specbench.results.captions import FEW, has_few_prompts
-from specbench.results.comparison_input import ComparisonInput
+from specbench.results.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
-from specbench.results.runs import RecordedRuns
-from specbench.results.tables import marked, warning_lines
+from specbench.results.runs import ComparisonInput, RecordedRuns
 from specbench.results.units import NULL, interval, number, unit_of
 from specbench.results.verdict import first_difference
 from specbench.running.records import EMITTED, Generation, Record
@@ -26,14 +24,22 @@ from specbench.running.records import EMITTED, Generation, Record
 class Agreement:
     """The agreement of paired answers. `num_equal`: pairs with the same tokens. `num_with_steps`: pairs whose steps
     both sides know. `num_same_steps`: those with equally many tokens in every step. `differences`: the first of each
-    subset.
-    """
+    subset."""
 
     num_answers: int
     num_equal: int
     num_with_steps: int
     num_same_steps: int
     differences: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        steps = (
+            f"{self.num_same_steps} of {self.num_with_steps} have as many tokens in each step"
+            if self.num_with_steps
+            else "steps are not compared, since one side does not know them"
+        )
+        first = f"{self.num_equal} of {counted(self.num_answers, 'answer')} have the same tokens; {steps}"
+        return [first, *(f"first difference (first ≠ second): {where}" for where in self.differences)]
 
 
 def agreement_of(records: Sequence[Record], first: Sequence[Generation], second: Sequence[Generation]) -> Agreement:
@@ -42,7 +48,10 @@ def agreement_of(records: Sequence[Record], first: Sequence[Generation], second:
     answers, steps = [], []
     differences: dict[str, str] = {}
     for record, own, other in zip(records, first, second, strict=True):
-        tokens_differ, steps_differ = _answers_differ(own["token_ids"], other["token_ids"]), None
+        tokens_differ, steps_differ, both = None, None, (own["token_ids"], other["token_ids"])
+        if (place := first_difference(*both)) is not None:
+            tokens = ("its end" if place == len(ids) else f"token {ids[place]}" for ids in both)
+            tokens_differ = f"position {place}: {' ≠ '.join(tokens)}"
         answers.append(tokens_differ)
         if own["steps"] and other["steps"]:
             steps_differ = _steps_differ(own["steps"], other["steps"])
@@ -52,34 +61,12 @@ def agreement_of(records: Sequence[Record], first: Sequence[Generation], second:
     return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
 
 
-def _answers_differ(own: Sequence[int], other: Sequence[int]) -> str | None:
-    place = first_difference(own, other)
-    if place is None:
-        return None
-    tokens = ("its end" if place == len(ids) else f"token {ids[place]}" for ids in (own, other))
-    return f"position {place}: {' ≠ '.join(tokens)}"
-
-
 def _steps_differ(own: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str | None:
     for place, pair in enumerate(zip_longest(own, other)):
         sizes = ["no step" if step is None else counted(step[EMITTED], "token") for step in pair]
         if sizes[0] != sizes[1]:
             return f"step {place}: {' ≠ '.join(sizes)}"
     return None
-
-
-def agreement_lines(found: Agreement) -> list[str]:
-    """Returns the lines of a caption."""
-    steps = (
-        f"{found.num_same_steps} of {found.num_with_steps} have as many tokens in each step"
-        if found.num_with_steps
-        else "steps are not compared, since one side does not know them"
-    )
-    lines = [f"{found.num_equal} of {counted(found.num_answers, 'answer')} have the same tokens; {steps}"]
-    return lines + [f"first difference (first ≠ second): {where}" for where in found.differences]
-
-
-OUTCOMES = RESULT_FIELDS - {"command"}  # fields that are not part of a configuration
 
 
 @dataclass(frozen=True)
@@ -102,6 +89,10 @@ class ComparedSubset:
     @property
     def subset(self) -> str:
         return self.first.subset
+
+    @property
+    def rests_on_few(self) -> bool:
+        return self.first.has_few_prompts or self.second.has_few_prompts
 
     @property
     def methods(self) -> str:
@@ -166,7 +157,14 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     found = []
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
-        same, agreement = have_same_counts(pairs), served_agreement(pairs)
+        others, answers = pairs.generations() if pairs.records[0] else ([], [])
+        is_same = all(
+            a[name] == b[name] for name in ("token_ids", "steps") for a, b in zip(others, answers, strict=True)
+        )
+        agreement = None
+        if answers and (own.served is None) != (other.served is None):
+            agreement = agreement_of(pairs.records[0], answers, others)
+        same = bool(answers) and is_same
         found.append(ComparedSubset(own, other, pairs.num_prompts, same, agreement, metric_changes(pairs)))
     hindrances = distinct_differences(common, conditions_that_differ)
     named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
@@ -200,13 +198,6 @@ def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tupl
     )
 
 
-def have_same_counts(pairs: Pairs) -> bool:
-    """Returns whether tokens and steps are equal on every prompt with records on both sides; False without any."""
-    own, others = pairs.generations() if pairs.records[0] else ([], [])
-    names = ("token_ids", "steps")
-    return bool(own) and all(a[name] == b[name] for a, b in zip(own, others, strict=True) for name in names)
-
-
 def distinct_differences(
     common: Sequence[tuple[Row, Row]], differ: Callable[[Row, Row], Sequence[FieldDifference]]
 ) -> tuple[FieldDifference, ...]:
@@ -226,20 +217,15 @@ def distinct_differences(
     return tuple(found)
 
 
-def served_agreement(pairs: Pairs) -> Agreement | None:
-    """Returns the agreement of answers; None unless a server made the answers of exactly one side."""
-    if not pairs.records[0] or (pairs.first.row.served is None) == (pairs.second.row.served is None):
-        return None
-    second, first = pairs.generations()
-    return agreement_of(pairs.records[0], first, second)
-
-
 def metric_changes(pairs: Pairs) -> tuple[MetricChange, ...]:
     """Returns the changes of speed, acceptance and score for which both sides have a value."""
     quality = pairs.first.row.quality
     names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
     made = [pairs.change(name) for name in names]
     return tuple(each for each in made if each.first.value is not None and each.second.value is not None)
+
+
+OUTCOMES = RESULT_FIELDS - {"command"}  # fields that are not part of a configuration
 
 
 def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
@@ -274,7 +260,6 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def configuration_table(comparison: Comparison) -> Table:
-    """Returns a table with a line for each field that differs."""
     rows = [
         (mark, each.field, str(each.first), str(each.second))
         for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)) for each in found
@@ -291,7 +276,6 @@ def configuration_table(comparison: Comparison) -> Table:
 
 
 def changes_table(each: ComparedSubset) -> Table:
-    """Returns a table with a line for each metric of a task and subset."""
     figures = numbers("first", "second", "change", "95 % interval")
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
     rows = []
@@ -301,32 +285,28 @@ def changes_table(each: ComparedSubset) -> Table:
         values = [number(change.first, digits, factor), number(change.second, digits, factor)]
         if change.metric == "speedup":
             values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
-        rows.append((label, *values, *_change(change, factor), _remark(change)))
+        remarks = {"not separable": not change.separable, "not paired": not change.paired}
+        remark = ", ".join(remark for remark, holds in remarks.items() if holds)
+        rows.append((label, *values, *_change(change, factor), remark if change.has_interval else "no interval"))
     columns = (*words("metric", folds=False), *figures, *words(""))
     return Table(f"{each.task} · {each.subset} · {each.methods}", columns, rows, caption)
 
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
-    """Returns a table with a line for each subset of a method."""
     several = len({each.task for each in parts}) > 1
     figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
     columns = (*words("subset"), *numbers("n", "speed-up\nfirst → second", *figures))
-    rows = [(f"{each.task} {each.subset}" if several else each.subset, *_subset_cells(each)) for each in parts]
-    few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or _rest_on_few(each))]
+    rows = []
+    for each in parts:
+        changes = [each.change(name) for name in IN_SUBSETS]
+        speedup = changes[0]
+        pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
+        cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]
+        name = f"{each.task} {each.subset}" if several else each.subset
+        rows.append((name, str(each.num_paired or NULL), pair, *cells))
+    few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or each.rests_on_few)]
     caption = [f"{FEW} in {', '.join(each.subset for each in few)}"] if few else []
     return Table(f"by subset · {parts[0].methods}", columns, rows, caption)
-
-
-def _subset_cells(each: ComparedSubset) -> list[str]:
-    changes = [each.change(name) for name in IN_SUBSETS]
-    speedup = changes[0]
-    pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
-    cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]
-    return [str(each.num_paired or NULL), pair, *cells]
-
-
-def _rest_on_few(each: ComparedSubset) -> bool:
-    return has_few_prompts(each.first) or has_few_prompts(each.second)
 
 
 def _change(change: MetricChange, factor: float) -> tuple[str, str]:
@@ -336,16 +316,9 @@ def _change(change: MetricChange, factor: float) -> tuple[str, str]:
     return number(change.change, digits, factor, "+"), interval(change.change, digits, factor, "+")
 
 
-def _remark(change: MetricChange) -> str:
-    if change.change.low is None:
-        return "no interval"
-    remarks = {"not separable": not change.separable, "not paired": not change.paired}
-    return ", ".join(remark for remark, holds in remarks.items() if holds)
-
-
 def _caption(each: ComparedSubset) -> list[str]:
     if not each.num_paired:
-        few = [FEW] if _rest_on_few(each) else []
+        few = [FEW] if each.rests_on_few else []
         return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
     left_out = max(each.first.n, each.second.n) - each.num_paired
     lines = [f"paired over {counted(each.num_paired, 'prompt')}"]
@@ -354,7 +327,7 @@ def _caption(each: ComparedSubset) -> list[str]:
     if each.same_counts:
         lines.append("outputs and steps are equal on all of these; the intervals are about further prompts of the task")
     if each.agreement is not None:
-        lines += agreement_lines(each.agreement)
+        lines += each.agreement.lines()
     if each.num_paired < SMALL_SAMPLE:
         lines.append(FEW)
     return lines

@@ -1,17 +1,30 @@
-"""The conditions of rows: which fields differ between two rows, and which must be equal to compare their numbers.
+"""The conditions of rows: the machine and versions of a measurement, which fields differ between two rows, and which
+must be equal to compare their numbers.
 
 As in pyperf, results under different conditions share no table, and an error names both values. Methods may differ in
 name, drafter, draft length and options, since these are compared. Commit, command and date may differ too.
 """
 
 import json
+import os
+import platform
+import subprocess
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from operator import eq
+from pathlib import Path
 from typing import Any
 
+from specbench import __version__
 from specbench.core import dotted
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.digests import WHOLE, bytes_digest, file_digest
+from specbench.core.errors import ConfigError
+from specbench.core.resources import PACKAGE
+from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
 from specbench.results.units import short
 
@@ -53,9 +66,7 @@ def flat_fields(row: Row) -> dict[str, Any]:
 
 def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()) -> list[FieldDifference]:
     """Returns the conditions that must match but differ, in the order of FIELDS; an empty list if the rows compare.
-
-    `ignore`: names of fields (`versions`) or parts (`versions.torch`) that may differ.
-    """
+    `ignore`: names of fields (`versions`) or parts (`versions.torch`) that may differ."""
     own, other = conditions(first), conditions(second)
     names = [name for name in own if name in other and not {name, name.partition(".")[0]} & set(ignore)]
     return [FieldDifference(name, own[name], other[name]) for name in names if own[name] != other[name]]
@@ -63,29 +74,24 @@ def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()
 
 def conditions(row: Row) -> dict[str, Any]:
     """Returns the conditions that must match, by name. Parts that may differ on their own have dotted names."""
-    return {name: value for field in FIELDS for name, value in _parts(field, getattr(row, field))}
-
-
-def _parts(field: str, value: Any) -> list[tuple[str, Any]]:
-    if field == "sampling":
-        return [(f"sampling.{name}", part) for name, part in value]
-    if field == "versions":
-        return [(f"versions.{name}", value.get(name)) for name in VERSIONS]
-    if field == "subsets":  # their examples are in n
-        return [("subsets", ", ".join(value))]
-    if field == "signatures":
-        return [(f"signatures.{name}", text) for name, text in value.items()]
-    if field == "shots":  # their number is part of the task
-        return [("shots.digest", value.digest)]
-    if field == "served":  # the source of acceptance is no condition, and the engine has its own field
-        if value is None:
-            return []
-        load, up = value.load or "one request at a time", "one at a time" if value.turns else "all at once"
-        parts = {"load": f"{load}", "memory": value.memory, "caches": value.caches, "servers up": up}
-        return [(f"served.{name}", part) for name, part in parts.items()]
-    if field == "intervals":
-        return [(f"intervals.{name}", getattr(value, name)) for name in ("method", "level", "resamples")]
-    return [(field, value)]
+    parts: dict[str, Mapping[str, Any]] = {
+        "sampling": dict(row.sampling),
+        "versions": {name: row.versions.get(name) for name in VERSIONS},
+        "signatures": row.signatures,
+        "shots": {"digest": row.shots.digest},  # their number is part of the task
+        "served": {},
+        "intervals": dict(row.intervals),
+    }
+    if row.served is not None:  # the source of acceptance is no condition, and the engine has its own field
+        load, up = row.served.load or "one request at a time", "one at a time" if row.served.turns else "all at once"
+        kept = {"memory": row.served.memory, "caches": row.served.caches}
+        parts["served"] = {"load": f"{load}", **kept, "servers up": up}
+    found: dict[str, Any] = {}
+    for field in FIELDS:
+        named = {field: getattr(row, field)}
+        found |= {f"{field}.{name}": part for name, part in parts[field].items()} if field in parts else named
+    found["subsets"] = ", ".join(row.subsets)  # their examples are in n
+    return found
 
 
 BASELINE = "ar"
@@ -121,7 +127,6 @@ class RowPair:
         return [*hindering, *differences(first, second)]
 
     def changes(self) -> list[str]:
-        """Returns the changes of the method, whose effect a check measures."""
         rows = (self.baseline, self.candidate)
         first, second = (
             {name: getattr(row, name) for name in ("method", "drafter", "drafter_revision")} for row in rows
@@ -130,24 +135,11 @@ class RowPair:
         return [f"{each.field} {each.first} → {each.second}" for each in found]
 
 
-@dataclass(frozen=True)
-class RefusedRow:
-    """A row of the candidate without a comparable row in the baseline."""
-
-    candidate: Row
-    reasons: tuple[str, ...]
-
-
-def check_ignored(names: Collection[str]) -> None:
-    for name in names:
-        if name not in IGNORABLE:
-            raise ConfigError(f"--ignore {name}: {nearest(name, IGNORABLE)}")
-
-
 def pair_rows(
     baseline: Sequence[Row], candidate: Sequence[Row], ignore: Collection[str], by_rows: bool
-) -> tuple[list[RowPair], list[RefusedRow], list[Row], list[Row]]:
-    """Returns the pairs, the refused rows, the rows that only the candidate has, and those that only the baseline has.
+) -> tuple[list[RowPair], list[tuple[Row, list[str]]], list[Row], list[Row]]:
+    """Returns the pairs, the rows of the candidate that are refused with the reasons, the rows that only the candidate
+    has, and those that only the baseline has.
 
     If the baseline has several rows of a task, subset and method, the nearest is taken: it has the fewest fields that
     must match but differ, then the fewest if none is ignored, then the fewest changes of the method. A row with two
@@ -166,22 +158,17 @@ def pair_rows(
             continue
         closest, *others = sorted(same, key=distance)
         if hindering := closest.hindrances(ignore, by_rows):
-            reasons = (f"{d.field}: {d.first} in the baseline, {d.second} in the candidate" for d in hindering)
-            refused.append(RefusedRow(row, tuple(reasons)))
+            reasons = [f"{d.field}: {d.first} in the baseline, {d.second} in the candidate" for d in hindering]
+            refused.append((row, reasons))
         elif others and distance(others[0]) == distance(closest):
-            refused.append(RefusedRow(row, (_equally_near(closest.baseline, others[0].baseline),)))
+            near = RowPair(closest.baseline, others[0].baseline)
+            changes = f" ({'; '.join(near.changes())})" if near.changes() else ""
+            dates = f"created {near.baseline.created} and {near.candidate.created}{changes}"
+            refused.append((row, [f"two rows of the baseline are equally near, {dates}: remove one of the two"]))
         else:
             pairs.append(closest)
     known = {row.names for row in candidate}
     return pairs, refused, new, [row for row in baseline if row.names not in known]
-
-
-def _equally_near(first: Row, second: Row) -> str:
-    changes = "; ".join(RowPair(first, second).changes())
-    return (
-        f"two rows of the baseline are equally near, created {first.created} and {second.created}"
-        f"{f' ({changes})' if changes else ''}: remove one of the two"
-    )
 
 
 KINDS = {"device": "device", "intervals": "method of intervals", "where methods run": "kind of run"}
@@ -223,3 +210,120 @@ def shared_values(row: Row) -> Iterator[tuple[str, str, Any]]:
         yield "drafter_revision", row.drafter, row.drafter_revision
     if row.data_revision is not None and row.subset != "all":  # the revision of "all" depends on its subsets
         yield "data_revision", f"{row.task} {row.subset} {row.data_location}", row.data_revision
+
+
+PACKAGES = ("torch", "transformers", "datasets")
+MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
+
+
+def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
+    """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
+    `device`: a torch device ("cpu", "cuda:0", "mps"), or several that share a model ("cuda:0+cuda:1"). The speed of a
+    CPU depends on the number of threads, on other workers and on the clock; its name holds these, so that rows in which
+    they differ are not compared. Never raises."""
+    import torch
+
+    return {
+        "device": _or_null(lambda: _device_names(device)) or device,
+        "dtype": dtype, "attention": attention, "engine": engine, "num_threads": torch.get_num_threads(),
+        "platform": platform.platform(), "python": platform.python_version(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _or_null(partial(version, name)) for name in PACKAGES},
+            "specbench": __version__,
+        },
+        "commit": commit(PACKAGE.parent),
+    }  # fmt: skip
+
+
+def commit(checkout: Path) -> str | None:
+    """Returns the commit of a checkout; None for any other folder. If measured files differ from the commit, "-dirty-"
+    and 8 hex digits over these files are appended, so that different states are not confused."""
+    with suppress(Exception):
+        if (checkout / ".git").exists():  # a package installed inside another repository has no commit of its own
+            head, changed = _git_status(checkout)
+            if head != "(initial)":  # otherwise there is no commit yet
+                paths = {name: checkout / name for name in sorted(changed)}
+                contents = {
+                    name: file_digest(each, WHOLE) if each.is_file() else "gone" for name, each in paths.items()
+                }
+                parts = (f"{name}\0{text}\0".encode("utf-8", "surrogateescape") for name, text in contents.items())
+                return f"{head}-dirty-{bytes_digest(parts, 8)}" if changed else head
+    return None
+
+
+def _git_status(checkout: Path) -> tuple[str, list[str]]:
+    """Returns the commit, and the measured files that were changed or added since."""
+    command = [
+        "git", "-C", str(checkout), "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-z",
+        "--untracked-files=all", "--no-renames", "--", *MEASURED_FILES,
+    ]  # fmt: skip
+    # Inside a git hook, GIT_DIR and similar variables point at the hook's repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    output = subprocess.run(command, env=variables, capture_output=True, timeout=10, check=True).stdout
+    head, changed = "", []
+    for line in os.fsdecode(output).split("\0"):
+        if line.startswith("# branch.oid "):
+            head = line.split(" ", 2)[2]
+        elif line and not line.startswith("#"):
+            num_fields = {"1": 8, "u": 10, "?": 1}[line[0]]  # before the name
+            changed.append(line.split(" ", num_fields)[num_fields])
+    return head, changed
+
+
+def _device_names(devices: str) -> str:
+    """Returns the names of devices with the number of equal ones: "2 × NVIDIA H100 + some CPU, 1 thread"."""
+    names = Counter(place if place == "disk" else _device_name(place) for place in devices.split("+"))
+    return " + ".join(f"{number} × {name}" if number > 1 else name for name, number in names.items())
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    from specbench.core.threads import called, num_sharing
+    from specbench.models.timing import HOST
+
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return torch.cuda.get_device_name(device)
+    if kind == "mps":
+        return f"{platform.processor() or platform.machine()} mps"
+    num_threads = torch.get_num_threads()
+    left_out = ", waits for a CPU left out" if HOST.leaves_out_waits else ""
+    return called(f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}{left_out}", num_sharing())
+
+
+def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, [*models, platform.processor(), platform.machine()]), "cpu")
+
+
+def _or_null(get: Callable[[], str | None]) -> str | None:
+    try:
+        return get()
+    except Exception:
+        return None
+
+
+def check_accepts_rows(file: Path, device: str) -> None:
+    """Raises ConfigError for a file that cannot be written, is broken, or has rows of another machine or version.
+    `device`: see `environment`. Set the number of threads first, since the name of a machine includes it."""
+    check_writable(file)
+    if not file.exists():
+        return
+    here = environment(device, "", "")
+    check_rows(file, here["device"], here["versions"])
+
+
+def check_rows(file: Path, device: str, versions: Mapping[str, str | None]) -> None:
+    """Raises ConfigError for a file with rows of another machine or other versions. `device`: the name in rows."""
+    now = {"device": device, **{f"versions.{name}": versions.get(name) for name in VERSIONS}}
+    for number, row in enumerate(load(file)):
+        known = conditions(row)
+        for field, value in now.items():
+            if known[field] != value:
+                raise ConfigError(
+                    f"--leaderboard {file}: rows.{number} has {field} = {known[field]}, and this is {value}: a file "
+                    "holds rows of one machine and one set of versions; nothing was measured: name another file"
+                )

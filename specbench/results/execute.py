@@ -13,16 +13,12 @@ from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.table import Table
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
-from specbench.results.environment import check_accepts_rows, environment
-from specbench.results.greedy import count_ties
+from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
-from specbench.results.live_table import LiveTable
-from specbench.results.load import load_groups, load_rows, read_windows
-from specbench.results.loggers import Loggers, make_loggers
-from specbench.results.plots import check_plot, draw
+from specbench.results.live import LiveTable, Loggers, make_loggers
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
-from specbench.results.verdict import declares_lossless, differing_records
+from specbench.results.verdict import count_ties, declares_lossless, differing_records
 from specbench.running import runner
 from specbench.running.blocks import Block, block_noun, blocks
 from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
@@ -49,6 +45,8 @@ def measurement_of(
 ) -> Measurement:  # fmt: skip
     """Returns what a command measured. `settings`: the settings of its request. The target scores the greedy answers of
     lossless methods that differ from AR's."""
+    measured = {record["prompt"] for record in records if not record.get("turn")}
+    trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     return Measurement(
         command=command,
         request=dict(settings or {}),
@@ -63,25 +61,9 @@ def measurement_of(
             for cell in cells
         ),
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
-        trained_on=_trained_on(spec, records),
+        trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
         ties=tuple(_ties(spec, cells, models, records)),
     )  # fmt: skip
-
-
-def prompt_ids_of(
-    cell: Cell, models: Models, records: Sequence[Record], chat: str
-) -> Callable[[Mapping[str, Any]], list[int]]:
-    """Returns a function that takes a record of a cell and returns the target's prompt ids, with AR's answers in
-    earlier turns."""
-    examples = {(cell.subset, example.index): example for example in cell.data.examples}
-    ids = record_prompts(examples, {cell.subset: cell.budgets}, records, models.target, chat)
-    return lambda record: ids(dict(record))
-
-
-def _trained_on(spec: RunSpec, records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    measured = {record["prompt"] for record in records if not record.get("turn")}
-    found = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
-    return {name: tuple(sorted(digests)) for name, digests in found.items() if digests}
 
 
 def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequence[Record]) -> Iterator[Ties]:
@@ -89,7 +71,8 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
         if cell.task.generation.temperature != 0:
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
-        ids = prompt_ids_of(cell, models, own, spec.chat)
+        examples = {(cell.subset, example.index): example for example in cell.data.examples}
+        ids = record_prompts(examples, {cell.subset: cell.budgets}, own, models.target, spec.chat)
         for method in spec.methods:
             same_prompts = with_same_history(own, method.name)
             found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
@@ -122,10 +105,15 @@ class RunOutcome:
     def tables(self) -> Iterator[Table]:
         """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
         overview of several tasks, and the tables of loads."""
-        from specbench.results.breakdown import breakdown_table
         from specbench.results.load import load_tables
-        from specbench.results.served import served_table
-        from specbench.results.tables import comparison_table, overview_table, run_table, tree_table
+        from specbench.results.tables import (
+            breakdown_table,
+            comparison_table,
+            overview_table,
+            run_table,
+            served_table,
+            tree_table,
+        )
 
         yield from map(run_table, self.by_method())
         groups = self.by_task()
@@ -178,6 +166,8 @@ def execute(
     for line in load_lines(spec.device):
         say(console, line)
     if request.plot is not None:
+        from specbench.results.display import check_plot
+
         check_plot(request.plot)
     if request.leaderboard is not None and spec.device_map == "none":  # checked before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
@@ -201,11 +191,14 @@ def execute(
     if reason := why_unscored(records):
         say(console, reason)
     if request.leaderboard is not None:
-        from specbench.results.leaderboard_merge import add_rows
+        from specbench.results.leaderboard_files import add_rows
 
         add_rows(request.leaderboard, rows, folder.path)
     outcome = RunOutcome(rows, folder.records.path, request.leaderboard or folder.leaderboard)
     if request.plot is not None:
+        from specbench.results.display import draw
+        from specbench.results.load import load_groups
+
         draw(outcome.by_method(), request.plot, load_groups(outcome.rows))
     return outcome
 
@@ -249,6 +242,8 @@ def measure_into(
         add_measurement(folder.path, measurement)
 
         def save(records: Sequence[Record], judge: str | None) -> list[Row]:
+            from specbench.results.load import load_rows, read_windows
+
             known = {record_key(record): record for record in records}
             rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
             rows += load_rows(rows, read_windows(folder.path))

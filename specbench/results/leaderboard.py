@@ -29,11 +29,8 @@ def read(path: Path) -> tuple[dict[int, Row], list[str]]:
     if problem := _other_kind(path):
         raise ConfigError(f"{path}: {problem}")
     content = bounded.read_json(path, _REMEDY if os.path.exists(path) else f"check the path; {_MAKES}")
-    if (
-        not isinstance(content, dict)
-        or not isinstance(content.get("rows"), list)
-        or content.keys() != {"format", "rows"}
-    ):
+    is_board = isinstance(content, dict) and content.keys() == {"format", "rows"}
+    if not is_board or not isinstance(content["rows"], list):
         expected = f'expected {{"format": {FORMAT}, "rows": […]}}'
         raise ConfigError(f"{path}: not a leaderboard: {expected}; {_hint(path.parent, _REMEDY)}")
     if not _is_format(content["format"]):
@@ -105,7 +102,6 @@ def _other_format(key: str, found: Any) -> str:
 
 
 def _row(path: Path, number: int, content: Any) -> Row | list[str]:
-    """Returns a row of a file, or its problems."""
     place = f"rows.{number}"
     if not isinstance(content, dict):
         return [f"{place} = {content!r:.60}: Input should be a row; {_REMEDY}"]

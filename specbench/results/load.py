@@ -16,10 +16,10 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.captions import marked, warning_lines
 from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
-from specbench.results.served import served_verdict
-from specbench.results.tables import marked, warning_lines
 from specbench.results.units import NULL, number, speed, with_interval
+from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
 from specbench.running.records import RecordFile
 
@@ -66,7 +66,6 @@ class SteadySpan:
         return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
 
     def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
-        """Returns the number of tokens that arrived in this span."""
         times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
         return sum(num for time, num in times if self.begin < time <= self.end)
 
@@ -112,19 +111,19 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
     )  # fmt: skip
-    return found.model_copy(update={"warnings": (*warnings, *filter(None, [unsteady_start(found)]))})
+    if text := unsteady_start(found):
+        warnings.append(RowWarning(code="not_steady", text=text))
+    return found.model_copy(update={"warnings": tuple(warnings)})
 
 
-def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarning, ...]]:
+def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning]]:
     """Returns the verdict on greedy answers, and the warnings about servers and differing answers. A prompt counts
-    once, however many windows repeat it.
-
-    The control is `ar`: its later answers to a prompt are compared with its first one. The later answers of a method
-    are compared with the same first answer, so that a prompt can differ equally often on both sides.
-    """
+    once, however many windows repeat it. The control is `ar`: its later answers to a prompt are compared with its first
+    one. The later answers of a method are compared with the same first answer, so that a prompt can differ equally
+    often on both sides."""
     warnings = [each for each in row.warnings if each.code in SERVER_WARNINGS]
     if row.sampling.temperature or row.method_name == BASELINE:
-        return row.verdict if row.method_name == BASELINE else "not audited", tuple(warnings)
+        return row.verdict if row.method_name == BASELINE else "not audited", warnings
     prompts: dict[tuple[str, int], list[tuple[LoadAnswer, LoadAnswer]]] = {}
     for window in windows:
         for pair in zip(*(window["methods"][name] for name in (row.method_name, BASELINE)), strict=True):
@@ -135,7 +134,7 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
     ]  # fmt: skip
     ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: unknown
     if not differing or all(map(all, ties)):
-        return "near-tie only" if differing else "greedy equal", tuple(warnings)
+        return "near-tie only" if differing else "greedy equal", warnings
     first = {place: pairs[0][1]["token_ids"] for place, pairs in prompts.items()}
     repeated = {place: pairs[1:] for place, pairs in prompts.items() if len(pairs) > 1}
     again = [all(plain["token_ids"] == first[place] for _, plain in pairs) for place, pairs in repeated.items()]
@@ -149,20 +148,25 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, tuple[RowWarnin
     )
     warnings.append(RowWarning(code="answers_differ", text=text))
     knows_ties = not any(None in each for each in ties)
-    return served_verdict(again, len(prompts), num_later, knows_ties=knows_ties), tuple(warnings)
+    return served_verdict(again, len(prompts), num_later, knows_ties=knows_ties), warnings
 
 
 def metrics_of(
     own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None
 ) -> dict[str, Metric]:
-    """Returns the metrics of a server and of `ar` from their answers in the same windows.
-
-    speedup_user = mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. A level by rate
-    (`num_in_flight` is None) has no speedup: below saturation, both servers write as fast as requests come.
-    """
+    """Returns the metrics of a server and of `ar` from their answers in the same windows. speedup_user =
+    mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. A level by rate
+    (`num_in_flight` is None) has no speedup: below saturation, both servers write as fast as requests come."""
     prompts = Prompts(np.arange(len(own), dtype=np.int64), seed=0)
-    throughput = [column for side in (own, baseline) for column in _throughput(side, num_in_flight)]
-    user = [_sums(side, part) for side in (own, baseline) for part in (_timed_tokens, _decode_seconds)]
+    throughput: list[list[float]] = []
+    for side in (own, baseline):
+        spans = [SteadySpan.of(answers, num_in_flight) for answers in side]
+        throughput.append([float(span.num_tokens(answers)) for span, answers in zip(spans, side, strict=True)])
+        throughput.append([span.end - span.begin for span in spans])
+    user = [
+        [float(sum(_timed(answer)[part] for answer in answers)) for answers in side]
+        for side in (own, baseline) for part in (0, 1)
+    ]  # fmt: skip
     is_known = all(answer["passes"] is not None for window in own for answer in window)
     passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
     plain = _sums(baseline, lambda answer: answer["passes"])
@@ -181,27 +185,18 @@ def metrics_of(
     return found
 
 
-def _throughput(windows: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None) -> tuple[list[float], list[float]]:
-    spans = [SteadySpan.of(answers, num_in_flight) for answers in windows]
-    tokens = [float(span.num_tokens(answers)) for span, answers in zip(spans, windows, strict=True)]
-    return tokens, [span.end - span.begin for span in spans]
-
-
 def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], float]) -> list[float]:
     return [float(sum(map(part, answers))) for answers in windows]
 
 
-def _timed_tokens(answer: LoadAnswer) -> int:
-    return sum(num for _, num in answer["reads"][1:])
-
-
-def _decode_seconds(answer: LoadAnswer) -> float:
-    return float(answer["reads"][-1][0] - answer["reads"][0][0])
+def _timed(answer: LoadAnswer) -> tuple[int, float]:
+    """Returns the tokens after the first read, and the seconds in which they came."""
+    return sum(num for _, num in answer["reads"][1:]), float(answer["reads"][-1][0] - answer["reads"][0][0])
 
 
 def _tpot(answer: LoadAnswer) -> float | None:
-    num_tokens = _timed_tokens(answer)
-    return _decode_seconds(answer) / num_tokens if num_tokens else None
+    num_tokens, seconds = _timed(answer)
+    return seconds / num_tokens if num_tokens else None
 
 
 def _median_ratio(
@@ -268,7 +263,6 @@ def load_groups(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def load_of(row: Row) -> RowLoad:
-    """Returns the load of a row that has one."""
     assert row.served is not None and row.served.load is not None
     return row.served.load
 

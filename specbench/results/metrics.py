@@ -5,21 +5,31 @@ Intervals resample prompts, each with its repeats and AR's answers (`results.boo
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count, takewhile, zip_longest
 from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
 
-from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
-from specbench.results.log_ratios import Array
-from specbench.results.quality import ScoringSpec, quality
-from specbench.results.served import is_served, served_metrics
-from specbench.results.trees import tree_metrics
+from specbench.results.answers import (
+    ScoringSpec,
+    acceptance_rates,
+    is_drafted_alone,
+    is_served,
+    judged_tokens,
+    length_columns,
+    new_tokens,
+    quality,
+    speed_columns,
+    target_passes,
+    timed_tokens,
+    with_own_passes,
+)
+from specbench.results.bootstrap import SHARE, Array, Bounds, Metric, Prompts
 from specbench.results.warnings import drift_of
 from specbench.running.records import (
     ACCEPTED,
     DRAFTED,
-    EMITTED,
     JUDGED,
     Generation,
     Record,
@@ -31,105 +41,6 @@ from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
 
 Number = TypeVar("Number", float, Array)
-
-
-def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
-    """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
-    model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
-    `decoded_by`.
-
-    Raises ValueError for a record without `decoded_by`.
-    """
-    decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
-    if decoder is None:
-        raise ValueError("has no decoded_by, the model that decoded this query")
-    if decoder == "target":
-        return generation
-    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}, "decoded_by": decoder}
-
-
-def is_drafted_alone(generation: Generation) -> bool:
-    """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
-    return generation.get("decoded_by") == "drafter"
-
-
-def new_tokens(generation: Generation) -> int:
-    return len(generation["token_ids"])
-
-
-def timed_tokens(generation: Generation) -> int:
-    """Returns the number of tokens that decode_seconds covers: all except those that exist when its clock starts. That
-    is one token, unless an external decoder reports several first tokens, or none."""
-    return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
-
-
-def target_passes(generation: Generation) -> int | None:
-    """Returns the number of target passes with the prefill; None for an external decoder that does not report it."""
-    if "external" in generation:
-        num_passes: int | None = generation["external"]["num_target_passes"]
-        return num_passes
-    return 0 if is_drafted_alone(generation) else len(generation["steps"]) + 1
-
-
-def tokens_of_passes(generation: Generation) -> tuple[int, int]:
-    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown.
-
-    If the steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server
-    always emits one.
-    """
-    num_passes, num_steps = target_passes(generation), len(generation["steps"])
-    if not num_passes:
-        return 0, 0
-    if is_served(generation):
-        return new_tokens(generation) - 1, num_passes - 1
-    if "external" in generation and (num_steps == 0 or num_passes == num_steps):
-        return new_tokens(generation), num_passes
-    return step_sum(generation, EMITTED), num_steps
-
-
-Sides = Sequence[Sequence[Generation]]  # generations by side, in the same order of prompts
-Columns = list[list[float]]  # two columns for each side, [num_generations]
-
-
-def speed_columns(sides: Sides) -> Columns:
-    """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
-    every side, and all sides cover the same answers."""
-    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
-    return [
-        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
-        for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
-    ]  # fmt: skip
-
-
-def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass, so
-    both columns are 0 for it on every side."""
-    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
-    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
-    return [
-        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
-    ]
-
-
-def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
-    """Returns the accepted and the judged tokens of each generation. Both are 0 for draft trees, whose number of judged
-    tokens depends on the order of siblings. All are 0 if a server reports an answer without its judged tokens, since
-    the other answers may then be a biased choice."""
-    counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
-    is_known = None not in (judged for _, judged in counts)
-    return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
-
-
-def _judged(generation: Generation) -> tuple[int, int | None]:
-    if generation["steps"]:
-        return step_sum(generation, ACCEPTED), step_sum(generation, JUDGED)
-    drafted, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
-    return (accepted, judged) if drafted else (0, 0)
-
-
-def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ judged tokens of each generation; None for draft trees, and if none was judged."""
-    return [accepted / judged if judged else None for accepted, judged in zip(*judged_tokens(own), strict=True)]
 
 
 def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
@@ -175,10 +86,8 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
 
 def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -> tuple[int, ...] | None:
     """Returns a histogram: element k is the number of target passes after the prefill that accepted k draft tokens, for
-    k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out.
-
-    Returns None for an external decoder, and if no answer has a target pass.
-    """
+    k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out. Returns None for an external
+    decoder, and if no answer has a target pass."""
     verified = [g for g in own if not is_drafted_alone(g)]
     if not verified or any("external" in g and not (is_served(g) and g["steps"]) for g in verified):
         return None
@@ -235,7 +144,10 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
-    overheads = [list(map(_overhead_seconds, side)) for side in (own, baseline)]
+    overheads = [
+        [float(g["decode_seconds"] - sum(s for _, s in g["passes"]["target"] + g["passes"]["draft"])) for g in side]
+        for side in (own, baseline)
+    ]
     shares = [
         prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
@@ -290,11 +202,6 @@ def expected_speedup(
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
 
 
-def _overhead_seconds(generation: Generation) -> float:
-    passes = generation["passes"]
-    return float(generation["decode_seconds"] - sum(seconds for _, seconds in passes["target"] + passes["draft"]))
-
-
 def _median(values: Iterable[float | None]) -> float | None:
     """Returns the median of the known values; None without any."""
     known = [value for value in values if value is not None]
@@ -316,7 +223,6 @@ def metrics_of(
 def accepted_tokens_per_step_of(
     records: Sequence[Record], method: MethodSpec | RecordedMethod
 ) -> tuple[int, ...] | None:
-    """Returns the histogram `accepted_tokens_per_step` of a method's records."""
     own = [_own_generation(record, method.name, method.decodes_with) for record in records]
     return accepted_tokens_per_step(own, method.most_draft_tokens)
 
@@ -329,8 +235,7 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
     found = {record["methods"][method.name].get("route"): record for record in records}
     for route, record in found.items():
         if route not in method.routes:
-            name = describe_record(record)
-            raise ValueError(f"record of {name}: {method.name}: the method has no route {route!r}")
+            raise ValueError(f"record of {describe_record(record)}: {method.name}: the method has no route {route!r}")
     return [route for route in method.routes if route in found]
 
 
@@ -389,3 +294,106 @@ def _own_generation(record: Record, method: str, decodes_with: str) -> Generatio
         return with_own_passes(record["methods"][method], decodes_with)
     except ValueError as error:
         raise ValueError(f"record of {describe_record(record)}: {method}: {error}") from error
+
+
+COST = "verification_cost"
+MIN_PASSES = 10
+LEVEL_CHANCES = ("tree_acceptance_expected", "tree_acceptance_optimal")
+
+
+def tree_metrics(
+    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], found: Mapping[str, Metric]
+) -> dict[str, Metric]:
+    """Returns the metrics that only draft trees have. `found`: the metrics that all methods have."""
+    num_steps, num_plain_steps = ([len(g["steps"]) for g in side] for side in (own, baseline))
+    verifying, plain = (
+        [sum(seconds for _, seconds in g["passes"]["target"]) for g in side] for side in (own, baseline)
+    )
+    trees = {
+        "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
+        "tree_depth": prompts.ratio([step_sum(g, DRAFTED) for g in own], num_steps),
+        "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
+        COST: prompts.ratio(verifying, num_steps, plain, num_plain_steps),
+        **costs_by_length(prompts, own, (plain, num_plain_steps)),
+        **rank_chances(prompts, own),
+        **level_chances(prompts, own),
+    }
+    values = {name: metric.value for name, metric in {**found, **trees}.items()}
+    speedup = None
+    if sum(plain):
+        target_pass = sum(plain) / sum(num_plain_steps)
+        plain_step = sum(g["decode_seconds"] for g in baseline) / sum(num_plain_steps) / target_pass
+        overhead = (values["overhead_seconds"] or 0.0) / (sum(num_steps) or 1) / target_pass
+        speedup = speedup_of_costs(values, overhead, plain_step)
+    return {**trees, "speedup_of_costs": Metric(value=speedup)}
+
+
+def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_step: float) -> float | None:
+    """Returns the speed-up that the costs explain: τ · `plain_step` ÷ (draft passes per step · c + v + `overhead`).
+    `overhead`: the overhead of a step. `plain_step`: a step of the baseline. Both in target passes over one token."""
+    names = ("mean_acceptance_length", "draft_passes_per_step", "cost_ratio", COST)
+    length, passes, cost_ratio, verifying = (values[name] for name in names)
+    if length is None or passes is None or cost_ratio is None or verifying is None:
+        return None
+    return length * plain_step / (passes * cost_ratio + verifying + overhead)
+
+
+def costs_by_length(
+    prompts: Prompts, own: Sequence[Generation], baseline: tuple[list[float], list[int]]
+) -> dict[str, Metric]:
+    """Returns the verification cost by the number of tokens that a pass reads, in classes that end at powers of two.
+    Classes of fewer than MIN_PASSES passes are left out. `baseline`: seconds and number of passes of AR's answers."""
+    classes: dict[int, list[list[float]]] = {}
+    for place, generation in enumerate(own):
+        for length, seconds in generation["passes"]["target"]:
+            sums = classes.setdefault(1 << (length - 1).bit_length(), [[0.0] * len(own), [0.0] * len(own)])
+            sums[0][place] += seconds
+            sums[1][place] += 1
+    return {
+        f"{COST}@{most}": prompts.ratio(seconds, num_passes, *baseline)
+        for most, (seconds, num_passes) in sorted(classes.items()) if sum(num_passes) >= MIN_PASSES
+    }  # fmt: skip
+
+
+def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns for each rank, from 1 on: of the judged nodes with a child of this rank, the share whose child of this
+    rank was accepted."""
+    counts = [g.get("tree_ranks") or [] for g in own]
+    ranks = [[each[rank] if rank < len(each) else (0, 0) for each in counts] for rank in range(max(map(len, counts)))]
+    return {
+        f"rank_chance@{rank}": prompts.ratio([pair[1] for pair in pairs], [pair[0] for pair in pairs], bounds=SHARE)
+        for rank, pairs in enumerate(ranks, start=1)
+    }
+
+
+def level_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns for each level, from 1 on, the mean chance of acceptance under the rule, and the optimal one, over the
+    sampled steps."""
+    levels = [list(zip_longest(*(g.get("tree_samples") or []))) for g in own]
+    found = {}
+    for level in range(max(map(len, levels))):
+        samples = [list(filter(None, each[level])) if level < len(each) else [] for each in levels]
+        for place, name in enumerate(LEVEL_CHANCES):
+            sums = [sum(pair[place] for pair in each) for each in samples]
+            found[f"{name}@{level + 1}"] = prompts.ratio(sums, list(map(len, samples)), bounds=SHARE)
+    return found
+
+
+def numbered_metrics(metrics: Mapping[str, Metric], name: str) -> list[Metric]:
+    """Returns the metrics NAME@1, NAME@2, … of a row."""
+    found = (metrics.get(f"{name}@{number}") for number in count(1))
+    return list(takewhile(lambda metric: metric is not None, found))  # type: ignore[arg-type]
+
+
+def served_metrics(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+    """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
+    drafted tokens by the engine's counts (null if an answer has none), and the share of repeated answers of `ar` that
+    changed."""
+    totals = [generation["external"]["totals"] for generation in own]
+    share = Metric()
+    if None not in totals:
+        share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
+    again = [g["external"].get("same_again") for g in baseline]
+    changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
+    whole = median(generation["ttft_seconds"] + generation["decode_seconds"] for generation in own)
+    return {"e2e_seconds": Metric(value=whole), "accepted_per_drafted": share, "ar_changed": changed}

@@ -12,9 +12,16 @@ from typing import Literal
 
 import numpy as np
 
+from specbench.results.answers import (
+    Columns,
+    ScoringSpec,
+    acceptance_rates,
+    length_columns,
+    quality,
+    speed_columns,
+    with_own_passes,
+)
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.metrics import Columns, acceptance_rates, length_columns, speed_columns, with_own_passes
-from specbench.results.quality import ScoringSpec, quality
 from specbench.results.row import Row
 from specbench.running.records import Generation, Key, Record, record_key
 from specbench.running.run_folder import RecordedMethod
@@ -170,17 +177,14 @@ class Pairs:
 
     @property
     def method(self) -> str:
-        """The name of the first side's method."""
         return self.first.row.method_name
 
     @property
     def num_prompts(self) -> int:
-        """The number of prompts with records on both sides."""
         return len({record_key(record)[:3] for record in self.records[0]})
 
     @property
     def prompts(self) -> Prompts:
-        """The prompt of each pair of records, for intervals."""
         return Prompts.of(self.records[0], seed=0)
 
     @property
@@ -190,7 +194,6 @@ class Pairs:
         return Prompts.of_times(side, seed=0)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
-        """Returns the pairs of records with these keys."""
         first, second = ([r for r in records if record_key(r) in keys] for records in self.records)
         return replace(self, records=(first, second))
 
@@ -200,7 +203,7 @@ class Pairs:
 
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
         """Returns tokens and seconds of the method and of AR on the second side, then on the first
-        (`metrics.speed_columns`)."""
+        (`speed_columns`)."""
         baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
         sides = [
             generations for own, ar in zip(self.generations(), baseline, strict=True)
@@ -227,13 +230,11 @@ def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str]
 
 
 def _acceptance(pairs: Pairs) -> Metric:
-    """Returns the difference of α over the generations with judged tokens on both sides."""
     both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
     return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 
 def _score(pairs: Pairs, name: str) -> Metric:
-    """Returns the difference of a score, computed like that of a method and its baseline."""
     own, baseline = pairs.generations()
     found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
     return found.get(f"{name}_difference", Metric())

@@ -9,27 +9,24 @@ import numpy as np
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import FORMATS, Column, Table, numbers, words
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import TAILS, Array, Metric, bonferroni
 from specbench.results.captions import (
     FEW,
     dtype_and_device,
-    has_few_prompts,
-    is_baseline,
     model_name,
     sampling_of,
     score_heading,
     stated_verdicts,
     verdict_word,
+    warning_lines,
     why_unranked,
 )
-from specbench.results.comparison_input import filter_rows, rows_of_subsets
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
-from specbench.results.log_ratios import TAILS, Array, bonferroni
-from specbench.results.paired import KINDS, MetricChange, RowWithRecords, metric_of_row, pair_up
+from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
-from specbench.results.runs import RecordedRuns
-from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells, warning_lines
+from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
+from specbench.results.tables import acceptance_cells, acceptance_heading, speed_cells
 from specbench.results.units import MEANINGS, number, short, speed
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
@@ -90,7 +87,15 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
-    return [*(_ranked(place, side, changes, len(valued)) for place, side in enumerate(valued)), *rest]
+    ranked = []
+    for place, side in enumerate(valued):
+        better = sum(changes[other, place].separable for other in range(place))
+        worse = sum(changes[place, other].separable for other in range(place + 1, len(valued)))
+        own = [change for pair, change in changes.items() if place in pair]
+        reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
+        unknown = sum(not change.has_interval for change in own)
+        ranked.append(RankedRow(side, better + 1, len(valued) - worse, reasons, unknown))
+    return [*ranked, *rest]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
@@ -100,14 +105,6 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts and 4 % at 30 and 100 then have a pair that
     looks separable; without widening 40 to 65 % have one."""
     return bonferroni(num_pairs, 1 - TAILS[1], max(1.0, num_prompts / 3))
-
-
-def _ranked(place: int, side: RowWithRecords, changes: dict[tuple[int, int], MetricChange], total: int) -> RankedRow:
-    better = sum(changes[other, place].separable for other in range(place))
-    worse = sum(changes[place, other].separable for other in range(place + 1, total))
-    own = [change for pair, change in changes.items() if place in pair]
-    reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
-    return RankedRow(side, better + 1, total - worse, reasons, sum(not change.has_interval for change in own))
 
 
 def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
@@ -209,7 +206,6 @@ def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _settings(rows: Sequence[Row]) -> list[list[str]]:
-    """Returns for each row of a method the settings in which the rows differ."""
     names = ("num_draft_tokens", "drafter", "drafter_revision")
     own: list[dict[str, str]] = [
         {name: str(value) for name, value in flat_fields(each).items() if name.startswith("options.") or name in names}
@@ -226,8 +222,8 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
     own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
-    own += "; the row ar is of the newest run" * any(map(is_baseline, rows))
-    few = [each.row for each in order if has_few_prompts(each.row)]
+    own += "; the row ar is of the newest run" * any(row.is_baseline for row in rows)
+    few = [each.row for each in order if each.row.has_few_prompts]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
@@ -243,7 +239,6 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
 
 
 def unranked_line(rows: Sequence[Row]) -> list[str]:
-    """Returns a line with the rows that are not ranked, and why."""
     reasons = {f"{short(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := why_unranked(row))}
     return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
 
@@ -269,7 +264,6 @@ def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
 
 
 def shared_lines(tables: Sequence[Table]) -> list[str]:
-    """Returns the lines that the captions of all tables share; an empty list for a single table."""
     first, *others = tables
     return [line for line in first.caption if others and all(line in each.caption for each in others)]
 
@@ -278,10 +272,8 @@ def show(
     files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
 ) -> list[Table | str]:
     """Returns the ranked tables of the selected rows, then lines: what all captions share, the numbers of several
-    files, and why existing records could not be read.
-
-    Raises ConfigError for unknown files, keys, values, subsets, metrics and formats, and if there are no rows.
-    """
+    files, and why existing records could not be read. Raises ConfigError for unknown files, keys, values, subsets,
+    metrics and formats, and if there are no rows."""
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
     # One entry per row; among equal baselines of several runs, the newest.
@@ -289,7 +281,7 @@ def show(
     for position, file in enumerate(files, start=1):
         for place, row in enumerate(load(file)):
             name = f"{position}:{place}" if len(files) > 1 else str(place)
-            key = row.key, "" if is_baseline(row) else row.created
+            key = row.key, "" if row.is_baseline else row.created
             if key not in places or row.created > places[key][0].created:
                 places[key] = row, file, name
     rows = [row for row, _, _ in places.values()]

@@ -7,10 +7,9 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import load_model
-from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import BaselineAnswer, TokenDifference
+from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
 from specbench.running.prompts import PromptBudget, prompt_digest, record_prompts, truncate_examples
 from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.specs.catalogue import load_task, load_tasks
@@ -140,7 +139,10 @@ class Target:
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
         target = self.loader.load(row.target, row.target_revision)
-        records = self._with_history([self.run.records[key] for key in keys], row, method)
+        own = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
+        # in a later turn, the prompt of AR and of the method holds its own earlier answers
+        same = {record_key(record) for record in with_same_history(own, method)}
+        records = [self.run.records[key] for key in keys if key in same]
         budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
         place, kept = (row.task_name, row.subset), [record_key(record) for record in records]
         others = [self.loader.load(name) for name in budgets]
@@ -155,13 +157,6 @@ class Target:
             return []
         tolerance = near_tie_tolerance(target, answers, max_query_length)
         return find_differences(target, answers, [_ids(candidate, key, method) for key in kept], tolerance)
-
-    def _with_history(self, records: Sequence[Record], row: Row, method: str) -> list[Record]:
-        """Returns the records whose prompt is the same for AR and the method. In a later turn, the prompt of each holds
-        its own earlier answers."""
-        every = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
-        kept = {record_key(record) for record in with_same_history(every, method)}
-        return [record for record in records if record_key(record) in kept]
 
 
 def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:

@@ -15,7 +15,11 @@ from pydantic import (
 )
 
 from specbench.core.values import text_digest
-from specbench.results.bootstrap import INTERVALS, FilePart, Intervals, Metric
+from specbench.results.bootstrap import INTERVALS
+from specbench.results.bootstrap import FilePart
+from specbench.results.bootstrap import Intervals
+from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import SMALL_SAMPLE
 from specbench.specs.components import RowEngine
 
 
@@ -284,9 +288,7 @@ class Row(FilePart):
     lossless: bool  # the claim of the rule, or of the author of external code
     verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
     evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
-    quality: str | None = (
-        None  # the metric of the main score; null if nothing is scored, or subsets have different ones
-    )
+    quality: str | None = None  # the metric of the main score; null if nothing is scored, or subsets have others
     signatures: dict[str, str] = Field(default_factory=dict)  # how scores were computed, where a name is not enough
     intervals: Intervals = INTERVALS
     fairness: GroupNumbers | FairnessSummary | None = None  # a subset's numbers; in "all" their summary
@@ -301,9 +303,7 @@ class Row(FilePart):
     @field_validator("options")
     @classmethod
     def _writable_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: as_json_value(value) for name, value in options.items()
-        }  # JSON has no infinity; a threshold may be
+        return {name: as_json_value(value) for name, value in options.items()}  # a threshold may be infinite
 
     @model_validator(mode="after")
     def _check_subsets(self) -> Self:
@@ -327,8 +327,24 @@ class Row(FilePart):
         return str(self.served.load) if self.served is not None and self.served.load is not None else ""
 
     @property
+    def is_baseline(self) -> bool:
+        return self.method_name == "ar"
+
+    @property
+    def num_timed(self) -> int:
+        """The number of prompts behind the speed-up."""
+        num_prompts = self.value("num_prompts_timed")
+        return self.n if num_prompts is None else int(num_prompts)
+
+    @property
+    def has_few_prompts(self) -> bool:
+        """Whether the speed-up is of fewer than SMALL_SAMPLE prompts, so that its interval may be too narrow or absent.
+        The baseline's speed-up over itself is exact, and intervals of a load resample windows."""
+        has_speedup = self.value("speedup") is not None and not self.is_baseline
+        return has_speedup and self.num_timed < SMALL_SAMPLE and not self.level
+
+    @property
     def names(self) -> tuple[str, str, str]:
-        """The names of task, subset and method."""
         return self.task_name, self.subset, self.method_name
 
     def metric(self, name: str | None) -> Metric:
@@ -336,7 +352,6 @@ class Row(FilePart):
         return self.metrics.get(name or "", Metric())
 
     def value(self, name: str) -> float | None:
-        """Returns the value of a metric; None where the row has none."""
         return self.metric(name).value
 
     @property

@@ -18,12 +18,19 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically
 from specbench.core.values import text_digest
+from specbench.results.answers import ScoringSpec
+from specbench.results.answers import main_metric
+from specbench.results.answers import signatures
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.quality import ScoringSpec, main_metric, signatures
-from specbench.results.row import ALL, Row, RowSampling, RowShots, RowWarmUp
-from specbench.results.served import control_outcomes, served_verdict, served_warnings, serving_of
-from specbench.results.verdict import declares_lossless, differing_records, verdict_of_records
+from specbench.results.row import ALL, Row, RowSampling, RowServing, RowShots, RowWarmUp
+from specbench.results.verdict import (
+    control_outcomes,
+    declares_lossless,
+    differing_records,
+    served_verdict,
+    verdict_of_records,
+)
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_same_history
 from specbench.specs.method import MethodSpec
@@ -50,7 +57,7 @@ class MeasuredSubset(FilePart):
 
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, and how many of these differences are near-ties
-    within `tolerance` (`specbench.results.greedy`)."""
+    within `tolerance` (`specbench.results.verdict`)."""
 
     task: str
     subset: str
@@ -79,7 +86,6 @@ class Measurement(FilePart):
     ties: tuple[Ties, ...] = ()
 
     def of_task(self, task: str) -> list[MeasuredSubset]:
-        """Returns the subsets of a task in the order in which they were measured."""
         return [part for part in self.subsets if part.task == task]
 
 
@@ -122,10 +128,8 @@ SPEEDUPS = ("speedup", "speedup_e2e", "speedup_expected")
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The data from which the rows of one command are computed, all from the run's folder.
-
-    `identity`: the content of run.json. `judge`: the signature of the judge whose ratings the records have.
-    """
+    """The data from which the rows of one command are computed, all from the run's folder. `identity`: the content of
+    run.json. `judge`: the signature of the judge whose ratings the records have."""
 
     identity: Mapping[str, Any]
     tasks: Sequence[TaskSpec]
@@ -182,8 +186,10 @@ class MeasuredRun:
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
-        warnings = warnings_of(row, records, self._num_trained_on(method, records))
-        return row.model_copy(update={"warnings": (*warnings, *served_warnings(row, records, self.identity))})
+        trained = set(self.measurement.trained_on.get(method.name, ()))
+        first = [record for record in records if not record.get("turn")]
+        learned = {(record["subset"], record["example"]) for record in first if record["prompt"] in trained}
+        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity)})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the fields of a row about models, machine and command."""
@@ -248,20 +254,13 @@ class MeasuredRun:
             num_near_ties=num_near_ties,
         )  # fmt: skip
 
-    def _num_trained_on(self, method: MethodSpec, records: Sequence[Record]) -> int:
-        trained = set(self.measurement.trained_on.get(method.name, ()))
-        first = [record for record in records if not record.get("turn")]
-        return len({(record["subset"], record["example"]) for record in first if record["prompt"] in trained})
-
 
 def sampling_of(task: TaskSpec, subset: str) -> RowSampling:
-    """Returns the sampling parameters of a subset."""
     generation = task.subset(subset).generation
     return RowSampling(temperature=generation.temperature, top_k=generation.top_k, top_p=generation.top_p)
 
 
 def _data(parts: Sequence[MeasuredSubset]) -> dict[str, Any]:
-    """Returns the fields of a row about the data of its subsets."""
     return {
         "data_source": parts[0].source,
         "data_location": ", ".join(dict.fromkeys(part.location for part in parts)),
@@ -338,3 +337,17 @@ def _measured_at(records: Sequence[Record]) -> str:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
         raise ConfigError(f"records.jsonl: every record must have its time in measured_at ({error})") from error
+
+
+def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, Any]) -> RowServing | None:
+    """Returns the serving conditions of a row; None for a method that ran in this process."""
+    if "servers" not in identity:
+        return None
+    own = [record["methods"][method]["external"] for record in records]
+    every = [record["methods"][name]["external"] for record in records for name in (method, "ar")]
+    return RowServing(
+        acceptance_source=", ".join(dict.fromkeys(counts["acceptance_source"] for counts in own)),
+        caches="verified empty" if all(counts["cached_tokens"] == 0 for counts in every) else "not told",
+        memory=identity["memory"], settings=identity["code"][method],
+        turns=len({record["part"] for record in records}) if identity["by_turns"] else None,
+    )  # fmt: skip

@@ -1,18 +1,19 @@
 """The warnings of a row: reasons to doubt its speed-up, each with its number and a remedy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 from specbench.core.console import counted
-from specbench.results.bootstrap import SMALL_SAMPLE, Metric
-from specbench.results.captions import has_few_prompts, is_baseline, num_timed
-from specbench.results.log_ratios import TAILS, Array
+from specbench.results.bootstrap import SMALL_SAMPLE, TAILS, Array, Metric
+from specbench.results.conditions import differences
 from specbench.results.row import Row, RowWarning
 from specbench.results.units import with_interval
-from specbench.running.records import ACCEPTED, DRAFTED, Record
+from specbench.results.verdict import control_outcomes, differing_records
+from specbench.running.records import ACCEPTED, DRAFTED, Generation, Record
 
 MIN_PROMPTS = 5  # in each third; with fewer, one slow prompt would look like a drift
 MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third; with fewer, the jackknife errors are too uncertain
@@ -82,70 +83,72 @@ def _least_squares(design: Array, values: Array) -> tuple[float, float, int]:
 WIDE = 1.25  # high ÷ low of an interval that is too wide to separate a method from one that is a quarter faster
 
 
-def warnings_of(row: Row, records: Sequence[Record], num_trained_on: int = 0) -> tuple[RowWarning, ...]:
+def warnings_of(
+    row: Row, records: Sequence[Record], num_trained_on: int = 0, identity: Mapping[str, Any] | None = None
+) -> tuple[RowWarning, ...]:
     """Returns the warnings of a row. `records`: the row's. `num_trained_on`: the number of measured prompts on which
-    its drafter was trained."""
-    num_processes = len({record.get("process") for record in records})
-    found = (
-        wide_interval(row), few_prompts(row), drift(row, num_processes), unsteady_start(row),
-        trained_on_test(row, num_trained_on), misread_head(row, records),
-    )  # fmt: skip
-    return tuple(each for each in found if each is not None)
+    its drafter was trained. `identity`: the content of run.json, for a served row."""
+    found = {
+        "wide_interval": wide_interval(row),
+        "few_prompts": few_prompts(row),
+        "ar_drift": drift(row, len({record.get("process") for record in records})),
+        "not_steady": unsteady_start(row),
+        "trained_on_test": num_trained_on
+        and f"the drafter was trained on {num_trained_on} of the {row.n} measured prompts, as its training.json says, "
+        "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
+        "misread_head": misread_head(row, records),
+        **(served_warnings(row, records, identity) if identity and row.served and not row.is_baseline else {}),
+    }
+    return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
 
 
-def wide_interval(row: Row) -> RowWarning | None:
+def wide_interval(row: Row) -> str | None:
     """Warns of a speed-up whose interval ends are more than a factor of WIDE apart. The width on the log scale falls
     with the root of the number of prompts (or of turns of servers), so (width ÷ wanted width)² times as many are
-    needed.
-    """
+    needed."""
     speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
     ratio, turns = speedup.high / speedup.low, row.served.turns if row.served is not None else None
-    resampled, number = ("turns", turns) if turns else ("prompts", num_timed(row))
+    resampled, number = ("turns", turns) if turns else ("prompts", row.num_timed)
     needed = math.ceil(number * ((math.log(speedup.high) - math.log(speedup.low)) / math.log(WIDE)) ** 2)
-    text = (
+    return (
         f"the speed-up's interval is wide, {speedup.low:.2f} to {speedup.high:.2f} (× {ratio:.2f}): for × {WIDE} "
         f"measure about {needed} {resampled} instead of {number}, or on a quieter machine"
     )
-    return RowWarning(code="wide_interval", text=text)
 
 
-def few_prompts(row: Row) -> RowWarning | None:
+def few_prompts(row: Row) -> str | None:
     """Warns of a speed-up from so few prompts that its interval may be too narrow or absent."""
-    if not has_few_prompts(row):
+    if not row.has_few_prompts:
         return None
-    num, speedup = num_timed(row), row.metrics["speedup"]
-    prompts = counted(num, "prompt")
+    prompts, has_interval = counted(row.num_timed, "prompt"), row.metrics["speedup"].low is not None
     problem = (
-        f"the speed-up rests on {prompts} and has no interval"
-        if speedup.low is None
-        else f"the speed-up's interval rests on {prompts} and may be too narrow"
+        f"the speed-up's interval rests on {prompts} and may be too narrow"
+        if has_interval
+        else f"the speed-up rests on {prompts} and has no interval"
     )
-    text = f"{problem}: measure {SMALL_SAMPLE} or more"
-    return RowWarning(code="few_prompts", text=text)
+    return f"{problem}: measure {SMALL_SAMPLE} or more"
 
 
-def drift(row: Row, num_processes: int) -> RowWarning | None:
+def drift(row: Row, num_processes: int) -> str | None:
     """Warns of a baseline whose speed changed during the run. The effect on the speed-up is unknown, since the method
     ran alternately with the baseline, and may gain or lose from the same change. The baseline gets no such warning."""
     ratio = row.metric("ar_drift")
     if row.metric("speedup").low is None or not has_drifted(ratio):
         return None
     resumed = f", {num_processes} processes one after the other," if num_processes > 1 else ""
-    text = (
+    return (
         f"in the last third of the run{resumed} the baseline ran at {with_interval(ratio)} times its speed in the "
         "first third, so load or clock changed: measure again into another folder, without a break and with nothing "
         "else running"
     )
-    return RowWarning(code="ar_drift", text=text)
 
 
-def unsteady_start(row: Row) -> RowWarning | None:
+def unsteady_start(row: Row) -> str | None:
     """Warns of a method or a baseline whose speed was not steady at the start of the measurement."""
-    if is_baseline(row) or row.warm_up is None or row.warm_up.steady:
-        return None
-    return RowWarning(code="not_steady", text=not_steady(row.warm_up.blocks, row.warm_up.seconds))
+    warm_up = None if row.is_baseline else row.warm_up
+    return None if warm_up is None or warm_up.steady else not_steady(warm_up.blocks, warm_up.seconds)
 
 
 def not_steady(blocks: int, seconds: float) -> str:
@@ -156,29 +159,18 @@ def not_steady(blocks: int, seconds: float) -> str:
     )
 
 
-def trained_on_test(row: Row, num_prompts: int) -> RowWarning | None:
-    if not num_prompts:
-        return None
-    text = (
-        f"the drafter was trained on {num_prompts} of the {row.n} measured prompts, as its training.json says, so "
-        "it may know them better than others: measure prompts that it was not trained on, or train it on others"
-    )
-    return RowWarning(code="trained_on_test", text=text)
-
-
 HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft head
 USUAL, MIN_JUDGED = 0.3, 50  # the usual share of accepted first draft tokens; the number of tokens needed to judge it
 
 
-def misread_head(row: Row, records: Sequence[Record]) -> RowWarning | None:
+def misread_head(row: Row, records: Sequence[Record]) -> str | None:
     """Warns of a draft head whose tokens are rarely accepted: its checkpoint may belong to another target, or have a
     layout that was read wrongly. In draft trees only the first child of each judged node counts, since one of many
     children may be accepted by chance."""
     kind = row.options.get("drafter", {}).get("type")
     if kind not in HEADS:
         return None
-    name = row.method.partition("@")[0]
-    own = [record["methods"][name] for record in records]
+    own = [record["methods"][row.method_name] for record in records]
     if any("tree_nodes" in generation for generation in own):
         firsts = [generation["tree_ranks"][0] for generation in own if generation.get("tree_ranks")]
         num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
@@ -194,8 +186,89 @@ def misread_head(row: Row, records: Sequence[Record]) -> RowWarning | None:
         if kind == "mtp"
         else "its checkpoint may be of another target, or read wrongly: check drafter.path"
     )
-    text = (
+    return (
         f"{token} of its head is accepted in only {num_accepted / num_judged:.0%} of {num_judged} {cases}, "
         f"and heads usually reach {USUAL:.0%}: {cause} (docs/notes/heads.md)"
     )
-    return RowWarning(code="misread_head", text=text)
+
+
+UNKNOWN_SOURCE = "none: "  # begins the source of acceptance counts that are not known
+SLOW_CLIENT = 0.05  # a larger share of an answer's time outside the server gives a warning
+FEW_TURNS = 5  # with fewer turns, a drift of the machine does not average out
+LEARNS = "learns_across_requests"  # keys of a server's entry in run.json
+UNKNOWN_TOKENIZER = "tokenizer_not_checked"
+
+
+def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
+    assert row.served is not None
+    method = row.method_name
+    own, baseline = ([record["methods"][name]["external"] for record in records] for name in (method, "ar"))
+    again = control_outcomes(records)
+    unknown = [source for each in baseline if (source := each["acceptance_source"]).startswith(UNKNOWN_SOURCE)]
+    has_drafted = any(counts["totals"] is None or counts["totals"][0] for counts in own)
+    num_different = 0 if row.sampling.temperature else len(differing_records(records, method))
+    own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
+    changed = [
+        each
+        for each in differences(settings, own_settings, absent=None)
+        if each.field not in (LEARNS, UNKNOWN_TOKENIZER)
+    ]
+    differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
+    waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
+    num_late = {name: sum(is_read_late(record["methods"][name]) for record in records) for name in ("ar", method)}
+    return {
+        "baseline_unchecked": unknown
+        and f"it is unknown whether the server 'ar' drafts ({unknown[0].removeprefix(UNKNOWN_SOURCE)})",
+        "tokenizer_unchecked": (settings.get(UNKNOWN_TOKENIZER) or own_settings.get(UNKNOWN_TOKENIZER))
+        and "it could not be checked whether the servers serve the model of the tokenizer: they have no endpoint that "
+        "tokenizes a text",
+        "idle_unchecked": not all(counts["was_idle"] for counts in (*own, *baseline))
+        and "it could not be checked whether the servers were idle: they do not report how many requests run",
+        "drafts_nothing": not has_drafted
+        and f"its server drafted nothing in {counted(len(own), 'answer')}: see the server's log",
+        "caches_unknown": row.served.caches == "not told"
+        and "the servers do not report how many prompt tokens were cached: switch their prefix caches off, and make "
+        "them report it (vLLM: --enable-prompt-tokens-details)",
+        "memory_not_stated": row.served.memory is None
+        and "the file of the servers does not say how they reserve memory: add the key memory",
+        "settings_differ": differing and f"the servers differ in more than speculation: {differing}",
+        "learns": own_settings.get(LEARNS)
+        and "its drafter learns across requests, so its speed depends on the order of the prompts",
+        "few_turns": (row.served.turns or FEW_TURNS) < FEW_TURNS
+        and f"the servers took turns, but had only {counted(row.served.turns or 0, 'turn')} each, so a drift of the "
+        f"machine may be part of the speed-up: set turns to {FEW_TURNS} or more",
+        "slow_client": waiting > SLOW_CLIENT
+        and f"{waiting:.0%} of the time of the answers of '{waiting_for}' is spent outside the server: the client or "
+        "the network is the bottleneck",
+        "read_late": any(num_late.values())
+        and f"answers were read late, in less than half the time in which the server wrote them "
+        f"({', '.join(f'{number} of {name!r}' for name, number in num_late.items() if number)}), so their speed is "
+        "that of the client: measure again with nothing else running",
+        "answers_differ": num_different
+        and row.verdict != "near-tie only"
+        and f"{num_different} of {counted(len(records), 'answer')} differ from those of the server 'ar', which itself "
+        f"changed {again.count(False)} of {counted(len(again), 'answer')} when asked again: run both with "
+        "batch-invariant kernels, and run specbench audit --servers",
+    }
+
+
+def share_of_waiting(records: Sequence[Record], method: str) -> float:
+    """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
+    time."""
+    answers = [record["methods"][method] for record in records]
+    pairs = [(each["ttft_seconds"] + each["decode_seconds"], each["external"]["server_seconds"]) for each in answers]
+    known = [(whole, reported) for whole, reported in pairs if reported is not None]
+    whole = sum(whole for whole, _ in known)
+    return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0
+
+
+def is_read_late(answer: Generation) -> bool:
+    """Returns whether the client read the tokens after its first read in less than half the time in which the server
+    reports to have written them, so that they waited for the client."""
+    reported, num_first = answer["external"].get("server_decode_seconds"), answer["external"]["num_first_tokens"]
+    num_new = len(answer["token_ids"])
+    if reported is None or num_new < 2:
+        return False
+    written = reported * (num_new - num_first) / (num_new - 1)  # the server's time begins with the first token
+    return bool(answer["decode_seconds"] < written / 2)

@@ -18,7 +18,7 @@ from specbench.models.consumption import CostMeter
 from specbench.models.datastore import Datastore
 from specbench.models.loading import load_tokenizer
 from specbench.models.ngram import NgramModel
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
 from specbench.training.command import warn_of_overlap
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
 from specbench.training.datastore_build import store_into

@@ -26,7 +26,7 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import choose_device, load_model
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
 from specbench.training.draft_head import DraftHead
 from specbench.training.loop import Loop, Objective, RateProgress, StepCurve, load_weights, set_weights
 from specbench.training.optimizers import trained_parameters

@@ -11,9 +11,8 @@ import yaml
 
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
 from specbench.results.leaderboard import load, set_verdicts
-from specbench.results.leaderboard_merge import add_runs, merge_files
+from specbench.results.leaderboard_files import FROM_REPORT, Validity, add_runs, expected_verdict, merge_files, validate
 from specbench.results.row import DIGEST, STATED, Row, with_digest
-from specbench.results.validation import FROM_REPORT, Validity, expected_verdict, validate
 from specbench.results.verdict import Greedy, Noise
 from tests.test_fairness import run_into
 

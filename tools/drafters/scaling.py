@@ -18,9 +18,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from specbench.analysis.fairness_runs import read_run
 from specbench.embedded import member_path
 from specbench.results.bootstrap import Metric
-from specbench.results.log_ratios import expanded_confidence, ratio_of, resamples
-from specbench.results.metrics import timed_tokens
-from specbench.results.plots import reach, save_picture
+from specbench.results.answers import timed_tokens
+from specbench.results.bootstrap import expanded_confidence
+from specbench.results.bootstrap import ratio_of
+from specbench.results.bootstrap import resamples
+from specbench.results.display import reach
+from specbench.results.display import save_picture
 from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
 
 from .measuring import measure, write_held_out

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from specbench.core.table import markdown_table
-from specbench.results.environment import environment
+from specbench.results.conditions import environment
 from tools.bench_transformers import ratio
 from tools.engines import compiling, methods
 

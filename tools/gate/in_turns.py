@@ -20,7 +20,7 @@ from typing import NamedTuple
 from specbench.core.environment import PACKAGE
 from specbench.core.table import markdown_table
 from specbench.results.check import check
-from specbench.results.check_findings import EXIT_CODES, CheckReport, Finding
+from specbench.results.check_report import EXIT_CODES, CheckReport, Finding
 from specbench.results.check_speed import TYPICAL_SPEED
 from specbench.results.conditions import BASELINE
 from specbench.results.runs import finished_run

@@ -19,8 +19,7 @@ from specbench.decoding.drafters.model import ModelDrafter
 from specbench.models import timing
 from specbench.models.loading import model_source
 from specbench.results.check import check
-from specbench.results.check_findings import CheckReport
-from specbench.results.check_speed import SPEEDUP
+from specbench.results.check_report import SPEEDUP, CheckReport
 from specbench.results.conditions import BASELINE
 from specbench.results.execute import execute
 from specbench.running.request import Request

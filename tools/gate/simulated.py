@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.results.bootstrap import Prompts
-from specbench.results.check_findings import CheckReport, MethodFindings
+from specbench.results.check_report import CheckReport, MethodFindings
 from specbench.results.check_speed import PendingRatio, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
 
 Array = NDArray[np.float64]

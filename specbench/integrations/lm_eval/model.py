@@ -17,8 +17,9 @@ from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.text_model import TextModel
+from specbench.results.answers import with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.metrics import acceptance, speeds, with_own_passes
+from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
 from specbench.running.blocks import generation_fields

@@ -18,7 +18,7 @@ from specbench.integrations.served.started import StartedServers
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import TextModel
-from specbench.results.served import LEARNS, UNKNOWN_TOKENIZER
+from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.blocks import Block
 from specbench.running.models import Models
 from specbench.running.plan import Cell

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
 from specbench.results.bootstrap import Bounds, Metric
-from specbench.results.captions import is_baseline
 from specbench.results.row import ALL, Row
 from specbench.results.units import bounds_of, number, unit_of, with_interval
 
@@ -135,7 +134,7 @@ def bars_of(family: Sequence[SiteRow]) -> BarChart | None:
     """Returns the bars of the subsets; None for fewer than two speed-ups, and for the baseline."""
     known = [
         (entry, entry.row.metric("speedup"))
-        for entry in family if _has_values(entry.row, "speedup") and not is_baseline(entry.row)
+        for entry in family if _has_values(entry.row, "speedup") and not entry.row.is_baseline
     ]  # fmt: skip
     if len(known) < 2:
         return None

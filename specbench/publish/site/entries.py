@@ -9,13 +9,12 @@ from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import verdict_word, why_unranked
-from specbench.results.comparison_input import rows_of_subsets
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.row import Row, digest_of
-from specbench.results.runs import RecordedRuns
+from specbench.results.runs import RecordedRuns, rows_of_subsets
 from specbench.results.units import NULL, interval, number, speed, unit_of
 
 

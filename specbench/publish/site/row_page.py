@@ -14,12 +14,12 @@ from markupsafe import Markup
 from specbench.core.environment import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
-from specbench.results.breakdown import per_token
-from specbench.results.captions import decodes_alone, is_baseline, lossless_word, sampling_of, verdict_of
+from specbench.results.captions import decodes_alone, lossless_word, sampling_of, verdict_of
 from specbench.results.conditions import flat_fields
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
+from specbench.results.tables import per_token
 from specbench.results.units import NULL, PASS_AT, interval, meaning, number, unit_of
 from specbench.specs.run_options import RunOptions
 
@@ -179,7 +179,7 @@ def row_page(
     """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
     compares, itself included. `baseline`: AR's row of the same run."""
     row = entry.row
-    verdict, lossless = BASELINE if is_baseline(row) else (verdict_of(row), LOSSLESS[lossless_word(row)])
+    verdict, lossless = BASELINE if row.is_baseline else (verdict_of(row), LOSSLESS[lossless_word(row)])
     measured = [row] if baseline is None or baseline is row else [baseline, row]
     times = [breakdown_of(each, each.method_name) for each in measured]
     return {

@@ -1,4 +1,5 @@
-"""Recorded answers → scores with intervals, paired with AR's scores on the same prompts."""
+"""Recorded answers → columns of tokens, passes and seconds, and scores with intervals; paired with AR's answers to the
+same prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specbench.results.bootstrap import MIN_PROMPTS, SHARE, Metric, Prompts
-from specbench.results.log_ratios import CONFIDENCE, NUM_RESAMPLES
+from specbench.results.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.results.units import bounds_of
-from specbench.running.records import Generation, Record
+from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, step_sum
+from specbench.running.records import JUDGED as NUM_JUDGED
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
@@ -19,6 +20,104 @@ from specbench.tasks.scoring.contract import Scorer, identified_language, make_s
 from specbench.tasks.scoring.language import language_of
 
 Array = NDArray[np.float64]
+
+
+def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
+    """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
+    model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
+    `decoded_by`. Raises ValueError for a record without `decoded_by`."""
+    decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
+    if decoder is None:
+        raise ValueError("has no decoded_by, the model that decoded this query")
+    if decoder == "target":
+        return generation
+    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}, "decoded_by": decoder}
+
+
+def is_drafted_alone(generation: Generation) -> bool:
+    """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
+    return generation.get("decoded_by") == "drafter"
+
+
+def new_tokens(generation: Generation) -> int:
+    return len(generation["token_ids"])
+
+
+def timed_tokens(generation: Generation) -> int:
+    """Returns the number of tokens that decode_seconds covers: all except those that exist when its clock starts. That
+    is one token, unless an external decoder reports several first tokens, or none."""
+    return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
+
+
+def target_passes(generation: Generation) -> int | None:
+    """Returns the number of target passes with the prefill; None for an external decoder that does not report it."""
+    if "external" in generation:
+        num_passes: int | None = generation["external"]["num_target_passes"]
+        return num_passes
+    return 0 if is_drafted_alone(generation) else len(generation["steps"]) + 1
+
+
+def is_served(generation: Generation) -> bool:
+    return "acceptance_source" in generation.get("external", {})
+
+
+def tokens_of_passes(generation: Generation) -> tuple[int, int]:
+    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown. If the
+    steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server always
+    emits one."""
+    num_passes, num_steps = target_passes(generation), len(generation["steps"])
+    if not num_passes:
+        return 0, 0
+    if is_served(generation):
+        return new_tokens(generation) - 1, num_passes - 1
+    if "external" in generation and (num_steps == 0 or num_passes == num_steps):
+        return new_tokens(generation), num_passes
+    return step_sum(generation, EMITTED), num_steps
+
+
+Sides = Sequence[Sequence[Generation]]  # generations by side, in the same order of prompts
+Columns = list[list[float]]  # two columns for each side, [num_generations]
+
+
+def speed_columns(sides: Sides) -> Columns:
+    """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
+    every side, and all sides cover the same answers."""
+    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    return [
+        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
+        for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
+    ]  # fmt: skip
+
+
+def length_columns(sides: Sides) -> Columns:
+    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass, so
+    both columns are 0 for it on every side."""
+    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
+    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+    return [
+        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
+    ]
+
+
+def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
+    """Returns the accepted and the judged tokens of each generation. Both are 0 for draft trees, whose number of judged
+    tokens depends on the order of siblings. All are 0 if a server reports an answer without its judged tokens, since
+    the other answers may then be a biased choice."""
+    counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
+    is_known = None not in (judged for _, judged in counts)
+    return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
+
+
+def _judged(generation: Generation) -> tuple[int, int | None]:
+    if generation["steps"]:
+        return step_sum(generation, ACCEPTED), step_sum(generation, NUM_JUDGED)
+    drafted, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
+    return (accepted, judged) if drafted else (0, 0)
+
+
+def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
+    """Returns accepted ÷ judged tokens of each generation; None for draft trees, and if none was judged."""
+    return [accepted / judged if judged else None for accepted, judged in zip(*judged_tokens(own), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -57,25 +156,18 @@ class CorpusStatistics:
 
 def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric, Metric, Metric]:
     """Returns the score of the method, of AR, and their difference. The score over several subsets is the mean of
-    theirs.
-
-    The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores from the
-    new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts.
-    """
+    theirs. The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores
+    from the new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts."""
     if not parts:
         return Metric(), Metric(), Metric()
-    own, baseline = (
-        float(each) for each in np.mean([part.scores(np.ones((1, part.num_prompts))) for part in parts], axis=0)[:, 0]
-    )
-    if min(part.num_prompts for part in parts) < MIN_PROMPTS:
+    sizes = [part.num_prompts for part in parts]
+    whole = [part.scores(np.ones((1, size))) for part, size in zip(parts, sizes, strict=True)]
+    own, baseline = (float(each) for each in np.mean(whole, axis=0)[:, 0])
+    if min(sizes) < MIN_PROMPTS:
         return Metric(value=own), Metric(value=baseline), Metric(value=own - baseline)
-    generator, sizes = np.random.default_rng(seed), [part.num_prompts for part in parts]
-    drawn = np.array(
-        [
-            part.scores(generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES))
-            for part, size in zip(parts, sizes, strict=True)
-        ]
-    )
+    generator = np.random.default_rng(seed)
+    counts = [generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes]
+    drawn = np.array([part.scores(each) for part, each in zip(parts, counts, strict=True)])
     return (
         _with_interval(own, drawn[:, 0], sizes),
         _with_interval(baseline, drawn[:, 1], sizes),
@@ -94,7 +186,7 @@ def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
 
 def stratified_confidence(variances: Array, sizes: NDArray[np.int64]) -> float:
     """Returns the share of the resamples within the interval of a mean over subsets. As
-    `log_ratios.expanded_confidence` does, it allows for the factor n / (n - 1) that the variance of each subset lacks,
+    `bootstrap.expanded_confidence` does, it allows for the factor n / (n - 1) that the variance of each subset lacks,
     and for Student's t with the degrees of freedom of the summed variances (Welch, Biometrika 34, 1947; Satterthwaite,
     Biometrics Bulletin 2, 1946). Both arguments are [num_subsets]."""
     total = float(variances.sum())
@@ -155,12 +247,9 @@ def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) ->
 
 
 def quality(
-    prompts: Prompts,
-    records: Sequence[Record],
-    own: Sequence[Generation],
-    baseline: Sequence[Generation],
+    prompts: Prompts, records: Sequence[Record], own: Sequence[Generation], baseline: Sequence[Generation],
     scoring: Mapping[str, ScoringSpec],
-) -> dict[str, Metric]:
+) -> dict[str, Metric]:  # fmt: skip
     """Returns each score by its name, with `_ar` and `_difference`. Scores are means over the answers with a value on
     both sides; corpus scores and pass@k take all answers together. `num_unscored` counts the answers without a score.
     """
@@ -239,14 +328,13 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
 
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
     both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
+    changes = [None if a is None or b is None else a - b for a, b in both]
     bounds = bounds_of(name)
-    difference_bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
+    change_bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return {
         name: prompts.mean([a for a, _ in both], bounds),
         f"{name}_ar": prompts.mean([b for _, b in both], bounds),
-        f"{name}_difference": prompts.mean(
-            [None if a is None or b is None else a - b for a, b in both], difference_bounds
-        ),
+        f"{name}_difference": prompts.mean(changes, change_bounds),
     }
 
 

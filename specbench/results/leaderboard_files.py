@@ -1,20 +1,24 @@
-"""Adds rows to a leaderboard file, from finished runs, from other files, and from a dataset repository of the Hugging
-Face hub; also pushes rows to such a repository. Files are locked, and replaced atomically."""
+"""Adds rows to leaderboard files, from finished runs, other files and dataset repositories of the Hugging Face hub, and
+pushes rows to such a repository; checks the rows of files against the folders of their runs."""
 
+import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from specbench.core import dotted
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
-from specbench.results.conditions import Sourced, check_together
-from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows
-from specbench.results.row import Row
-from specbench.results.runs import finished_run, run_folder_of
+from specbench.results.conditions import FieldDifference, Sourced, check_together, conflicts, differences
+from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows, read
+from specbench.results.row import STATED, Evidence, Row
+from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
 from specbench.results.units import number
-from specbench.results.validation import AUDIT_VERDICTS
+from specbench.results.verdict import FAILS_BELOW
 from specbench.tasks.judge import JUDGED
 
 
@@ -35,11 +39,8 @@ class Added:
 
 def add_runs(runs: Sequence[Path], file: Path) -> Added:
     """Puts the rows of runs into a file. Other results of the same configuration are replaced. A row that the file has
-    is kept, with what an audit or `specbench fairness` added to it.
-
-    Raises ConfigError for a path that is no finished run, and for rows that may not share a file; the file is then
-    unchanged.
-    """
+    is kept, with what an audit or `specbench fairness` added to it. Raises ConfigError for a path that is no finished
+    run, and for rows that may not share a file; the file is then unchanged."""
     return put(
         file,
         [
@@ -55,10 +56,8 @@ def add_rows(file: Path, rows: Sequence[Row], folder: Path) -> Added:
 
 
 def merge_files(files: Sequence[Path], to: Path) -> Added:
-    """Puts all rows of several files into one. A row of several files is added once.
-
-    Raises ConfigError if two files have different results of one configuration, and for rows that may not share a file.
-    """
+    """Puts all rows of several files into one. A row of several files is added once. Raises ConfigError if two files
+    have different results of one configuration, and for rows that may not share a file."""
     rows = [(f"{file}: rows.{place}", _moved(row, file, to)) for file in files for place, row in enumerate(load(file))]
     seen: dict[str, Sourced] = {}
     for where, row in rows:
@@ -99,7 +98,6 @@ def _two_results(problem: str, row: Row, other: Row) -> ConfigError:
 
 
 def _two_values(row: Row, other: Row, join: str = " → ") -> str:
-    """Returns the dates and the speed-ups of two results in words."""
     speedups = join.join(number(each.metric("speedup"), 4) for each in (row, other))
     return f"created {row.created}{join}{other.created}, speed-up {speedups}"
 
@@ -110,7 +108,6 @@ def is_same(row: Row, other: Row) -> bool:
 
 
 def is_unjudged(row: Row, judged: Row) -> bool:
-    """Returns whether a row is the result `judged` without the judge's ratings."""
     if JUDGED in row.signatures or row.key != judged.model_copy(update={"signatures": {}}).key:
         return False
     return all(judged.metric(name) == row.metric(name) for name in ("tpot_seconds", "new_tokens", "speedup"))
@@ -138,11 +135,8 @@ def relative(folder: Path, file: Path) -> str:
 
 
 def with_added(row: Row, other: Row, where: str, refuse: bool = True) -> Row:
-    """Returns a row with the verdict of an audit and the fairness numbers of another copy of it.
-
-    Raises ConfigError if the copies contradict each other. Without `refuse`, the verdict of `row` and the numbers of
-    `other` win.
-    """
+    """Returns a row with the verdict of an audit and the fairness numbers of another copy of it. Raises ConfigError if
+    the copies contradict each other. Without `refuse`, the verdict of `row` and the numbers of `other` win."""
     verdicts = sorted((row, other), key=_evidence_strength, reverse=True)
     fairness = row.fairness or other.fairness if refuse else other.fairness or row.fairness
     contradictions = {
@@ -173,14 +167,11 @@ ATTEMPTS = 5  # of a push, while others push too
 
 def push(file: Path, repository: str, name: str, private: bool) -> tuple[Added, str]:
     """Puts the rows of a file into the file `name` of a repository, which is created where it does not exist. Returns
-    what was added, and the address of the commit.
-
-    The places of records and audit reports, which stay on this machine, are left out. Raises ConfigError for rows that
-    do not go together, and for any failure of the hub.
-    """
+    what was added, and the address of the commit. The places of records and audit reports, which stay on this machine,
+    are left out. Raises ConfigError for rows that do not go together, and for any failure of the hub."""
     import huggingface_hub
 
-    rows = [(f"{file}: rows.{number}", without_places(row)) for number, row in enumerate(load(file))]
+    rows = [(f"{file}: rows.{place}", without_places(row)) for place, row in enumerate(load(file))]
     hub = huggingface_hub.HfApi()
     try:
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
@@ -206,10 +197,8 @@ def push(file: Path, repository: str, name: str, private: bool) -> tuple[Added, 
 
 
 def pull(repository: str, name: str, revision: str | None, to: Path) -> tuple[Added, str]:
-    """Puts the rows of a repository's file into a local file. Returns what was added, and the commit.
-
-    Raises ConfigError for an absent or broken file, rows that do not go together, and any failure of the hub.
-    """
+    """Puts the rows of a repository's file into a local file. Returns what was added, and the commit. Raises
+    ConfigError for an absent or broken file, rows that do not go together, and any failure of the hub."""
     check_writable(to)
     with TemporaryDirectory() as folder:
         try:
@@ -250,3 +239,135 @@ def failure(action: str, repository: str, error: Exception) -> ConfigError:
         f"cannot {action} dataset '{repository}': {type(error).__name__}: {reason[:200]}: check the name and the "
         "connection, and log in (hf auth login, or HF_TOKEN)"
     )
+
+
+ROUNDING = 1e-12  # relative; processors sum with different rounding
+AUDIT_VERDICTS = ("lossless", "undecided")  # only an audit gives these
+CLEAN = ("lossless", "greedy equal")
+MAX_SHOWN = 80  # characters of a value in a message
+FROM_REPORT = "verdict (equal to its audit's report)"
+
+# Takes the file of an audit's report and a row; returns the verdict with its evidence, None if the report has none.
+ReportReader = Callable[[Path, Row], tuple[str, Evidence] | None]
+
+
+def mismatch_text(found: FieldDifference) -> str:
+    """Returns a field with its value in the row and its value from the run, each cut to the part that differs."""
+    in_row, in_run = repr(found.first), repr(found.second)
+    same = next((at for at, (mine, other) in enumerate(zip(in_row, in_run, strict=False)) if mine != other), 0)
+    start = max(0, same - 20) if max(len(in_row), len(in_run)) > MAX_SHOWN else 0
+    end = start + MAX_SHOWN
+    row_value, run_value = (
+        f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}" for text in (in_row, in_run)
+    )
+    return f"{found.field} = {row_value}, but its run gives {run_value}"
+
+
+def compare_with_run(
+    row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None
+) -> tuple[list[FieldDifference], list[str]]:
+    """Returns the fields in which a row of a file differs from its run, and the fields that were not compared.
+    `verdict_in`: reads an audit's report; without it the verdict of an audit is not compared. Raises ConfigError if the
+    row cannot be recomputed."""
+    own = run.recompute_row(row)
+    values, own_values = (dotted.flat(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
+    found = differences(values, own_values, "absent", _is_equal)
+    stated = ["fairness"] if row.fairness is not None else []
+    if row.evidence is None:
+        return found, stated
+    found = [each for each in found if each.field != "verdict"]
+    expected, report = expected_verdict(row, own), row.evidence.report and file.parent / row.evidence.report
+    if expected != row.verdict:
+        return [*found, FieldDifference("verdict", row.verdict, expected)], stated
+    if not report or not report.is_file() or verdict_in is None:
+        return found, ["verdict", "evidence", *stated]
+    reported = verdict_in(report, own)
+    if reported is None:
+        raise ConfigError(f"evidence.report = {report}: has no verdict on this row: give the report of its audit")
+    evidence = reported[1].model_copy(update={"report": row.evidence.report})
+    contradicted = differences(
+        {"verdict": row.verdict, "evidence": row.evidence}, {"verdict": reported[0], "evidence": evidence}
+    )
+    return [*found, *contradicted], [FROM_REPORT, *stated]
+
+
+def _is_equal(mine: Any, other: Any) -> bool:
+    if isinstance(mine, float) and isinstance(other, float):
+        return math.isclose(mine, other, rel_tol=ROUNDING, abs_tol=1e-15)
+    return type(mine) is type(other) and bool(mine == other)
+
+
+def expected_verdict(row: Row, own: Row) -> str:
+    """Returns the verdict that a row with this evidence may have. A rule that is lossy by design keeps this verdict,
+    and outputs that differ are never lossless, whatever an audit found. `own`: the row recomputed from its run."""
+    if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
+        return own.verdict
+    if row.verdict == "lossless" and (found := row.evidence) is not None:  # needs greedy outputs, and passing draws
+        passed = found.p_value is not None and found.p_value >= FAILS_BELOW
+        return "lossless" if found.num_prompts and found.num_draws and passed else "undecided"
+    return row.verdict
+
+
+MAX_FIELDS = 3  # fields of a row in a message
+
+
+@dataclass(frozen=True)
+class Validity:
+    """The result of a validation. `num_recomputed`: rows that were compared with their runs. `problems`: one line each;
+    empty if the file is valid. `stated`: for each field the number of rows in which it was not compared."""
+
+    num_rows: int
+    num_recomputed: int
+    problems: tuple[str, ...]
+    stated: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        rows = counted(self.num_rows, "row")
+        if not self.num_recomputed:
+            return f"{rows}: their digests are right; nothing was recomputed"
+        fields = ", ".join(f"{name} of {counted(num, 'row')}" for name, num in self.stated.items())
+        stated = f"; stated, not recomputed: {fields}" if fields else ""
+        return f"{rows}, all recomputed from the folders of their runs{stated}"
+
+
+def validate(
+    file: Path, with_records: bool, folders: Sequence[Path] = (), verdict_in: ReportReader | None = None
+) -> Validity:
+    """Checks schema, digests, duplicates, and that the rows may share a file. `with_records`: also compares the rows
+    with their runs. `folders`: runs to search for rows that do not name their folder. `verdict_in`: reads an audit's
+    report."""
+    try:
+        rows, problems = read(file)
+    except ConfigError as error:
+        return Validity(0, 0, (str(error),))
+    problems += conflicts([(f"{file}: rows.{place}", row) for place, row in rows.items()])
+    if not with_records:
+        return Validity(len(rows), 0, tuple(problems))
+    runs, stated = RecordedRuns(), Counter[str]()
+    for place, row in rows.items():
+        try:
+            wrong, not_compared = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)
+        except (ConfigError, ValueError) as error:
+            problems.append(f"{file}: rows.{place} ({row.place}): cannot be recomputed: {error}")
+            continue
+        if not wrong:
+            stated.update(not_compared)
+            continue
+        more = f" and {len(wrong) - MAX_FIELDS} more" if len(wrong) > MAX_FIELDS else ""
+        problems.append(
+            f"{file}: rows.{place} ({row.place}): {'; '.join(map(mismatch_text, wrong[:MAX_FIELDS]))}{more}: the row "
+            "differs from its run: add the run again"
+        )
+    return Validity(len(rows), len(rows), tuple(problems), stated)
+
+
+def _run_of(row: Row, file: Path, runs: RecordedRuns, folders: Sequence[Path]) -> RecordedRun:
+    """Returns the run that a row names if it exists, otherwise the one of `folders` that has the row."""
+    place = run_folder_of(row, file)
+    if place is not None and place.is_dir():
+        return runs.at(place)
+    for folder in folders:
+        if any(known.key == row.key for known in runs.at(folder).rows):
+            return runs.at(folder)
+    problem = f"its run is not at {place}" if place is not None else "it does not name the folder of its run"
+    raise ConfigError(f"{problem}: give the folder with --run")

@@ -19,11 +19,9 @@ from specbench.results.metrics import summarize
 from specbench.running.blocks import method_record
 from specbench.running.compose import compose
 from specbench.running.records import check_record
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import digest
 from tests import tiny
 
 GREEDY, WARM = Sampling(0.0), Sampling(0.8, top_k=40, top_p=0.9)

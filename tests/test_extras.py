@@ -13,7 +13,7 @@ from lingua import Language
 
 from specbench import __version__
 from specbench.core.extras import DISTRIBUTION, EXTRAS, is_installed
-from specbench.specs.languages import LINGUA
+from specbench.specs.components import LINGUA
 from tests.processes import SHORT_WARM_UPS
 
 CHECKOUT = Path(__file__).resolve().parents[1]

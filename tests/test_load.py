@@ -23,8 +23,7 @@ from specbench.running.request import Request
 from specbench.running.warm_up import MIN_BLOCKS
 from specbench.served import load
 from specbench.served.models import load_served
-from specbench.specs.run_options import RunOptions
-from specbench.specs.servers import read_servers
+from specbench.specs.run import RunOptions, read_servers
 from tests.scripted_server import AR, SD, Script, servers_file
 from tests.test_audit_served import SHORT, tied
 from tests.test_leaderboard import row as make_row

@@ -35,8 +35,7 @@ from specbench.served.engines.llama_cpp import LlamaCpp
 from specbench.served.events import EventReader
 from specbench.served.held import held_ids
 from specbench.served.models import load_served
-from specbench.specs.run_options import RunOptions
-from specbench.specs.servers import read_servers
+from specbench.specs.run import RunOptions, read_servers
 from tests.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
 
 NUM_EXAMPLES = 2

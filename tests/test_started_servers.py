@@ -21,7 +21,7 @@ from specbench.running.request import Request
 from specbench.served import guard
 from specbench.served.client import Client
 from specbench.served.models import serving
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """

@@ -22,7 +22,7 @@ from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.core.progress import status_line
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
     from specbench.analysis.fairness_report import FairnessReport
@@ -126,7 +126,7 @@ def languages(
 
     lingua identifies the languages. The paper uses NLTK's classifier, which may give other shares.
     """
-    from specbench.specs.languages import identifiable_code
+    from specbench.specs.components import identifiable_code
 
     require("lingua", "specbench languages")
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):

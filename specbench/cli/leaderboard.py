@@ -14,7 +14,7 @@ from specbench.cli.arguments import Files, RowSubsets, command_line, flag, path,
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
     from specbench.results.check_findings import CheckReport

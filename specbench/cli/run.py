@@ -16,7 +16,7 @@ from specbench.cli.arguments import (
     takes_run_options,
 )
 from specbench.core.console import stderr, stdout
-from specbench.specs.run_options import LEAST, SHARE, RunOptions
+from specbench.specs.run import LEAST, SHARE, RunOptions
 
 
 @takes_run_options(without=("limit",))

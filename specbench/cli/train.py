@@ -15,7 +15,7 @@ from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.extras import require
 from specbench.specs.components import AnySpec, Spec
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 from specbench.training.spec import BLOCKS, CORPUS_MODELS, DEFAULTS, EXAMPLES, HEADS, NOT_FOR_HEADS, TrainSpec
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)

@@ -9,7 +9,7 @@ from specbench.cli.arguments import command_line, flag, print_result, split, tak
 from specbench.cli.arguments import path as path_of
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 
 Task = Annotated[str, typer.Option(help="Task name or YAML file.")]
 Runs = Annotated[str | None, typer.Option(help="Parent folder of the runs; existing runs are resumed.")]

@@ -25,7 +25,7 @@ from specbench.served.engine import Counters, Event, EventContent, acceptance_be
 from specbench.served.held import MAX_HELD, held_ids
 from specbench.served.server import ServedPair, Server
 from specbench.specs.method import MethodSpec
-from specbench.specs.servers import BASELINE
+from specbench.specs.run import BASELINE
 
 SERVED = "served"  # the decoder.type of servers
 FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up

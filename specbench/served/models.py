@@ -27,8 +27,7 @@ from specbench.served.started import StartedServers
 from specbench.served.target import served_target
 from specbench.served.turns import measure_in_turns
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec
-from specbench.specs.servers import BASELINE, ServersSpec
+from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 
 
 @dataclass(frozen=True)

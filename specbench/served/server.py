@@ -12,7 +12,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.text_model import TextModel
 from specbench.served.client import Client
 from specbench.served.engine import Counters, Engine, first_model_name
-from specbench.specs.servers import ServersSpec
+from specbench.specs.run import ServersSpec
 
 # Plain English: the pre-tokenizers of converted models split other texts differently, which is harmless, since prompts
 # are sent as ids.

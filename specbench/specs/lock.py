@@ -10,8 +10,7 @@ from typing import NamedTuple
 from specbench.core.digests import file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE, builtin_dir
-from specbench.specs.catalogue import load_file
-from specbench.specs.run import digest
+from specbench.specs.catalogue import digest, load_file
 from specbench.specs.task import TaskSpec
 
 LOCK = PACKAGE / "versions.lock"

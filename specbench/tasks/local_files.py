@@ -7,43 +7,23 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file on the hub. `path`: datasets/OWNER/NAME@COMMIT/FILE."""
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def suffix(self) -> str:
-        return f".{self.name.rpartition('.')[2]}"
+class RemoteFile(PurePosixPath):
+    """A file on the hub: datasets/OWNER/NAME@COMMIT/FILE."""
 
     def open_bytes(self) -> IO[bytes]:
         """Opens the file for random access. Raises what the hub's client raises."""
         import huggingface_hub
 
-        opened: IO[bytes] = huggingface_hub.HfFileSystem().open(self.path, "rb")
+        opened: IO[bytes] = huggingface_hub.HfFileSystem().open(str(self), "rb")
         return opened
-
-    def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
-        """Opens the file as text, unpacked if it is gzipped. Raises what the hub's client raises."""
-        raw = self.open_bytes()
-        return io.TextIOWrapper(gzip.open(raw) if self.suffix == ".gz" else raw, encoding=encoding, newline=newline)
-
-    def __str__(self) -> str:
-        return self.path
 
 
 Row = dict[str, Any]
@@ -102,7 +82,10 @@ def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable
 
 
 def _open_text(path: File) -> IO[str]:
-    if path.suffix == ".gz" and isinstance(path, Path):
+    if isinstance(path, RemoteFile):
+        raw = path.open_bytes()
+        return io.TextIOWrapper(gzip.open(raw) if path.suffix == ".gz" else raw, encoding="utf-8-sig", newline="")
+    if isinstance(path, Path) and path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     opened: IO[str] = path.open("r", encoding="utf-8-sig", newline="")
     return opened
@@ -145,7 +128,8 @@ def _unpacked(path: Path) -> bytes:
 def _jsonl_rows(path: File, lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _mapping(_json(path, line.rstrip(), number), f"{path}, line {number}")
+            row = bounded.parse_json(line.rstrip(), path, "correct it", number, strict=False)
+            yield _mapping(row, f"{path}, line {number}")
 
 
 def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
@@ -153,26 +137,19 @@ def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
     if _is_row(first) and _is_row(second):  # many .json files on the hub hold one row per line
         yield from _jsonl_rows(path, chain([first, second], lines))
         return
-    data = _json(path, _join_lines(path, chain([first, second], lines)), 1)
+    parts, size = [], 0
+    for line in chain([first, second], lines):
+        parts.append(line)
+        size += len(line)
+        if size > bounded.MAX_BYTES:
+            problem = f"exceeds the limit of {bounded.MAX_BYTES:,} characters for one value"
+            raise ConfigError(f"{path}: {problem}: write one row per line (.jsonl)")
+    data = bounded.parse_json("".join(parts), path, "correct it", 1, strict=False)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
     for number, row in enumerate(rows, start=1):
         yield _mapping(row, f"{path}, row {number}")
-
-
-def _join_lines(path: File, lines: Iterable[str]) -> str:
-    """Returns the text of a whole file. Raises ConfigError if it is too long."""
-    parts, size = [], 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size > bounded.MAX_BYTES:
-            raise ConfigError(
-                f"{path}: exceeds the limit of {bounded.MAX_BYTES:,} characters for one value: write "
-                "one row per line (.jsonl)"
-            )
-    return "".join(parts)
 
 
 def _is_row(line: str) -> bool:
@@ -181,10 +158,6 @@ def _is_row(line: str) -> bool:
         return isinstance(bounded.json_value(line, strict=False), dict)
     except ValueError:
         return False
-
-
-def _json(path: File, text: str, first_line: int) -> Any:
-    return bounded.parse_json(text, path, "correct it", first_line, strict=False)
 
 
 def _mapping(row: Any, place: str) -> Row:

@@ -1,5 +1,6 @@
 """Where a task's rows come from: the bundled sample, the hub, or local files of each subset."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,7 +130,11 @@ class Source:
 
     def limit_rows(self, task_rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
         """Yields the first or last rows from the hub if the task limits them. `task_rows`: made by the reader."""
-        return task_rows if self.dataset is None else hub_data.limit_rows(self.dataset, task_rows)
+        if self.dataset is None:
+            return task_rows
+        if self.dataset.last_rows is not None:
+            return iter(deque(task_rows, maxlen=self.dataset.last_rows))
+        return islice(task_rows, self.dataset.first_rows)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:

@@ -12,8 +12,7 @@ from specbench.cli.help.parameters import Parameter, parameters
 from specbench.cli.help.tree import TreeHelp, tree_help
 from specbench.core.resources import EMBEDDED
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.composition import proposes_trees
-from specbench.specs.method import MethodSpec
+from specbench.specs.method import MethodSpec, proposes_trees
 from specbench.specs.run import embedded_drafter, own_drafter
 
 TASK = "mgsm"  # the embedded models can answer its sample rows

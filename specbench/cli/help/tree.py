@@ -8,8 +8,7 @@ from pydantic import BaseModel
 
 from specbench.core.trees import depths
 from specbench.decoding.tree_shape import TreeShape, best_shape
-from specbench.specs.composition import proposes_trees
-from specbench.specs.method import MethodSpec
+from specbench.specs.method import MethodSpec, proposes_trees
 
 EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree
 MAX_LINES = 24  # of a drawing; more paths are cut

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.extras import require
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import PerAnswer, Reference, Score, Scorer, accepted_texts, is_missing, unscored
-from specbench.tasks.scoring.language import is_unspaced, words
+from specbench.tasks.scoring.contract import (
+    PerAnswer,
+    Reference,
+    Score,
+    Scorer,
+    accepted_texts,
+    is_missing,
+    is_unspaced,
+    unscored,
+    words,
+)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU

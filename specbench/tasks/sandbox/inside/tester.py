@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from specbench.tasks.sandbox.inside import kernel
-from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
+from specbench.tasks.sandbox.inside.answerer import NotPlain, decode, encode, receive, send
 
 
 def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:

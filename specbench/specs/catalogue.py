@@ -72,21 +72,23 @@ def method_keys(name: str) -> dict[str, Any]:
 
 
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
-    """Returns the task or method in a YAML file. Its keys decide which of the two it is."""
+    """Returns the task or method in a YAML file, as its keys decide. Its paths are relative to the file's folder."""
     path = Path(path)
-    data = yaml_files.read(path)
-    prefix = f"{path}: "
+    data, folder, prefix = yaml_files.read(path), path.resolve().parent, f"{path}: "
     if {"verification", "drafter", "decoder"} & data.keys():
-        return build(MethodSpec, _with_code(data, path.resolve().parent), prefix)
+        entry = data["decoder"].get("entry") if isinstance(data.get("decoder"), dict) else None
+        if isinstance(entry, str) and is_file_entry(entry):
+            data["decoder"] = {**data["decoder"], "entry": str(folder / entry)}
+        return build(MethodSpec, data, prefix)
     if "prompt" not in data and "generation" not in data:
         if {"format", "rows"} == data.keys():
             raise ConfigError(f"{prefix}this is a leaderboard file: `specbench leaderboard validate` checks it")
         raise ConfigError(f"{prefix}neither a task (key `prompt`) nor a method (key `verification`): add the key")
-    return build(TaskSpec, _with_samples(data, path.resolve().parent), prefix)
+    return build(TaskSpec, _with_samples(data, folder), prefix)
 
 
 def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the keys of a task or subset. Sample paths, which are relative to `folder`, become absolute."""
+    """Returns the keys of a task or subset with absolute paths of samples."""
     made = dict(data)
     if isinstance(data.get("sample"), str):
         made["sample"] = str(folder / data["sample"])
@@ -100,17 +102,7 @@ def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     return made
 
 
-def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the keys of a method. The path of an external decoder, relative to `folder`, becomes absolute."""
-    decoder = data.get("decoder")
-    entry = decoder.get("entry") if isinstance(decoder, dict) else None
-    if not isinstance(entry, str) or not is_file_entry(entry):
-        return data
-    return {**data, "decoder": {**data["decoder"], "entry": str(folder / entry)}}
-
-
 def _find(kind: str, name_or_path: str) -> Path:
-    """Returns the file of a built-in or plug-in name, or a given path."""
     if is_path(name_or_path):
         return Path(name_or_path)
     files = _files(kind)
@@ -137,10 +129,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "", a
 
 
 def namesake(kind: str, name_or_path: str) -> str | None:
-    """Returns a warning if a file's task or method has the name of a known one, else None.
-
-    `kind` is "tasks" or "methods".
-    """
+    """Returns a warning if a file's task or method has the name of a known one, else None. `kind` is "tasks" or
+    "methods"."""
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return None
@@ -154,7 +144,6 @@ def namesake(kind: str, name_or_path: str) -> str | None:
 
 
 def _files(kind: str) -> dict[str, list[Path]]:
-    """Returns the files by name, from the built-in folder and the folders of plug-ins."""
     found: dict[str, list[Path]] = {}
     for folder in (builtin_dir(kind), *_plugin_folders(kind)):
         for path in _yaml_files(folder):
@@ -192,11 +181,9 @@ def versioned_name(spec: TaskSpec | MethodSpec) -> str:
 
 
 def digest(spec: TaskSpec | MethodSpec) -> str:
-    """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in.
-
-    The digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample. Absent
-    and empty values are equal. For a task with subsets, the JSON is that of all subsets, each merged over the task.
-    """
+    """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in. The
+    digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample. Absent and
+    empty values are equal. For a task with subsets, the JSON is that of all subsets, each merged over the task."""
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
             meaning: Any = {name: _meaning(spec.subset(name).model_dump()) for name in spec.subsets}
@@ -279,7 +266,6 @@ def with_overrides(
 
 
 def _unknown_key(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], known: set[str]) -> str:
-    """Returns why an unknown key cannot be set, and a remedy."""
     if path in FIXED:
         remedy = _sweep_of_rules(tasks, methods) if path == "verification.rule" else ""
         return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{remedy}"
@@ -328,21 +314,19 @@ def _sweep_of_rules(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) ->
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     """Returns the keys that may be set. The rule and the drafter may not: with others it would be another method."""
-    data = spec.model_dump(exclude={"subsets", "sweep", "calibration"})
-    paths = set(dotted.flat(data))
-    if isinstance(spec, MethodSpec) and spec.drafter.type == "none" and spec.routes is None:
-        paths.discard("num_draft_tokens")  # always 0
-    if isinstance(spec, MethodSpec) and spec.routes is not None:
-        paths -= {f"routes.{name}.{key}" for name in spec.routes for key in ("drafter", "drafter.type")}
-    if isinstance(spec, MethodSpec) and not spec.needs_drafter:
-        paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, as in AR
+    paths = set(dotted.flat(spec.model_dump(exclude={"subsets", "sweep", "calibration"}))) - set(FIXED)
     if isinstance(spec, TaskSpec):
-        paths |= {path for name in spec.subsets for path in _subset_paths(spec, name)}
-    return paths - set(FIXED)
+        return paths.union(*(_subset_paths(spec, name) for name in spec.subsets)) - set(FIXED)
+    if spec.routes is not None:
+        paths -= {f"routes.{name}.{key}" for name in spec.routes for key in ("drafter", "drafter.type")}
+    elif spec.drafter.type == "none":
+        paths.discard("num_draft_tokens")  # always 0
+    if not spec.needs_drafter:
+        paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, as in AR
+    return paths
 
 
 def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
-    """Returns the spec with the values whose keys it has. It is checked once, since some keys depend on each other."""
     values = {path: text for path, text in values.items() if path in _paths(spec)}
     if not values:
         return spec
@@ -355,8 +339,10 @@ def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
 
 
 def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, text: str) -> None:
-    """Writes a value into the data of a spec, and into the subsets that have the key."""
-    value = _value(data, path, text)
+    holders = (data, *data.get("subsets", {}).values())
+    is_text = any(isinstance(dotted.flat(holder).get(path), str) for holder in holders)
+    # Another value is written as YAML; null always removes a value.
+    value = text if is_text and text != "null" else yaml_files.parse(text, f"--set {path}={text}")
     head, _, rest = path.partition(".")
     in_subsets = bool(rest) and data.get(head) is None  # such as `dataset` if only subsets have one
     if isinstance(spec, TaskSpec):
@@ -376,15 +362,3 @@ def _subset_paths(task: TaskSpec, name: str) -> set[str]:
     parts = {head for head in heads if getattr(task, head) is None}
     merged = dotted.flat(task.subset(name).model_dump(include=parts)) if parts else ()
     return given.union(merged)
-
-
-def _value(data: Mapping[str, Any], path: str, text: str) -> Any:
-    """Returns the value of a text: unchanged if the key's current value is a text, else parsed as YAML.
-
-    null always removes the value.
-    """
-    for holder in (data, *data.get("subsets", {}).values()):
-        with suppress(KeyError):
-            if text != "null" and isinstance(dotted.get(holder, path), str):
-                return text
-    return yaml_files.parse(text, f"--set {path}={text}")

@@ -107,7 +107,6 @@ class Component(Spec):
 
     @classmethod
     def _with_options(cls, data: Any) -> dict[str, Any]:
-        """Returns the name and the complete options."""
         if not isinstance(data, Mapping):
             example = f"{cls.place}: {{{cls.key}: {cls.registry.names()[0]}}}"
             raise ConfigError(f"{cls.place} = {data!r}: write a mapping, such as {example}")
@@ -249,7 +248,6 @@ RANGE = f"0 (greedy), or {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}"
 
 
 def check_temperature(temperature: float) -> float:
-    """Returns the temperature. Raises ValueError between 0 and 0.01 (exclusive), and above 100."""
     if 0 < temperature < MIN_TEMPERATURE:
         raise ValueError(f"input should be 0 (greedy) or at least {MIN_TEMPERATURE}")
     if temperature > MAX_TEMPERATURE:

@@ -71,9 +71,8 @@ class RouteSpec(Spec):
 
 def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a method's keys with the default route's drafter as `drafter` and with `language` ("given" by default).
-
-    Raises ConfigError for keys that conflict with routes, for invalid language codes, and for a missing default route.
-    """
+    Raises ConfigError for keys that conflict with routes, for invalid language codes, and for a missing default
+    route."""
     routes = data["routes"]
     if not isinstance(routes, Mapping) or not routes:
         raise ConfigError(f"routes = {routes!r:.60}: write a mapping, such as routes: {{default: {{drafter: …}}}}")
@@ -176,10 +175,8 @@ class MethodSpec(Spec):
         return max(part.num_draft_tokens for part in self.parts)
 
     def route(self, name: str) -> "MethodSpec":
-        """Returns the method of one route. A drafter without a model gets the default bridge.
-
-        Raises ConfigError with the name of the route.
-        """
+        """Returns the method of one route. A drafter without a model gets the default bridge. Raises ConfigError with
+        the name of the route."""
         assert self.routes is not None
         route = self.routes[name]
         drafter = route.drafter or self.drafter
@@ -223,21 +220,17 @@ class MethodSpec(Spec):
 
     @property
     def same_vocabulary(self) -> bool:
-        """Returns whether drafter and target must have the same vocabulary.
-
-        `decodes_with: random` needs it too, because tokens per second cannot be summed over two tokenizers.
-        """
+        """Returns whether drafter and target must have the same vocabulary. `decodes_with: random` needs it too,
+        because tokens per second cannot be summed over two tokenizers."""
         if self.decoder is not None:
             return self.decoder.drafter == "same_vocabulary"
         return self.needs_drafter and self.decodes_with != "drafter" and self.bridges_nothing
 
     @property
     def drafts_token_by_token(self) -> bool:
-        """Returns whether every draft token costs one draft pass, as the expected speed-up assumes.
-
-        It does if each token comes with the draft model's distribution, or if the drafter sets the acceptance rate.
-        Retokenized drafts and copies have no such distribution.
-        """
+        """Returns whether every draft token costs one draft pass, as the expected speed-up assumes. It does if each
+        token comes with the draft model's distribution, or if the drafter sets the acceptance rate. Retokenized drafts
+        and copies have no such distribution."""
         if self.decoder is not None:
             return False
         if self.routes is not None:
@@ -298,7 +291,6 @@ def check_composition(method: MethodSpec) -> None:
 
 
 def _check_share(method: MethodSpec) -> None:
-    """Raises ConfigError for keys that do not fit `decodes_with: random`, where each model decodes alone."""
     is_random, share = method.decodes_with == "random", method.drafter_share
     if share is not None and not is_random:
         raise ConfigError(

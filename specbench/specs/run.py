@@ -258,11 +258,9 @@ class RunSpec(Spec):
         return self
 
     def drafter_of(self, part: MethodSpec) -> str | None:
-        """Returns the draft model of a method without routes, or of one route; None if there is none.
-
-        It is the one that the method names, else the run's, else, for the embedded target, the embedded drafter that
-        fits the bridge.
-        """
+        """Returns the draft model of a method without routes, or of one route; None if there is none. It is the one
+        that the method names, else the run's, else, for the embedded target, the embedded drafter that fits the
+        bridge."""
         found = own_drafter(part, self.target) or self.drafter
         if found is not None or self.target != EMBEDDED + "target":
             return found
@@ -281,10 +279,8 @@ class RunSpec(Spec):
         return {task.name: without[task.name] for task in self.tasks if task.has_sample and without[task.name]}
 
     def cells(self) -> list[tuple[TaskSpec, str]]:
-        """Returns the (task, subset) pairs in the order in which they run.
-
-        Of each task it takes the first `subsets_per_task` requested subsets, by default of all subsets with data.
-        """
+        """Returns the (task, subset) pairs in the order in which they run. Of each task it takes the first
+        `subsets_per_task` requested subsets, by default of all subsets with data."""
         cells, absent = [], self.left_out()
         for task in self.tasks:
             names = [name for name in self.subsets or () if name in task.subset_names]
@@ -295,10 +291,8 @@ class RunSpec(Spec):
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:
-    """Returns the draft model that a method (or a route) names, or None.
-
-    An embedded drafter counts only for the embedded target. For other targets the user must give a drafter.
-    """
+    """Returns the draft model that a method (or a route) names, or None. An embedded drafter counts only for the
+    embedded target. For other targets the user must give a drafter."""
     name = part.checkpoint
     if name is None or (name.startswith(EMBEDDED) and target != EMBEDDED + "target"):
         return None

@@ -22,9 +22,7 @@ AnyExample = TypeVar("AnyExample")
 
 def split_turns(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
     """Yields the row once per turn, with the columns `turn` and `turn_index`; unchanged if the task has no turns.
-
-    Raises ConfigError naming `place` if the column of the turns is not a list of texts.
-    """
+    Raises ConfigError naming `place` if the column of the turns is not a list of texts."""
     if task.turns is None:
         yield row
         return
@@ -71,10 +69,8 @@ def _no_column(place: str, column: str, row: Row, use: str, remedy: str = "add i
 
 def read_reference(task: TaskSpec, row: Row, place: str) -> Reference | None:
     """Returns the reference of one turn: a text, texts by name, or a list of texts any of which is right. Returns None
-    if the value is null, NaN, blank, or an empty list.
-
-    Raises ConfigError naming `place` if a column is missing or has another type.
-    """
+    if the value is null, NaN, blank, or an empty list. Raises ConfigError naming `place` if a column is missing or has
+    another type."""
     if task.references:
         return _listed_references(task.references, row, place)
     by_key = task.reference_templates().items()
@@ -87,7 +83,6 @@ def read_reference(task: TaskSpec, row: Row, place: str) -> Reference | None:
 
 
 def _render_if_given(task: TaskSpec, key: str, template: str, row: Row, place: str) -> str | None:
-    """Returns the filled template; None if a value that the template always uses is empty."""
     needed = templates.always_used(template, "row") & set(row)
     if any(templates.is_empty(row[column]) or row[column] == [] for column in needed):
         return None
@@ -331,9 +326,7 @@ def take_first(examples: Sequence[AnyExample], limit: int | float | None) -> Seq
 
 def sample_prompts(task: TaskSpec, row: Row) -> tuple[str, ...]:
     """Returns the prompts of a row of the bundled sample, one per turn, with the few-shot examples before the first.
-
-    `task`: merged with its subset. The row's column `subset` selects the few-shot examples.
-    """
+    `task`: merged with its subset. The row's column `subset` selects the few-shot examples."""
     turns = _render_turns(task, row, "row")
     prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
     return (prefix + turns[0], *turns[1:])

@@ -38,11 +38,8 @@ def fetch_tasks(
     names: Sequence[str], subsets: Sequence[str] | None, overrides: Sequence[str], console: Console
 ) -> Iterator[str]:
     """Downloads the files of some subsets of tasks, with their few-shot examples, each file once. Prints each file on
-    `console` and yields a line for each finished split.
-
-    Raises ConfigError for an unknown task or subset, a task that is not on the hub, a task that takes only the first
-    rows of its files, and any failure of the hub.
-    """
+    `console` and yields a line for each finished split. Raises ConfigError for an unknown task or subset, a task that
+    is not on the hub, a task that takes only the first rows of its files, and any failure of the hub."""
     if not names:
         raise ConfigError("--task is empty: name at least one")
     wanted: dict[DatasetSpec, str] = {}
@@ -115,11 +112,9 @@ class HubFinding(NamedTuple):
 def check_locations(
     names: Sequence[str], subsets: Sequence[str] | None = None, overrides: Sequence[str] = ()
 ) -> Iterator[HubFinding]:
-    """Yields a finding for every location of the subsets of tasks. `names`: task names, or "all".
-
-    If the hub cannot be reached, or does not answer several times in a row, that is the last finding. Raises
-    ConfigError for an unknown task or subset.
-    """
+    """Yields a finding for every location of the subsets of tasks. `names`: task names, or "all". If the hub cannot be
+    reached, or does not answer several times in a row, that is the last finding. Raises ConfigError for an unknown task
+    or subset."""
     from huggingface_hub import constants
 
     if not names:
@@ -168,7 +163,6 @@ def _check_location(task: TaskSpec, subset: str, location: DatasetSpec) -> tuple
 
 
 def _read_examples(task: TaskSpec, subset: str, location: DatasetSpec) -> str:
-    """Returns a note on the first examples. Raises ConfigError if there are none."""
     merged = task.subset(subset)
     at_location = merged.model_copy(update={"dataset": location, "subsets": {name: {} for name in task.subsets}})
     source = open_hub(location, downloads=False)

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeVar
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.specs.task import DatasetSpec, MirrorSpec
+from specbench.specs.task import DatasetSpec, LocationSpec
 from specbench.tasks.local_files import RemoteFile, member_rows
 from specbench.tasks.local_files import read_rows as read_file
 
 T = TypeVar("T")
-Place = TypeVar("Place", DatasetSpec, MirrorSpec)
+Place = TypeVar("Place", bound=LocationSpec)
 Connection = Literal["made", "none", "timed out"]
 
 
@@ -47,10 +47,8 @@ def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) 
 
 
 def list_files(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
-    """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size.
-
-    Raises HubError if no file has the name that the task gives, and whatever the hub's client raises.
-    """
+    """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size. Raises HubError
+    if no file has the name that the task gives, and whatever the hub's client raises."""
     import huggingface_hub
 
     info = huggingface_hub.dataset_info(
@@ -110,11 +108,9 @@ def fill_fields(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
 
 
 def try_locations(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
-    """Returns the result of `read` for the data set or, if that fails, for the first mirror that can be read.
-
-    If the hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the problems
-    of all locations that were tried.
-    """
+    """Returns the result of `read` for the data set or, if that fails, for the first mirror that can be read. If the
+    hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the problems of all
+    locations that were tried."""
     problems: list[ConfigError] = []
     is_reachable = True
     for location in dataset.locations():
@@ -159,10 +155,8 @@ def location(dataset: DatasetSpec) -> str:
 
 
 def resolve_revision(dataset: DatasetSpec) -> str:
-    """Returns the commit of a dataset's revision: the hub's, or the fetched one if the hub does not answer.
-
-    Raises ConfigError within seconds if there is neither.
-    """
+    """Returns the commit of a dataset's revision: the hub's, or the fetched one if the hub does not answer. Raises
+    ConfigError within seconds if there is neither."""
     import huggingface_hub
 
     try:

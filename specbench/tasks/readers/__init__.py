@@ -28,7 +28,7 @@ def row_reader(name: str) -> Callable[[Read], Read]:
     return register
 
 
-LETTERS = "ABCD"
+MMLU_ANSWERS = {answer: index for index in range(4) for answer in ("ABCD"[index], str(index))}
 
 
 @row_reader("csqa")
@@ -60,20 +60,14 @@ def mmlu() -> Callable[[Row], Row]:
         choices = row["choices"] if "choices" in row else [row[f"choice{number}"] for number in range(4)]
         if len(choices) != 4:
             raise ConfigError(f"column 'choices' holds {len(choices)} choices, not 4: correct the row")
+        index = MMLU_ANSWERS.get(str(row["answer"]).strip().upper())
+        if index is None:
+            problem = f"column 'answer' = {row['answer']!r}: must be a letter A to D or a number 0 to 3"
+            raise ConfigError(f"{problem}: correct the row")
         plain = {key: value for key, value in row.items() if not key.startswith("choice")}
-        return {**plain, "choices": list(choices), "answer": _index(row["answer"]), "is_first": num_read == 1}
+        return {**plain, "choices": list(choices), "answer": index, "is_first": num_read == 1}
 
     return read
-
-
-def _index(answer: Any) -> int:
-    """Returns the number of an answer given as a letter A to D or a number 0 to 3. Raises ConfigError for any other."""
-    text = str(answer).strip().upper()
-    if text in tuple(LETTERS):
-        return LETTERS.index(text)
-    if text in ("0", "1", "2", "3"):
-        return int(text)
-    raise ConfigError(f"column 'answer' = {answer!r}: must be a letter A to D or a number 0 to 3: correct the row")
 
 
 MATH_LANGUAGES = {"bn": "bengali", "de": "german", "en": "english", "es": "spanish", "fr": "french", "ja": "japanese",
@@ -158,7 +152,7 @@ GROUPS = {"mt_bench": CATEGORIES} | {
     group: (group,) for group in ("translation", "summarization", "qa", "math_reasoning", "rag", *LANGUAGE_PAIRS)
 }
 KNOWN = tuple(category for categories in GROUPS.values() for category in categories)
-FINAL_NUMBER = re.compile(r"####\s*(\S+)\s*$")
+FINAL_NUMBER = re.compile(r"\A.*?####\s*(\S+)\s*\Z", re.DOTALL)
 
 
 def conversations(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
@@ -174,7 +168,8 @@ def conversations(categories: tuple[str, ...], row: Row) -> Row | list[Row]:
     number = row.get("question_id")
     identity = row.get("id") if number is None else number
     given = _turn_references(row, "reference")
-    references = [_final_answer(reference) if isinstance(reference, str) else reference for reference in given]
+    # GSM8K's answer is the number after #### at the end of a worked solution.
+    references = [FINAL_NUMBER.sub(r"\1", each) or None if isinstance(each, str) else each for each in given]
     return {"id": identity, "category": row["category"], "turns": row["turns"], "references": references}
 
 
@@ -191,12 +186,6 @@ def _turn_references(row: Row, column: str) -> list[Any]:
     if len(given) > num_turns > 0:
         raise ConfigError(f"column '{column}' lists {len(given)} references for {num_turns} turns: correct it")
     return given
-
-
-def _final_answer(text: str) -> str | None:
-    """Returns the number after #### at the end of a worked solution (GSM8K), else the text."""
-    number = FINAL_NUMBER.search(text)
-    return number[1] if number else text or None
 
 
 for _group, _categories in GROUPS.items():

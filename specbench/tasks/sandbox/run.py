@@ -143,20 +143,17 @@ def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
         f"del sys.path[0]; main({report})"
     )
     python = [sys.executable, "-I", "-X", "utf8", "-c", code]
-    return [*_bubblewrap(disk_mib), *python] if isolation == "bubblewrap" else python
-
-
-def _bubblewrap(disk_mib: int) -> list[str]:
-    binds = [part for path in readable_paths() for part in _bind(path)]
+    if isolation != "bubblewrap":
+        return python
+    binds = [
+        part for path in readable_paths()
+        for part in (("--symlink", os.readlink(path)) if os.path.islink(path) else ("--ro-bind", path)) + (path,)
+    ]  # fmt: skip
     return [
         shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         "--dev", "/dev", "--size", str(disk_mib << 20), "--tmpfs", "/tmp", *binds, "--remount-ro", "/dev",
-        "--remount-ro", "/", "--chdir", "/tmp",
+        "--remount-ro", "/", "--chdir", "/tmp", *python,
     ]  # fmt: skip
-
-
-def _bind(path: str) -> list[str]:
-    return ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
 
 
 START_SECONDS = 60.0  # the most that the interpreters of a sandbox take to start, on a busy machine
@@ -182,12 +179,13 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
         os.close(report_end)
         watch = _ProgramWatch(process, report, limits, has_namespace=chosen != "limits")
         stack.callback(watch.end)
-        watch.give({**asdict(job), "limits": asdict(limits), **settings})
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps({**asdict(job), "limits": asdict(limits), **settings}).encode())
         return watch.outcome()
 
 
 def _works(candidate: Isolation) -> bool:
-    """Returns whether a right program passes with an isolation on this machine."""
     job = ProgramTest(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
     return run_program(job, Limits(), candidate).status == "passed"
 
@@ -204,11 +202,6 @@ class _ProgramWatch:
     output: bytes = b""
     num_output_bytes: int = 0
     program_pids: list[int] = field(default_factory=list)
-
-    def give(self, job: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(json.dumps(job).encode())
 
     def outcome(self) -> ProgramOutcome:
         early = self._follow()
@@ -238,8 +231,10 @@ class _ProgramWatch:
                             selector.unregister(key.fileobj)
                     elif content:
                         self.report += content
-                    else:
-                        self._drain()
+                    else:  # read the last output of the program
+                        os.set_blocking(self.process.stdout.fileno(), False)
+                        with suppress(BlockingIOError):
+                            self._keep(os.read(self.process.stdout.fileno(), 2**20))
                         return None
                 if self.num_output_bytes > self.limits.output_kib * 1024:
                     return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
@@ -250,13 +245,6 @@ class _ProgramWatch:
         if not self.program_pids:
             return None
         return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
-
-    def _drain(self) -> None:
-        """Reads the last output of the program."""
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-        with suppress(BlockingIOError):
-            self._keep(os.read(self.process.stdout.fileno(), 2**20))
 
     def _keep(self, content: bytes) -> None:
         self.num_output_bytes += len(content)

@@ -77,7 +77,7 @@ class PerAnswer(Scorer):
     in_sentences: bool = True
 
     def __call__(self, text: str, reference: Reference) -> Score:
-        if self.needs_reference and is_missing(reference):
+        if self.needs_reference and not reference_texts(reference):
             return unscored(self.names)
         values = self.judge(text, reference)
         return unscored(self.names, "the reference holds no words") if values is None else Score(values)
@@ -87,11 +87,6 @@ def reference_texts(reference: Reference) -> list[str]:
     """Returns the texts of a reference that are not blank."""
     texts = reference.values() if isinstance(reference, dict) else reference
     return [text for text in ([texts] if isinstance(texts, str) else texts) if text.strip()]
-
-
-def is_missing(reference: Reference) -> bool:
-    """Returns whether a reference has no text to compare an answer with."""
-    return not reference_texts(reference)
 
 
 def unscored(names: Sequence[str], problem: str = "the row has no reference") -> Score:
@@ -172,10 +167,8 @@ UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3
 
 
 def words(text: str) -> list[str]:
-    """Returns the lower-case words. In scripts without spaces, each character with its combining marks is a word.
-
-    For ASCII texts these are the words of rouge-score's tokenizer.
-    """
+    """Returns the lower-case words. In scripts without spaces, each character with its combining marks is a word. For
+    ASCII texts these are the words of rouge-score's tokenizer."""
     found: list[str] = []
     is_open = False  # whether the next letter continues the last word
     for char in unicodedata.normalize("NFKC", text).lower():

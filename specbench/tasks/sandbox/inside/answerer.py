@@ -108,7 +108,13 @@ def _read(fd: int, size: int) -> bytes:
 def main(requests: int, replies: int) -> None:
     """Serves requests until the tester closes the pipe. `requests`, `replies`: file descriptors."""
     job = receive(requests)
-    restrict(job["limits"])
+    limits = job["limits"]
+    seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
+    for kind, value in (  # only a privileged process can lift them; they also forbid other processes and threads
+        (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, size),
+        (resource.RLIMIT_NPROC, 1), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_CORE, 0),
+    ):  # fmt: skip
+        resource.setrlimit(kind, (value, value))
     sys.set_int_max_str_digits(0)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise numpy fails when it cannot start threads
     names: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
@@ -124,20 +130,6 @@ def main(requests: int, replies: int) -> None:
         except EOFError:
             return
         send(replies, _answer(names, call))
-
-
-def restrict(limits: dict[str, Any]) -> None:
-    """Sets limits that only a privileged process can lift; they also forbid other processes and threads."""
-    seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
-    for kind, value in {
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_FSIZE: size,
-        resource.RLIMIT_NPROC: 1,
-        resource.RLIMIT_NOFILE: 64,
-        resource.RLIMIT_CORE: 0,
-    }.items():
-        resource.setrlimit(kind, (value, value))
 
 
 def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:

@@ -4,15 +4,13 @@ keys: names, temperatures, codes of languages."""
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_serializer,
     model_validator,
 )
@@ -58,6 +56,14 @@ class Spec(StrictModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="after")
+    def _check_spec(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raises ConfigError, which names the keys, if the values of valid keys do not fit together."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -223,18 +229,11 @@ class DecoderSpec(Spec):
             raise ValueError(f"write a mapping, such as decoder: {EXAMPLE}")
         return data
 
-    @field_validator("entry")
-    @classmethod
-    def _check_entry(cls, entry: str, info: ValidationInfo) -> str:
-        if info.data.get("type") != "served" and not ENTRY.fullmatch(entry):
-            raise ValueError("write it as package.module:name or path/to/file.py:name")
-        return entry
-
-    @field_validator("options")
-    @classmethod
-    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        check_json_values(options, "decoder.options.")
-        return options
+    def check(self) -> None:
+        if self.type != "served" and not ENTRY.fullmatch(self.entry):
+            problem = "write it as package.module:name or path/to/file.py:name"
+            raise ConfigError(f"decoder.entry = {self.entry!r:.60}: {problem}")
+        check_json_values(self.options, "decoder.options.")
 
 
 def is_file_entry(entry: str) -> bool:

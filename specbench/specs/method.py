@@ -248,8 +248,7 @@ class MethodSpec(Spec):
         """Returns whether the bridge is for two models with the same vocabulary."""
         return self.bridge.features.same_vocabulary
 
-    @model_validator(mode="after")
-    def _check_parts(self) -> "MethodSpec":
+    def check(self) -> None:
         check_composition(self)
         plain = self.model_dump(exclude={"sweep"})
         known = [leaf for leaf in dotted.flat(plain) if leaf not in ("name", "version", "title", "paper")]
@@ -258,7 +257,6 @@ class MethodSpec(Spec):
                 raise ConfigError(f"sweep.{path}: unknown path '{path}': {nearest(path, known)}")
             for value in values:
                 build(MethodSpec, dotted.put(plain, path, value), prefix=f"sweep.{path}: ")
-        return self
 
 
 def check_composition(method: MethodSpec) -> None:

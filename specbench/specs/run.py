@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import ENGINES
@@ -67,11 +67,9 @@ class LoadSpec(Spec):
     requests: Annotated[int, Field(ge=2, le=1000)] = 4
     """Requests of a window, times the number in flight or the rate."""
 
-    @model_validator(mode="after")
-    def _check_levels(self) -> "LoadSpec":
+    def check(self) -> None:
         if not self.levels:
             raise ConfigError("load: name levels, such as {concurrency: [1, 4, 16]} or {rate: [2, 8]}")
-        return self
 
     @property
     def levels(self) -> tuple[tuple[Literal["concurrency", "rate"], float], ...]:
@@ -135,15 +133,9 @@ class ServersSpec(Spec):
     servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
     """Servers by name. A server has the name of its method."""
 
-    @field_validator("engine")
-    @classmethod
-    def _check_engine(cls, engine: str) -> str:
-        if engine != "auto":
-            ENGINES.get(engine)
-        return engine
-
-    @model_validator(mode="after")
-    def _check_servers(self) -> "ServersSpec":
+    def check(self) -> None:
+        if self.engine != "auto":
+            ENGINES.get(self.engine)
         baseline = self.servers.get(BASELINE)
         if baseline is None:
             raise ConfigError(
@@ -167,7 +159,6 @@ class ServersSpec(Spec):
                     f"servers.{name}.speculation = 'none': only '{BASELINE}' decodes without speculation: write "
                     "{method: …, num_draft_tokens: …}"
                 )
-        return self
 
     @property
     def device(self) -> str:
@@ -222,8 +213,7 @@ class RunSpec(Spec):
         options = {"--quantize": self.quantize, "--device-map": self.device_map}
         return {option: value for option, value in options.items() if value != "none"}
 
-    @model_validator(mode="after")
-    def _target_fits(self) -> "RunSpec":
+    def check(self) -> None:
         for option, value in self.changes_target.items():
             if self.engine in ("graphs", "compiled"):
                 raise ConfigError(f"{option} {value}: works only with --engine eager, not {self.engine}")
@@ -231,10 +221,9 @@ class RunSpec(Spec):
             raise ConfigError(
                 f"--device-map {self.device_map}: selects the target's devices itself: remove --device {self.device}"
             )
-        return self
+        self._check_names()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "RunSpec":
+    def _check_names(self) -> None:
         for kind, names in (("task", [t.name for t in self.tasks]), ("method", [m.name for m in self.methods])):
             twice = [name for name in names if names.count(name) > 1]
             if twice:
@@ -255,7 +244,6 @@ class RunSpec(Spec):
             if name not in known:
                 tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
                 raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, known)}")
-        return self
 
     def drafter_of(self, part: MethodSpec) -> str | None:
         """Returns the draft model of a method without routes, or of one route; None if there is none. It is the one

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
@@ -83,13 +83,11 @@ class DatasetSpec(LocationSpec):
     mirrors: tuple[MirrorSpec, ...] = ()
     """Other locations with the same rows. They are tried in turn when the data set cannot be read."""
 
-    @model_validator(mode="after")
-    def _check_rows(self) -> "DatasetSpec":
+    def check(self) -> None:
         if self.archive_member and not (self.data_files or "").endswith(".zip"):
             raise ConfigError("dataset.archive_member: the zip archive is missing: name it in dataset.data_files")
         if self.first_rows and self.last_rows:
             raise ConfigError("dataset.last_rows: dataset.first_rows is also given: delete one of the two keys")
-        return self
 
     def locations(self) -> list["DatasetSpec"]:
         """Returns the data set without its mirrors, and each mirror as a data set."""
@@ -142,20 +140,13 @@ class FewshotSpec(Spec):
     """Column that identifies a question; null: all columns that the prompt needs. A measured row must not have the
     question of a few-shot example."""
 
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _check_row_values(cls, rows: Any) -> Any:
-        for number, row in enumerate(rows if isinstance(rows, (list, tuple)) else (), start=1):
+    def check(self) -> None:
+        for number, row in enumerate(self.rows, start=1):
             check_json_values(row, f"fewshot.rows, row {number}: ")
-        return rows
-
-    @model_validator(mode="after")
-    def _check_shots(self) -> "FewshotSpec":
         if self.rows and self.num_shots > len(self.rows):
             raise ConfigError(f"fewshot.num_shots = {self.num_shots}: fewshot.rows has {len(self.rows)}: lower it")
         if not (self.rows or self.split or self.local or self.sample):
             raise ConfigError("fewshot: has no rows: add `rows`, or another split (`split`, `local`)")
-        return self
 
 
 LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is for private use
@@ -262,31 +253,15 @@ class TaskSpec(Spec):
                 base[other] = None
         return build(TaskSpec, dotted.merge(base, over), prefix=f"subsets.{name}.")
 
-    @field_validator("vars", mode="before")
-    @classmethod
-    def _check_vars(cls, variables: Any) -> Any:
-        check_json_values(variables, "vars.")
-        return variables
-
-    @field_validator("language")
-    @classmethod
-    def _check_language(cls, language: str | None) -> str | None:
-        if language is not None and not LANGUAGE_CODE.fullmatch(language):
+    def check(self) -> None:
+        check_json_values(self.vars, "vars.")
+        if self.language is not None and not LANGUAGE_CODE.fullmatch(self.language):
             raise ConfigError(
-                f"language: {language!r} is not a language code: write one such as en, de-CH or amh (the code with two "
-                "letters if there is one)"
+                f"language: {self.language!r} is not a language code: write one such as en, de-CH or amh (the code "
+                "with two letters if there is one)"
             )
-        return language
-
-    @field_validator("subsets")
-    @classmethod
-    def _check_subset_names(cls, subsets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        if "all" in subsets:
+        if "all" in self.subsets:
             raise ConfigError("subsets.all: 'all' is the name of the row over all subsets: choose another name")
-        return subsets
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> "TaskSpec":
         for name, over in self.subsets.items():
             fixed = sorted({"name", "version", "title", "paper", "subsets"} & set(over))
             if fixed:
@@ -294,18 +269,20 @@ class TaskSpec(Spec):
             self.subset(name)
         if self.reader is not None:
             check_registered(READERS, self.reader, "reader")
+        self._check_templates()
+        if self.reference and self.references:
+            raise ConfigError("references: the task also has a `reference`: delete one of the two keys")
+        needs_one = self.scorer is not None and self.scorer.features.needs_reference
+        if needs_one and not (self.reference or self.references or self.subsets):
+            raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
+
+    def _check_templates(self) -> None:
         shots = {"fewshot.example": self.fewshot.example} if self.fewshot else {}
         for key, template in {"prompt": self.prompt, **shots, **self.reference_templates()}.items():
             templates.check(template, key)
             unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []
             if unset:
                 raise ConfigError(f"{key}: vars.{unset[0]} is not set: {nearest(unset[0], self.vars)}")
-        if self.reference and self.references:
-            raise ConfigError("references: the task also has a `reference`: delete one of the two keys")
-        needs_one = self.scorer is not None and self.scorer.features.needs_reference
-        if needs_one and not (self.reference or self.references or self.subsets):
-            raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
-        return self
 
     def reference_templates(self) -> dict[str, str]:
         """Returns the reference templates by key: `reference`, or `reference.NAME` for each name."""

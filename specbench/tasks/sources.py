@@ -14,7 +14,6 @@ from specbench.core.digests import file_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
 from specbench.specs.task import DatasetSpec, TaskSpec
-from specbench.tasks import hub as hub_data
 from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_parallel, parallel_rows, read_rows
 
 
@@ -137,10 +136,12 @@ class Source:
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
     """Returns the rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
     if data == "hub":
+        from specbench.tasks import hub
+
         dataset = task.subset(subset).dataset
         if dataset is None:
             raise ConfigError(f"task '{task.name}' has no dataset on the hub: give local files with --data FOLDER")
-        return hub_data.try_locations(hub_data.fill_fields(dataset, task.name, subset), open_hub)
+        return hub.try_locations(hub.fill_fields(dataset, task.name, subset), open_hub)
     try:
         if data == "sample":
             return _open_sample(task, subset, num_subsets)
@@ -168,8 +169,10 @@ def _open_sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
 
 def open_hub(dataset: DatasetSpec, downloads: bool = True) -> Source:
     """Returns the rows of one location on the hub. Raises ConfigError if the first row cannot be read."""
-    location, commit = hub_data.location(dataset), hub_data.resolve_revision(dataset)
-    rows = hub_data.read_rows(dataset, commit, downloads=downloads)
+    from specbench.tasks import hub
+
+    location, commit = hub.location(dataset), hub.resolve_revision(dataset)
+    rows = hub.read_rows(dataset, commit, downloads=downloads)
     first = list(islice(rows, 1))
     return Source("hub", location, commit, _with_places(location, chain(first, rows)), dataset)
 

@@ -134,8 +134,8 @@ def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool 
     such a sentence, the last number of the text."""
     begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases))}){NEGATED}{SENTENCE}", re.IGNORECASE)
     sentences = [match[1] for match in begun.finditer(text)] if phrases else []
-    found = (numbers for sentence in reversed(sentences) if (numbers := written_numbers(sentence, decimal_comma)))
-    if (numbers := next(found, None)) is None:
+    found = (each for sentence in reversed(sentences) if (each := written_numbers(sentence, decimal_comma)))
+    if not (numbers := next(found, [])):
         numbers = written_numbers(text, decimal_comma)
         return numbers[-1].value if numbers else None
     result = numbers[0].value  # in an equation ("9 * 2 = 18") the number after its last equals sign

@@ -34,7 +34,7 @@ BUILT_IN = {
         "specbench.decoding.bridges.string",
     ),
     "specbench.readers": (
-        "specbench.tasks.readers.questions",
+        "specbench.tasks.readers",
         "specbench.tasks.readers.documents",
         "specbench.tasks.readers.programs",
     ),
@@ -44,7 +44,6 @@ BUILT_IN = {
         "specbench.tasks.scoring.choices",
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
-        "specbench.tasks.scoring.boxed",
     ),
     "specbench.loggers": ("specbench.results.live",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),

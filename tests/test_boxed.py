@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.tasks.scoring.boxed import boxed, boxed_answer, normalize_latex
+from specbench.tasks.scoring.numbers import boxed, boxed_answer, normalize_latex
 
 
 def right(answer: str, reference: str) -> bool:

@@ -21,8 +21,7 @@ from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import bridged_drafter
-from specbench.specs.catalogue import load_method
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, with_overrides
 from tests.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
 from tests.test_string_bridge import joint as shaped_joint
 from tests.toys import TextModel, joint

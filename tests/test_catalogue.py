@@ -7,9 +7,9 @@ import pytest
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.specs import catalogue
+from specbench.specs.catalogue import with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
 from specbench.specs.task import TaskSpec
 
 METHOD = """\

@@ -29,9 +29,8 @@ from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.scoring import Output
 from specbench.running.compose import compose
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
-from specbench.specs.overrides import with_overrides
 from specbench.training.draft_head import DraftHead
 from specbench.training.heads import read_by_target, unroll
 from specbench.training.passes import Batch, Sample

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from specbench.tasks.hub_check import check_locations
+from specbench.tasks.fetch import check_locations
 from tests.hub_server import COMMIT, serving
 
 TASK = {

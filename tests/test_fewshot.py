@@ -11,13 +11,10 @@ from specbench.core.errors import ConfigError
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard import write as write_rows
 from specbench.results.row import RowShots
-from specbench.specs.catalogue import load_task
+from specbench.specs.catalogue import digest, load_task, with_overrides
 from specbench.specs.components import build
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import digest
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import load_examples, sample_prompts
-from specbench.tasks.prompts import FewshotInfo
+from specbench.tasks.examples import FewshotInfo, load_examples, sample_prompts
 
 SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
 TASK = {

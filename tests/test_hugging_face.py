@@ -15,8 +15,7 @@ from specbench.integrations.transformers_decoders import TokenIntersection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.running.compose import compose
-from specbench.specs.catalogue import load_method
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.run import embedded_drafter
 from tests import tiny
 

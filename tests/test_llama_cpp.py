@@ -25,8 +25,7 @@ from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
 from specbench.running.request import Request
-from specbench.specs.run_options import RunOptions
-from specbench.specs.servers import ServersSpec
+from specbench.specs.run import RunOptions, ServersSpec
 
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")

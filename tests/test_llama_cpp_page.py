@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")
 
-from specbench.specs.servers import read_servers
+from specbench.specs.run import read_servers
 from tools.llama_cpp.__main__ import DRAFTERS, content, main, page
 
 

@@ -26,9 +26,9 @@ from specbench.running.identity import run_identity
 from specbench.running.models import load_models
 from specbench.running.plan import make_cells
 from specbench.running.run_folder import RunFolder
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import digest, load_method
 from specbench.specs.components import build
-from specbench.specs.run import RunSpec, digest
+from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData
 from tests.lm_eval_files import ROWS, build_index, use_cache, write_task, write_upstream

@@ -5,10 +5,8 @@ import re
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.specs.catalogue import builtin_task_names, load_task
+from specbench.specs.catalogue import builtin_task_names, digest, load_task, with_overrides
 from specbench.specs.components import build
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import digest
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks.fetch import hub_locations
 

@@ -106,7 +106,7 @@ PROGRAM = """
 import sys
 import torch
 from specbench.specs import catalogue
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import with_overrides
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
@@ -188,7 +188,7 @@ def test_a_broken_plug_in_is_named_in_one_line(tmp_path):
     (info / "entry_points.txt").write_text("[specbench.methods]\nbroken = no_such_module:METHODS\n")
     code = """
 from specbench.specs import catalogue
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import with_overrides
 from specbench.core.errors import ConfigError
 try:
     catalogue.method_names()

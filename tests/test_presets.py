@@ -7,9 +7,8 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import compose
-from specbench.specs.catalogue import load_method, method_names
+from specbench.specs.catalogue import load_method, method_names, with_overrides
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
 from tests import tiny
 
 PUBLISHED = {"fsd-llama3.1": 0.3, "fsd-qwen2.5": 0.4, "fsd-gemma2": 0.7}

@@ -17,11 +17,10 @@ from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
 from specbench.running.compose import Route, RoutedDecoder, compose, unused_routes
 from specbench.running.models import Models
-from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.catalogue import digest, load_method, load_task, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import RunSpec, digest
+from specbench.specs.run import RunSpec
 from tests import tiny
 from tests.test_specs import LANGUAGES, message
 

@@ -14,8 +14,7 @@ from specbench.running.compose import compose
 from specbench.running.identity import run_identity
 from specbench.running.models import Models
 from specbench.running.runner import check_same_examples, measure
-from specbench.specs.catalogue import load_method, load_task, method_names
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example
 from tests import tiny

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.tasks.sandbox import isolation
-from specbench.tasks.sandbox.isolation import strongest
-from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
+from specbench.tasks.sandbox import run
+from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program, strongest
 from tests.attacks.world import HERE
 
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
@@ -22,7 +21,7 @@ LONG = Limits(timeout_seconds=30, memory_mib=128)
 
 def test_its_processes_import_little():
     """Two are started for each program, so what they import is what many programs cost."""
-    code = f"import sys; sys.path.insert(0, {str(isolation.ROOT)!r}); import specbench.tasks.sandbox.inside.tester, "
+    code = f"import sys; sys.path.insert(0, {str(run.ROOT)!r}); import specbench.tasks.sandbox.inside.tester, "
     code += "specbench.tasks.sandbox.inside.answerer; print(*sys.modules)"
     told = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "specbench.tasks.sandbox.inside.answerer" in told
@@ -178,7 +177,7 @@ def _runs(pid: str) -> bool:
 
 def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch):
     """Where the machine allows namespaces, the root cannot be made; where not, they cannot either."""
-    monkeypatch.setattr(isolation, "readable_paths", lambda: ["/tmp/\0"])
+    monkeypatch.setattr(run, "readable_paths", lambda: ["/tmp/\0"])
     assert run_program(ProgramTest(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
 
 
@@ -196,5 +195,5 @@ def test_the_weakest_isolation_warns_and_names_what_is_open():
 )
 def test_the_warning_says_that_all_files_can_be_read(monkeypatch, user, reads_all, said):
     monkeypatch.setattr(os, "getuid", lambda: user)
-    monkeypatch.setattr(isolation, "_unprivileged", lambda number: {"id": number, "reads_all": reads_all})
-    assert f"can reach {said}" in isolation.not_isolated()
+    monkeypatch.setattr(run, "_unprivileged", lambda number: {"id": number, "reads_all": reads_all})
+    assert f"can reach {said}" in run.not_isolated()

@@ -16,8 +16,7 @@ from specbench.cli.help.text import component_help, component_text, find_help, m
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry
-from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, method_names, with_overrides
 
 METHODS = method_names()
 COMPONENTS = [

@@ -11,8 +11,7 @@ from specbench.cli.info import show
 from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.tree_shape import TreeShape, best_shape, regular_shape
-from specbench.specs.catalogue import load_method
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, with_overrides
 
 
 def test_a_tree_is_drawn_from_left_to_right() -> None:

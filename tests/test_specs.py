@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
 from specbench.specs import templates
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import digest, load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, digest
+from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 
 FSD = {

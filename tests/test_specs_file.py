@@ -7,9 +7,7 @@ import pytest
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.running.run_folder import read_method_specs, read_methods, read_tasks, write_specs
-from specbench.specs.catalogue import load_method, load_task, method_names, task_names
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import versioned_name
+from specbench.specs.catalogue import load_method, load_task, method_names, task_names, versioned_name, with_overrides
 
 
 def test_every_task_and_method_has_its_digest_when_it_is_read_back(tmp_path):

@@ -19,10 +19,9 @@ from specbench.results.captions import caption_lines
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import rank_rows, unranked_line
 from specbench.running.compose import compose
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
 from tests import tiny
 from tests.test_leaderboard import row
 from tests.test_losslessness import NUM_DRAWS, chi_square_p

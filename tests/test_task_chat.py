@@ -10,7 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.embedded.world import WORLDS, chat
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
-from specbench.tasks.readers.questions import SPEED_CATEGORIES
+from specbench.tasks.readers import SPEED_CATEGORIES
 from specbench.tasks.scoring.contract import make_scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

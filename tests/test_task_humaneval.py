@@ -13,10 +13,8 @@ from specbench.core.registry import SCORERS
 from specbench.decoding.generation_state import text_before_stop
 from specbench.embedded.world import code as world_code
 from specbench.running.plan import with_prompt_stops
-from specbench.specs.catalogue import load_task
+from specbench.specs.catalogue import digest, load_task, with_overrides
 from specbench.specs.components import build
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import digest
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import load_examples
 from specbench.tasks.sandbox import run as permission

@@ -94,6 +94,6 @@ def test_what_cannot_be_judged_and_wrong_options():
     with pytest.raises(ConfigError, match="the reference is a mapping"):
         scorer("text", {"de": "Text"})
     with pytest.raises(ConfigError, match=r"scorer.tokenizer = 'ja-mecap': did you mean 'ja-mecab'"):
-        SCORERS.get("bleu")(tokenizer="ja-mecap")
+        SCORERS.complete("bleu", {"tokenizer": "ja-mecap"}, "scorer")
     with pytest.raises(ConfigError, match="flores200"):  # it needs a download
-        SCORERS.get("bleu")(tokenizer="flores200")
+        SCORERS.complete("bleu", {"tokenizer": "flores200"}, "scorer")

@@ -29,10 +29,9 @@ from specbench.models.scoring import Output, ScoringModel
 from specbench.results.metrics import summarize
 from specbench.running.compose import compose
 from specbench.running.models import engine_for
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
 from specbench.training.datastore_build import build_datastore
 from tests import tiny
 from tests.test_metrics import autoregressive, generation, record

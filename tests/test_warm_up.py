@@ -34,8 +34,7 @@ from specbench.running.warm_up import (
     warm_up,
     warm_up_cell,
 )
-from specbench.specs.catalogue import load_method
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.tasks.examples import Example
 from tests import tiny
 from tools.warmup import H100, blocks_until_steady, series, simulated, simulated_run

@@ -194,6 +194,6 @@ def test_published_prompts_without_a_space_keep_that(pair, language):
 
 
 def test_every_kind_of_conversation_is_a_category():
-    from specbench.tasks.readers.questions import CATEGORIES
+    from specbench.tasks.readers import CATEGORIES
 
     assert tuple(chat.TALK_KINDS) == CATEGORIES

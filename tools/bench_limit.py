@@ -32,9 +32,8 @@ from specbench.results import bootstrap
 from specbench.results.metrics import expected_speedup
 from specbench.running.compose import compose
 from specbench.running.requirements import num_compilations
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
-from specbench.specs.overrides import with_overrides
 from tests import tiny
 
 GREEDY = Sampling(0.0)

@@ -25,8 +25,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.results import bootstrap
 from specbench.running.compose import compose
-from specbench.specs.catalogue import load_method, load_task
-from specbench.specs.overrides import with_overrides
+from specbench.specs.catalogue import load_method, load_task, with_overrides
 from specbench.tasks.examples import load_examples
 from tests import tiny
 

@@ -36,10 +36,10 @@ from specbench.running.plan import Cell, Loaded, check_prompts, load_data, with_
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import Request
 from specbench.running.requirements import reserve_for
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, versioned_name
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, versioned_name
+from specbench.specs.run import RunSpec
 
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96

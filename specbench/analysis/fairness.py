@@ -33,7 +33,7 @@ from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
-from specbench.specs.languages import identifiable_code
+from specbench.specs.components import identifiable_code
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 

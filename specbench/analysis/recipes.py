@@ -38,8 +38,8 @@ from specbench.running.checked import check_samples
 from specbench.running.records import ACCEPTED, JUDGED, Record, step_sum
 from specbench.running.request import Request
 from specbench.specs import yaml_files
+from specbench.specs.catalogue import with_overrides
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
-from specbench.specs.overrides import with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring.contract import Scorer
 

@@ -30,8 +30,7 @@ from specbench.running.plan import Loaded
 from specbench.running.prompts import prompt_digest
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_file
-from specbench.specs.composition import tree_levels
-from specbench.specs.method import CalibrationSpec, MethodSpec
+from specbench.specs.method import CalibrationSpec, MethodSpec, tree_levels
 
 SEAL = "# As `specbench tune` wrote it, digest of the lines below: "
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -116,7 +116,7 @@ def languages(
 
     lingua identifies the languages. The paper uses NLTK's classifier, which may give other shares.
     """
-    from specbench.specs.languages import identifiable_code
+    from specbench.specs.components import identifiable_code
 
     require("lingua", "specbench languages")
     for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):

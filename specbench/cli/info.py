@@ -19,8 +19,10 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
-from specbench.specs.composition import possible_draws, proposes_trees
 from specbench.specs.method import MethodSpec
+from specbench.specs.method import possible_draws
+from specbench.specs.method import proposes_trees
+from specbench.specs.run import RunOptions
 
 MOST_SUBSETS = 3  # printed per task; `specbench list tasks NAME` prints all
 
@@ -238,7 +240,7 @@ def fetch(
         for line in fetch_tasks(split_names(task), options.subsets, overrides, stderr):
             stdout.print(line, soft_wrap=True, markup=False, highlight=False)
         return
-    from specbench.tasks.hub_check import FINE, check_locations
+    from specbench.tasks.fetch import FINE, check_locations
 
     states: Counter[str] = Counter()
     for found in check_locations(split_names(check or ""), options.subsets, overrides):

@@ -18,7 +18,9 @@ from specbench.cli.arguments import (
 )
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.specs.run_options import LEAST, SHARE
+from specbench.specs.run import LEAST
+from specbench.specs.run import SHARE
+from specbench.specs.run import RunOptions
 
 
 @takes_run_options(without=("limit",))

@@ -213,7 +213,7 @@ def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: 
 
 
 def _path(place: str, location: tuple[int | str, ...]) -> str:
-    parts = [str(part) for part in location if part not in PYDANTIC_PARTS and not str(part).endswith("Spec")]
+    parts = [str(part) for part in location if part not in PYDANTIC_PARTS and not str(part).endswith(("Spec", "Spec]"))]
     return ".".join([place] * bool(place) + parts)
 
 

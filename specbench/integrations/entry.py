@@ -19,8 +19,9 @@ from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.specs.method import MethodSpec, is_file_entry
-from specbench.specs.run import digest
+from specbench.specs.catalogue import digest
+from specbench.specs.components import is_file_entry
+from specbench.specs.method import MethodSpec
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,10 @@ from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.running.request import Request
 from specbench.specs import yaml_files
-from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name
+from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name, versioned_name, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import versioned_name
-from specbench.specs.run_options import RunOptions
-from specbench.specs.servers import read_servers
+from specbench.specs.run import RunOptions, read_servers
 
 KIND = "leaderboards"
 RUNS = Path("runs")

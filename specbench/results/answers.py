@@ -16,8 +16,7 @@ from specbench.running.records import JUDGED as NUM_JUDGED
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
-from specbench.tasks.scoring.contract import Scorer, identified_language, make_scorer
-from specbench.tasks.scoring.language import language_of
+from specbench.tasks.scoring.contract import Scorer, identified_language, language_of, make_scorer
 
 Array = NDArray[np.float64]
 

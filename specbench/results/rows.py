@@ -33,11 +33,12 @@ from specbench.results.verdict import (
 )
 from specbench.results.warnings import warnings_of
 from specbench.running.records import Key, Record, records_of, with_same_history
+from specbench.specs.catalogue import versioned_name
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import own_drafter, versioned_name
+from specbench.specs.run import own_drafter
 from specbench.specs.task import TaskSpec
+from specbench.tasks.examples import FewshotInfo
 from specbench.tasks.judge import JUDGED
-from specbench.tasks.prompts import FewshotInfo
 
 MEASUREMENTS_FILE = "measurements.json"
 MEASUREMENTS_REMEDY = "repeat the command of the run: it writes the file again and keeps all measured answers"

@@ -24,8 +24,8 @@ from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.results.units import short
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
+from specbench.specs.catalogue import versioned_name
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import versioned_name
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 

@@ -16,12 +16,18 @@ from specbench.running.models import TARGET_OPTIONS, parts
 from specbench.running.plan import absent_subsets_line
 from specbench.running.request import Request
 from specbench.specs import yaml_files
-from specbench.specs.catalogue import builtin_task_names, load_method, load_tasks, method_names, namesake
+from specbench.specs.catalogue import (
+    NUM_SHOTS,
+    builtin_task_names,
+    has_shots,
+    load_method,
+    load_tasks,
+    method_names,
+    namesake,
+    with_overrides,
+)
 from specbench.specs.components import build
-from specbench.specs.overrides import NUM_SHOTS, has_shots, with_overrides
-from specbench.specs.run import RunSpec, own_drafter
-from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
-from specbench.specs.servers import ServersSpec, read_servers
+from specbench.specs.run import LEAST, SHARE, RunOptions, RunSpec, ServersSpec, flag_of, own_drafter, read_servers
 from specbench.specs.task import TaskSpec
 from specbench.tasks.scoring.contract import identified_language, make_scorer
 

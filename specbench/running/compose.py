@@ -21,11 +21,10 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
 from specbench.running.models import Models
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.composition import DEFAULT, check_draws
-from specbench.specs.languages import identifiable_code
-from specbench.specs.method import MethodSpec
+from specbench.specs.components import identifiable_code
+from specbench.specs.method import DEFAULT, MethodSpec, check_draws
 from specbench.specs.task import GenerationSpec, TaskSpec
-from specbench.tasks.scoring.language import language_of, prepare
+from specbench.tasks.scoring.contract import language_of, prepare_detector
 
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
@@ -224,7 +223,7 @@ def compose_routed(method: MethodSpec, models: ModelPair, sampling: Sampling) ->
     fit."""
     routes = {name: _route(method, name, models, sampling) for name in method.routes or ()}
     if method.language == "identified":
-        prepare(*routes)
+        prepare_detector(*routes)
     return RoutedDecoder(method, models.target, routes)
 
 

@@ -8,7 +8,8 @@ from specbench.decoding.drafters import Drafter
 from specbench.running.compose import RoutedDecoder
 from specbench.running.models import Models
 from specbench.running.plan import Cell
-from specbench.specs.run import RunSpec, versioned_name
+from specbench.specs.catalogue import versioned_name
+from specbench.specs.run import RunSpec
 from specbench.tasks.sandbox import run as permission
 
 Drafting = dict[str, str | None]  # name and revision

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import EMBEDDED
 from specbench.specs.method import MethodSpec
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
     from specbench.tasks.judge.judgements import Judging

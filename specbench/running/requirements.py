@@ -24,8 +24,7 @@ from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, encode
 from specbench.running.records import Record
 from specbench.running.warm_up import block_tokens, longest_conversation, unanswered_conversations, warm_up_ids
-from specbench.specs.composition import proposes_trees
-from specbench.specs.method import MethodSpec
+from specbench.specs.method import MethodSpec, proposes_trees
 
 SPARE = 1.5  # margin for answers in another vocabulary, which may need more tokens per target token than prompts
 

@@ -12,9 +12,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity
 from specbench.core.values import json_digest
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key
+from specbench.specs.catalogue import versioned_name_of_dump
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, versioned_name_of_dump
+from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub

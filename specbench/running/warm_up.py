@@ -17,7 +17,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode
-from specbench.specs.run import versioned_name
+from specbench.specs.catalogue import versioned_name
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
 NUM_NEW_TOKENS = 20  # new tokens of a block; fewer if the answers are shorter

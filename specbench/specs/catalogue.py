@@ -1,19 +1,29 @@
-"""Finds and loads tasks and methods: built-in ones, those of plug-ins, and the user's YAML files."""
+"""Tasks and methods by name or path, with the overrides of the command line, and the digests of their meaning."""
 
+import copy
+import json
+import math
 import os
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 from specbench.core.environment import builtin_dir
+from specbench.core import dotted
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import TASK_SOURCES
+from specbench.core.registry import RULES
 from specbench.specs import yaml_files
-from specbench.specs.components import build
-from specbench.specs.method import MethodSpec, is_file_entry
+from specbench.specs.components import build, is_file_entry
+from specbench.specs.method import MethodSpec, check_draws, proposes_trees
 from specbench.specs.task import TaskSpec
+
+AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
 
 def task_names() -> list[str]:
@@ -30,12 +40,7 @@ def method_names() -> list[str]:
 
 def load_task(name_or_path: str) -> TaskSpec:
     """Returns a task by name or by the path of its YAML file. Raises ConfigError with the file and the problem."""
-    path = _find("tasks", name_or_path)
-    spec = load_file(path)
-    if not isinstance(spec, TaskSpec):
-        raise ConfigError(f"{path}: holds a method, not a task: give it with --method")
-    _check_name(spec, path, name_or_path)
-    return spec
+    return _load("task", TaskSpec, name_or_path)
 
 
 def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[TaskSpec]:
@@ -48,11 +53,17 @@ def load_tasks(name_or_path: str, lm_eval_include: Path | None = None) -> list[T
 
 def load_method(name_or_path: str) -> MethodSpec:
     """Returns a method by name or by the path of its YAML file. Raises ConfigError with the file and the problem."""
-    path = _find("methods", name_or_path)
+    return _load("method", MethodSpec, name_or_path)
+
+
+def _load(kind: str, model: type[AnySpec], name_or_path: str) -> AnySpec:
+    path = _find(f"{kind}s", name_or_path)
     spec = load_file(path)
-    if not isinstance(spec, MethodSpec):
-        raise ConfigError(f"{path}: holds a task, not a method: give it with --task")
-    _check_name(spec, path, name_or_path)
+    if not isinstance(spec, model):
+        other = "method" if kind == "task" else "task"
+        raise ConfigError(f"{path}: holds a {other}, not a {kind}: give it with --{other}")
+    if not is_path(name_or_path) and spec.name != name_or_path:
+        raise ConfigError(f"{path}: name = {spec.name!r}: must be the name of the file, '{name_or_path}'")
     return spec
 
 
@@ -62,21 +73,23 @@ def method_keys(name: str) -> dict[str, Any]:
 
 
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
-    """Returns the task or method in a YAML file. Its keys decide which of the two it is."""
+    """Returns the task or method in a YAML file, as its keys decide. Its paths are relative to the file's folder."""
     path = Path(path)
-    data = yaml_files.read(path)
-    prefix = f"{path}: "
+    data, folder, prefix = yaml_files.read(path), path.resolve().parent, f"{path}: "
     if {"verification", "drafter", "decoder"} & data.keys():
-        return build(MethodSpec, _with_code(data, path.resolve().parent), prefix)
+        entry = data["decoder"].get("entry") if isinstance(data.get("decoder"), dict) else None
+        if isinstance(entry, str) and is_file_entry(entry):
+            data["decoder"] = {**data["decoder"], "entry": str(folder / entry)}
+        return build(MethodSpec, data, prefix)
     if "prompt" not in data and "generation" not in data:
         if {"format", "rows"} == data.keys():
             raise ConfigError(f"{prefix}this is a leaderboard file: `specbench leaderboard validate` checks it")
         raise ConfigError(f"{prefix}neither a task (key `prompt`) nor a method (key `verification`): add the key")
-    return build(TaskSpec, _with_samples(data, path.resolve().parent), prefix)
+    return build(TaskSpec, _with_samples(data, folder), prefix)
 
 
 def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the keys of a task or subset. Sample paths, which are relative to `folder`, become absolute."""
+    """Returns the keys of a task or subset with absolute paths of samples."""
     made = dict(data)
     if isinstance(data.get("sample"), str):
         made["sample"] = str(folder / data["sample"])
@@ -90,17 +103,7 @@ def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     return made
 
 
-def _with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the keys of a method. The path of an external decoder, relative to `folder`, becomes absolute."""
-    decoder = data.get("decoder")
-    entry = decoder.get("entry") if isinstance(decoder, dict) else None
-    if not isinstance(entry, str) or not is_file_entry(entry):
-        return data
-    return {**data, "decoder": {**data["decoder"], "entry": str(folder / entry)}}
-
-
 def _find(kind: str, name_or_path: str) -> Path:
-    """Returns the file of a built-in or plug-in name, or a given path."""
     if is_path(name_or_path):
         return Path(name_or_path)
     files = _files(kind)
@@ -126,16 +129,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "", a
     return ConfigError(f"unknown {kind} '{name}': {nearest(alike or name, known, listed)}, or the path of a .yaml file")
 
 
-def _check_name(spec: TaskSpec | MethodSpec, path: Path, name_or_path: str) -> None:
-    if not is_path(name_or_path) and spec.name != name_or_path:
-        raise ConfigError(f"{path}: name = {spec.name!r}: must be the name of the file, '{name_or_path}'")
-
-
 def namesake(kind: str, name_or_path: str) -> str | None:
-    """Returns a warning if a file's task or method has the name of a known one, else None.
-
-    `kind` is "tasks" or "methods".
-    """
+    """Returns a warning if a file's task or method has the name of a known one, else None. `kind` is "tasks" or
+    "methods"."""
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return None
@@ -149,7 +145,6 @@ def namesake(kind: str, name_or_path: str) -> str | None:
 
 
 def _files(kind: str) -> dict[str, list[Path]]:
-    """Returns the files by name, from the built-in folder and the folders of plug-ins."""
     found: dict[str, list[Path]] = {}
     for folder in (builtin_dir(kind), *_plugin_folders(kind)):
         for path in _yaml_files(folder):
@@ -163,17 +158,208 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 @cache
-def _plugin_folders(kind: str) -> tuple[Path, ...]:
-    return tuple(_plugin_folder(point) for point in entry_points(group=f"specbench.{kind}"))
+def _plugin_folders(kind: str) -> list[Path]:
+    folders = []
+    for point in entry_points(group=f"specbench.{kind}"):
+        place = f"plug-in '{point.name}' ({point.value})"
+        try:
+            loaded = point.load()
+            folders.append(Path(loaded.__path__[0] if hasattr(loaded, "__path__") else loaded))
+        except Exception as error:
+            raise ConfigError(f"{place} failed to load: {error}: repair or uninstall it") from error
+        if not folders[-1].is_dir():
+            problem = f"{folders[-1]} is not a folder: the entry point must name a folder of YAML files"
+            raise ConfigError(f"{place}: {problem}")
+    return folders
 
 
-def _plugin_folder(point: Any) -> Path:
-    place = f"plug-in '{point.name}' ({point.value})"
-    try:
-        loaded = point.load()
-        folder = Path(loaded.__path__[0] if hasattr(loaded, "__path__") else loaded)
-    except Exception as error:
-        raise ConfigError(f"{place} failed to load: {error}: repair or uninstall it") from error
-    if not folder.is_dir():
-        raise ConfigError(f"{place}: {folder} is not a folder: the entry point must name a folder of YAML files")
-    return folder
+_DIGESTS: dict[int, str] = {}  # cache by id of a live spec, since every row needs the digests of its task and method
+
+
+def versioned_name(spec: TaskSpec | MethodSpec) -> str:
+    """Returns name@version:digest."""
+    return f"{spec.name}@{spec.version}:{digest(spec)}"
+
+
+def digest(spec: TaskSpec | MethodSpec) -> str:
+    """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in. The
+    digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample. Absent and
+    empty values are equal. For a task with subsets, the JSON is that of all subsets, each merged over the task."""
+    if id(spec) not in _DIGESTS:
+        if isinstance(spec, TaskSpec) and spec.subsets:
+            meaning: Any = {name: _meaning(spec.subset(name).model_dump()) for name in spec.subsets}
+        else:
+            meaning = _meaning(spec.model_dump())
+        weakref.finalize(spec, _DIGESTS.pop, id(spec), None)
+        _DIGESTS[id(spec)] = _digest_of(meaning)
+    return _DIGESTS[id(spec)]
+
+
+def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
+    """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
+    return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
+
+
+def _digest_of(meaning: Any) -> str:
+    return text_digest(json.dumps(meaning, sort_keys=True, ensure_ascii=False))
+
+
+WITHOUT_MEANING = ("title", "paper", "sweep", "version", "sample", "subsets", "calibration")
+
+
+def _meaning(dump: Mapping[str, Any]) -> Any:
+    """Returns the parts of a spec's model_dump that determine what is measured. Changes mappings inside `dump`."""
+    meaning = {key: value for key, value in dump.items() if key not in WITHOUT_MEANING}
+    (meaning.get("fewshot") or {}).pop("sample", None)
+    (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
+    for holder in (meaning, *(meaning.get("routes") or {}).values()):
+        for place in ("path", "checkpoint"):  # every row has the digest of the file instead
+            holder.get("drafter", {}).pop(place, None)
+    if meaning.get("generation", {}).get("chat_stop") == ():
+        meaning["generation"]["chat_stop"] = "none"  # differs from an absent value
+    if "decoder" in meaning:
+        meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
+    return _filled(meaning)
+
+
+def _filled(value: Any) -> Any:
+    """Returns a value without absent and empty parts, so that new keys of the schema keep existing digests."""
+    if isinstance(value, Mapping):
+        return {str(key): _filled(inner) for key, inner in value.items() if inner not in (None, "", (), [], {})}
+    if isinstance(value, (list, tuple)):
+        return [_filled(inner) for inner in value]
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)  # 0 and 0.0 are equal
+    return value
+
+
+# `--set dotted.key=value`: the command line overrides YAML, which overrides the defaults.
+FIXED = (
+    "name", "version", "title", "paper", "sample", "fewshot.sample", "fewshot.rows", "decodes_with", "drafter.type",
+    "drafter.head", "verification.rule", "scorer.type", "sweep", "decoder.type", "decoder.entry", "decoder.drafter",
+    "decoder.claims_lossless",
+)  # fmt: skip
+NUM_SHOTS = "fewshot.num_shots"
+
+
+def with_overrides(
+    tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], pairs: Sequence[str]
+) -> tuple[list[TaskSpec], list[MethodSpec]]:
+    """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
+
+    A pair also overrides the values of a task's subsets. `generation.stop` applies in chat too, unless a pair sets
+    `generation.chat_stop`. fewshot.num_shots=0 is allowed for tasks without few-shot examples. Raises ConfigError with
+    the nearest key if no spec has the key, and for invalid values.
+    """
+    specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
+    known = {key for spec in specs for key in _paths(spec)}
+    values = {}
+    for pair in pairs:
+        path, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals or not path:
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
+        if path not in known and tasks and (path, text) == (NUM_SHOTS, "0"):
+            continue
+        if path not in known:
+            raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, methods, known)}")
+        values[path] = text
+    return [_override(task, values) for task in tasks], [_override(method, values) for method in methods]
+
+
+def _unknown_key(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], known: set[str]) -> str:
+    if path in FIXED:
+        remedy = _sweep_of_rules(tasks, methods) if path == "verification.rule" else ""
+        return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{remedy}"
+    if path == NUM_SHOTS and tasks:
+        having = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
+        names = ", ".join(task.name for task in tasks)
+        return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; tasks with some: {having}"
+    part, _, option = path.partition(".")
+    drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
+    if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):
+        rules = ", ".join(f"{method.name} has the rule '{method.verification.rule}'" for method in drafting)
+        able = [name for name in RULES.names() if option in RULES.options_model(name).model_fields]
+        having = f"which has no '{option}'" + (f" (the rule {', '.join(able)} has)" if able else "")
+        return f"{rules}, {having}: choose a method with another rule (`specbench show METHOD` shows its rule)"
+    same_end = [key for key in known if key.endswith(f".{path}")]
+    if same_end:
+        same_end.sort(key=lambda key: not key.startswith("generation."))
+        return f"no selected task or method has the key '{path}': did you mean {' or '.join(map(repr, same_end))}?"
+    same_part = {key for key in known if key.startswith(f"{part}.")}
+    return f"no selected task or method has the key '{path}': {nearest(path, same_part or known)}"
+
+
+def has_shots(task: TaskSpec) -> bool:
+    """Returns whether a task or one of its subsets has few-shot examples."""
+    return NUM_SHOTS in _paths(task)
+
+
+def _sweep_of_rules(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> str:
+    """Returns a remedy: a sweep over the rules that fit a method at the tasks' temperatures with their default options.
+    It is empty if no other rule fits."""
+    is_greedy = all(task.subset(name).generation.temperature == 0 for task in tasks for name in task.subsets)
+    for method in methods:
+        data = method.model_dump(exclude={"sweep"})
+        able = []
+        for name in RULES.names() if "verification" in data and method.drafter.type != "none" else ():
+            with suppress(ConfigError):
+                changed = build(MethodSpec, dotted.put(data, "verification.rule", name))
+                if is_greedy and proposes_trees(changed) and changed.drafter.options.get("temperature") is None:
+                    check_draws(changed, {"fixed"})
+                able.append(name)
+        if len(able) > 1:
+            command = f"specbench sweep --method {method.name} --path verification.rule --values {','.join(able)}"
+            return f", or compare the rules that fit {method.name}: `{command}`"
+    return ""
+
+
+def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
+    """Returns the keys that may be set. The rule and the drafter may not: with others it would be another method."""
+    paths = set(dotted.flat(spec.model_dump(exclude={"subsets", "sweep", "calibration"}))) - set(FIXED)
+    if isinstance(spec, TaskSpec):
+        return paths.union(*(_subset_paths(spec, name) for name in spec.subsets)) - set(FIXED)
+    if spec.routes is not None:
+        paths -= {f"routes.{name}.{key}" for name in spec.routes for key in ("drafter", "drafter.type")}
+    elif spec.drafter.type == "none":
+        paths.discard("num_draft_tokens")  # always 0
+    if not spec.needs_drafter:
+        paths -= {path for path in paths if path.partition(".")[0] == "bridge"}  # nothing to bridge, as in AR
+    return paths
+
+
+def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
+    values = {path: text for path, text in values.items() if path in _paths(spec)}
+    if not values:
+        return spec
+    data = spec.model_dump()
+    implied = {"generation.chat_stop": "null"} if "generation.stop" in values else {}
+    for path, text in {**implied, **values}.items():
+        _put(spec, data, path, text)
+    prefix = " ".join(f"--set {path}={text}" for path, text in values.items())
+    return build(type(spec), data, prefix=f"{prefix}: ")
+
+
+def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, text: str) -> None:
+    holders = (data, *data.get("subsets", {}).values())
+    is_text = any(isinstance(dotted.flat(holder).get(path), str) for holder in holders)
+    # Another value is written as YAML; null always removes a value.
+    value = text if is_text and text != "null" else yaml_files.parse(text, f"--set {path}={text}")
+    head, _, rest = path.partition(".")
+    in_subsets = bool(rest) and data.get(head) is None  # such as `dataset` if only subsets have one
+    if isinstance(spec, TaskSpec):
+        data["subsets"] = {
+            name: dotted.put(over, path, value)
+            if path in (_subset_paths(spec, name) if in_subsets else dotted.flat(over)) else over
+            for name, over in data["subsets"].items()
+        }  # fmt: skip
+    if not in_subsets:
+        data.update(dotted.put(data, path, value))
+
+
+def _subset_paths(task: TaskSpec, name: str) -> set[str]:
+    """Returns the keys that a subset has, and all keys of parts that only subsets have, such as `dataset`."""
+    given = set(dotted.flat(task.subsets[name]))
+    heads = {path.partition(".")[0] for path in given if "." in path}
+    parts = {head for head in heads if getattr(task, head) is None}
+    merged = dotted.flat(task.subset(name).model_dump(include=parts)) if parts else ()
+    return given.union(merged)

@@ -1,10 +1,19 @@
-"""Base classes of specs: frozen pydantic models that forbid unknown keys, and components with options."""
+"""What specs are made of: a frozen pydantic model that forbids unknown keys, components with options, and the types of
+keys: names, temperatures, codes of languages."""
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from specbench.core.errors import ConfigError
@@ -48,6 +57,14 @@ class Spec(StrictModel):
         frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    @model_validator(mode="after")
+    def _check_spec(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raises ConfigError, which names the keys, if the values of valid keys do not fit together."""
+
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
@@ -61,6 +78,14 @@ def build(model: type[AnySpec], data: Mapping[str, Any], prefix: str = "") -> An
         raise ConfigError(first, others) from error
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
+
+
+def check_registered(registry: Registry[..., Any], name: str, place: str) -> None:
+    """Raises ConfigError, which begins with `place`, for a name that a registry does not know."""
+    try:
+        registry.get(name)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
 
 
 class Component(Spec):
@@ -88,7 +113,6 @@ class Component(Spec):
 
     @classmethod
     def _with_options(cls, data: Any) -> dict[str, Any]:
-        """Returns the name and the complete options."""
         if not isinstance(data, Mapping):
             example = f"{cls.place}: {{{cls.key}: {cls.registry.names()[0]}}}"
             raise ConfigError(f"{cls.place} = {data!r}: write a mapping, such as {example}")
@@ -97,10 +121,7 @@ class Component(Spec):
         if not isinstance(name, str):
             known = ", ".join(cls.registry.names())
             raise ConfigError(f"{cls.place}.{cls.key}: the key '{cls.key}' is missing: add it (choices: {known})")
-        try:
-            cls.registry.get(name)
-        except ConfigError as error:
-            raise ConfigError(f"{cls.place}.{cls.key}: {error}") from error
+        check_registered(cls.registry, name, f"{cls.place}.{cls.key}")
         return {cls.key: name, "options": cls.registry.complete(name, options, cls.place)}
 
     @model_serializer(mode="plain")
@@ -178,13 +199,54 @@ def check_json_values(values: Any, place: str) -> None:
             raise ConfigError(f"{place}{name}: a {kind} that JSON cannot hold: write a text in quotes") from error
 
 
+ENTRY = re.compile(r".+:[A-Za-z_]\w*")
+EXAMPLE = "{type: external, entry: package.module:function}"
+
+
+class DecoderSpec(Spec):
+    """A decoding loop outside specbench."""
+
+    type: Literal["external", "served"]
+    """external: Python code; served: a server of `specbench run --servers`, which sets this itself."""
+    entry: str
+    """The code, as package.module:name or file.py:name. The file is relative to the method's file."""
+    drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
+    """Kind of the draft model that the code is given."""
+    claims_lossless: bool = False
+    """true: the output is claimed to follow the target's distribution; `specbench audit` tests this."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options that are passed to the code unchanged."""
+
+    @property
+    def bridge_type(self) -> str:
+        """Returns a bridge that fits the models that this decoder needs."""
+        return "retokenize" if self.drafter == "other_vocabulary" else "shared"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_mapping(cls, data: Any) -> Any:
+        if not isinstance(data, (Mapping, cls)):
+            raise ValueError(f"write a mapping, such as decoder: {EXAMPLE}")
+        return data
+
+    def check(self) -> None:
+        if self.type != "served" and not ENTRY.fullmatch(self.entry):
+            problem = "write it as package.module:name or path/to/file.py:name"
+            raise ConfigError(f"decoder.entry = {self.entry!r:.60}: {problem}")
+        check_json_values(self.options, "decoder.options.")
+
+
+def is_file_entry(entry: str) -> bool:
+    """Returns whether an entry names a file instead of a module."""
+    return entry.rpartition(":")[0].endswith(".py")
+
+
 MIN_TEMPERATURE = 0.01  # logits divided by less would overflow
 MAX_TEMPERATURE = 100.0  # divided by more, most logits are equal in float32, and tokens would be random
 RANGE = f"0 (greedy), or {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}"
 
 
 def check_temperature(temperature: float) -> float:
-    """Returns the temperature. Raises ValueError between 0 and 0.01 (exclusive), and above 100."""
     if 0 < temperature < MIN_TEMPERATURE:
         raise ValueError(f"input should be 0 (greedy) or at least {MIN_TEMPERATURE}")
     if temperature > MAX_TEMPERATURE:
@@ -193,11 +255,32 @@ def check_temperature(temperature: float) -> float:
 
 
 Temperature = Annotated[
-    float,
-    Field(ge=0, allow_inf_nan=False, json_schema_extra={"range": RANGE}),
-    AfterValidator(check_temperature),
+    float, Field(ge=0, allow_inf_nan=False, json_schema_extra={"range": RANGE}), AfterValidator(check_temperature)
 ]
 DraftTemperature = Annotated[
     Temperature | None,
     Field(description="Temperature of the drafts; null: the run's temperature. Top-k and top-p are always the run's."),
 ]
+
+# The languages that lingua identifies, as ISO 639-1:639-3.
+LINGUA = dict(re.findall(
+    r"(\w+):(\w+)",
+    "af:afr ar:ara az:aze be:bel bg:bul bn:ben bs:bos ca:cat cs:ces cy:cym da:dan de:deu el:ell en:eng eo:epo "
+    "es:spa et:est eu:eus fa:fas fi:fin fr:fra ga:gle gu:guj he:heb hi:hin hr:hrv hu:hun hy:hye id:ind is:isl "
+    "it:ita ja:jpn ka:kat kk:kaz ko:kor la:lat lg:lug lt:lit lv:lav mi:mri mk:mkd mn:mon mr:mar ms:msa nb:nob "
+    "nl:nld nn:nno pa:pan pl:pol pt:por ro:ron ru:rus sk:slk sl:slv sn:sna so:som sq:sqi sr:srp st:sot sv:swe "
+    "sw:swa ta:tam te:tel th:tha tl:tgl tn:tsn tr:tur ts:tso uk:ukr ur:urd vi:vie xh:xho yo:yor zh:zho zu:zul"
+))  # fmt: skip
+# Scripts that only languages without lingua's support use: Amharic, Cherokee, Tamazight (Tifinagh).
+SCRIPTS = {
+    "am": re.compile(r"[\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f]"),
+    "chr": re.compile(r"[\u13a0-\u13ff\uab70-\uabbf]"),
+    "zgh": re.compile(r"[\u2d30-\u2d7f]"),
+}
+CODES = {code: short for short, long in LINGUA.items() for code in (short, long)} | {code: code for code in SCRIPTS}
+CODES["amh"] = "am"
+
+
+def identifiable_code(code: str) -> str | None:
+    """Returns the code of an identifiable language, ISO 639-1 if there is one ("pt-BR": pt, "yor": yo), else None."""
+    return CODES.get(code.lower().partition("-")[0])

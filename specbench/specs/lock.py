@@ -11,7 +11,7 @@ from specbench.core.environment import PACKAGE, builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.core.values import file_digest
 from specbench.specs.catalogue import load_file
-from specbench.specs.run import digest
+from specbench.specs.catalogue import digest
 from specbench.specs.task import TaskSpec
 
 LOCK = PACKAGE / "versions.lock"
@@ -29,16 +29,12 @@ def current() -> dict[str, Entry]:
         for path in sorted(builtin_dir(kind).glob("*.yaml")):
             spec = load_file(path)
             entries[f"{kind}/{path.name}"] = Entry(spec.version, digest(spec))
-            for sample in samples_of(spec) if isinstance(spec, TaskSpec) else ():
-                entries[f"tasks/samples/{sample.name}"] = Entry(spec.version, file_digest(sample))
+            subsets = [spec.subset(name) for name in spec.subset_names] if isinstance(spec, TaskSpec) else []
+            samples = {each.sample for each in subsets} | {each.fewshot.sample for each in subsets if each.fewshot}
+            for sample in map(Path, filter(None, samples)):
+                if sample.is_file():
+                    entries[f"tasks/samples/{sample.name}"] = Entry(spec.version, file_digest(sample))
     return entries
-
-
-def samples_of(task: TaskSpec) -> set[Path]:
-    """Returns the sample files of a task's subsets, few-shot samples included."""
-    subsets = [task.subset(name) for name in task.subset_names]
-    named = [subset.sample for subset in subsets] + [s.fewshot.sample for s in subsets if s.fewshot]
-    return {Path(name) for name in named if name and Path(name).is_file()}
 
 
 def read(path: Path = LOCK) -> dict[str, Entry]:

@@ -1,23 +1,33 @@
-"""MethodSpec: the keys of methods/*.yaml, checked when a file is loaded."""
+"""MethodSpec: the keys of methods/*.yaml, and whether the parts of a method fit together: drafter, verification rule,
+vocabulary bridge, draft length, routes."""
 
-import json
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
     model_serializer,
     model_validator,
 )
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.components import BridgeSpec, DrafterSpec, Name, Spec, Text, VerificationSpec, Version, build
-from specbench.specs.composition import RouteSpec, check_composition, with_default_drafter
+from specbench.core.registry import DRAFTERS, RULES
+from specbench.specs.components import (
+    BridgeSpec,
+    DecoderSpec,
+    DrafterSpec,
+    Name,
+    Spec,
+    Text,
+    VerificationSpec,
+    Version,
+    build,
+    identifiable_code,
+)
 
 PromptDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
@@ -35,58 +45,55 @@ class CalibrationSpec(Spec):
     """Digests of the prompts by subset. They do not depend on the order of rows, a limit or the copy of the data."""
 
 
-ENTRY = re.compile(r".+:[A-Za-z_]\w*")
-EXAMPLE = "{type: external, entry: package.module:function}"
+DEFAULT = "default"
+CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*")
+# Keys that a method with routes may not have at its top level.
+REFUSED = {
+    "decoder": "an external decoder has its own drafter: delete 'decoder' or 'routes'",
+    "drafter": "each route has its own drafter: write the common one as routes.default.drafter",
+    "drafter_share": "the language of a query selects its drafter, not a share: delete the key",
+}
 
 
-class DecoderSpec(Spec):
-    """A decoding loop outside specbench."""
+class RouteSpec(Spec):
+    """The drafter and the draft length of one language."""
 
-    type: Literal["external", "served"]
-    """external: Python code; served: a server of `specbench run --servers`, which sets this itself."""
-    entry: str
-    """The code, as package.module:name or file.py:name. The file is relative to the method's file."""
-    drafter: Literal["none", "same_vocabulary", "other_vocabulary"] = "none"
-    """Kind of the draft model that the code is given."""
-    claims_lossless: bool = False
-    """true: the output is claimed to follow the target's distribution; `specbench audit` tests this."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options that are passed to the code unchanged."""
+    drafter: DrafterSpec | None = None
+    """Drafter of the language; null: the drafter of the default route."""
+    num_draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Maximum draft tokens on a path (depth of a tree); null: the method's number."""
 
-    @property
-    def bridge_type(self) -> str:
-        """Returns a bridge that fits the models that this decoder needs."""
-        return "retokenize" if self.drafter == "other_vocabulary" else "shared"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_mapping(cls, data: Any) -> Any:
-        if not isinstance(data, (Mapping, cls)):
-            raise ValueError(f"write a mapping, such as decoder: {EXAMPLE}")
-        return data
-
-    @field_validator("entry")
-    @classmethod
-    def _check_entry(cls, entry: str, info: ValidationInfo) -> str:
-        if info.data.get("type") != "served" and not ENTRY.fullmatch(entry):
-            raise ValueError("write it as package.module:name or path/to/file.py:name")
-        return entry
-
-    @field_validator("options")
-    @classmethod
-    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        for name, value in options.items():
-            try:
-                json.dumps(value)
-            except (TypeError, ValueError, RecursionError) as error:
-                kind = type(value).__name__
-                raise ValueError(f"'{name}' is a {kind} that JSON cannot hold: write a text in quotes") from error
-        return options
+    @model_serializer(mode="wrap")
+    def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        return {key: value for key, value in data.items() if key != "drafter" or value is not None}
 
 
-def is_file_entry(entry: str) -> bool:
-    """Returns whether an entry names a file instead of a module."""
-    return entry.rpartition(":")[0].endswith(".py")
+def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a method's keys with the default route's drafter as `drafter` and with `language` ("given" by default).
+    Raises ConfigError for keys that conflict with routes, for invalid language codes, and for a missing default
+    route."""
+    routes = data["routes"]
+    if not isinstance(routes, Mapping) or not routes:
+        raise ConfigError(f"routes = {routes!r:.60}: write a mapping, such as routes: {{default: {{drafter: …}}}}")
+    for key, problem in REFUSED.items():
+        if data.get(key) is not None:
+            raise ConfigError(f"{key}: {problem}")
+    if data.get("decodes_with", "target") != "target":
+        raise ConfigError("decodes_with: a method with routes always decodes with the target: delete the key")
+    for name in routes:
+        if name != DEFAULT and not CODE.fullmatch(str(name)):
+            raise ConfigError(f"routes.{name}: not a language code: write one such as sw or pt-BR, or '{DEFAULT}'")
+    default = routes.get(DEFAULT)
+    if not isinstance(default, Mapping | RouteSpec):
+        raise ConfigError(
+            f"routes.{DEFAULT}: the key '{DEFAULT}' is missing: add the drafter for all other languages, such as "
+            f"{DEFAULT}: {{drafter: {{type: model}}}}"
+        )
+    drafter = default.drafter if isinstance(default, RouteSpec) else default.get("drafter")
+    if drafter is None:
+        raise ConfigError(f"routes.{DEFAULT}.drafter: the key 'drafter' is missing: other routes fall back on it")
+    return {**data, "language": data.get("language") or "given", "drafter": drafter}
 
 
 # Placeholders for the drafter, rule and bridge of a method with an external decoder. No component has this name, so
@@ -168,10 +175,8 @@ class MethodSpec(Spec):
         return max(part.num_draft_tokens for part in self.parts)
 
     def route(self, name: str) -> "MethodSpec":
-        """Returns the method of one route. A drafter without a model gets the default bridge.
-
-        Raises ConfigError with the name of the route.
-        """
+        """Returns the method of one route. A drafter without a model gets the default bridge. Raises ConfigError with
+        the name of the route."""
         assert self.routes is not None
         route = self.routes[name]
         drafter = route.drafter or self.drafter
@@ -195,14 +200,8 @@ class MethodSpec(Spec):
             return with_default_drafter(data)
         if data.get("language") is not None:
             raise ConfigError(f"language = {data['language']!r}: selects among routes: add routes, or delete the key")
-        return cls._with_placeholders(data) if data.get("decoder") is not None else data
-
-    @classmethod
-    def _with_placeholders(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys with placeholders for drafter, rule and bridge.
-
-        Raises ConfigError if one of these keys is given, or if the target does not decode.
-        """
+        if data.get("decoder") is None:
+            return data
         for key, placeholder in EXTERNAL_PARTS.items():
             if data.get(key, placeholder) is not placeholder:
                 raise ConfigError(f"{key}: an external decoder has its own: delete the key '{key}' or 'decoder'")
@@ -221,21 +220,17 @@ class MethodSpec(Spec):
 
     @property
     def same_vocabulary(self) -> bool:
-        """Returns whether drafter and target must have the same vocabulary.
-
-        `decodes_with: random` needs it too, because tokens per second cannot be summed over two tokenizers.
-        """
+        """Returns whether drafter and target must have the same vocabulary. `decodes_with: random` needs it too,
+        because tokens per second cannot be summed over two tokenizers."""
         if self.decoder is not None:
             return self.decoder.drafter == "same_vocabulary"
         return self.needs_drafter and self.decodes_with != "drafter" and self.bridges_nothing
 
     @property
     def drafts_token_by_token(self) -> bool:
-        """Returns whether every draft token costs one draft pass, as the expected speed-up assumes.
-
-        It does if each token comes with the draft model's distribution, or if the drafter sets the acceptance rate.
-        Retokenized drafts and copies have no such distribution.
-        """
+        """Returns whether every draft token costs one draft pass, as the expected speed-up assumes. It does if each
+        token comes with the draft model's distribution, or if the drafter sets the acceptance rate. Retokenized drafts
+        and copies have no such distribution."""
         if self.decoder is not None:
             return False
         if self.routes is not None:
@@ -253,18 +248,136 @@ class MethodSpec(Spec):
         """Returns whether the bridge is for two models with the same vocabulary."""
         return self.bridge.features.same_vocabulary
 
-    @model_validator(mode="after")
-    def _check_composition(self) -> "MethodSpec":
+    def check(self) -> None:
         check_composition(self)
-        return self
-
-    @model_validator(mode="after")
-    def _check_sweep(self) -> "MethodSpec":
         plain = self.model_dump(exclude={"sweep"})
+        known = [leaf for leaf in dotted.flat(plain) if leaf not in ("name", "version", "title", "paper")]
         for path, values in self.sweep.items():
-            known = [leaf for leaf in dotted.flat(plain) if leaf not in ("name", "version", "title", "paper")]
             if path not in known:
                 raise ConfigError(f"sweep.{path}: unknown path '{path}': {nearest(path, known)}")
             for value in values:
                 build(MethodSpec, dotted.put(plain, path, value), prefix=f"sweep.{path}: ")
-        return self
+
+
+def check_composition(method: MethodSpec) -> None:
+    """Raises ConfigError, in one line, if the parts of a method do not fit together."""
+    _check_share(method)
+    if method.decoder is not None:
+        return
+    drafter, length = method.drafter.type, method.num_draft_tokens
+    if method.routes is None and drafter == "none" and length > 0:
+        raise ConfigError(f"num_draft_tokens = {length}: the drafter 'none' drafts nothing: write 0")
+    if method.routes is None and drafter != "none":
+        if method.decodes_with != "target":
+            way = f"decodes_with: {method.decodes_with}"
+            raise ConfigError(f"drafter.type = '{drafter}': with '{way}' it must be 'none'")
+        if length == 0:
+            raise ConfigError("num_draft_tokens = 0: nothing is drafted: write 1 or more, or drafter: {type: none}")
+    if (not method.needs_drafter or method.prescribes) and not method.bridges_nothing:
+        raise ConfigError(
+            f"bridge = '{method.bridge.type}': drafter '{drafter}' drafts the target's own tokens, so there is nothing "
+            "to bridge: delete the key"
+        )
+    if method.routes is None:
+        _check_features(method)
+    for name in method.routes or ():
+        method.route(name)  # raises the problems of the route
+        code = identifiable_code(name)
+        if method.language == "identified" and name not in (DEFAULT, code):
+            hint = f"write {code}" if code else "delete the route, or write language: given"
+            raise ConfigError(f"routes.{name}: no language that can be identified from a prompt has this code: {hint}")
+
+
+def _check_share(method: MethodSpec) -> None:
+    is_random, share = method.decodes_with == "random", method.drafter_share
+    if share is not None and not is_random:
+        raise ConfigError(
+            f"drafter_share = {share:g}: is only for 'decodes_with: random': delete the key, or write decodes_with: "
+            "random"
+        )
+    if is_random and share is None:
+        raise ConfigError("drafter_share: the key 'drafter_share' is missing: add it, such as drafter_share: 0.5")
+    if is_random and not method.bridges_nothing:
+        raise ConfigError(
+            f"bridge = '{method.bridge.type}': each model decodes alone, so there is nothing to bridge: delete the key"
+        )
+
+
+def _check_features(method: MethodSpec) -> None:
+    """Raises ConfigError if the drafter lacks, or the bridge removes, what the verification rule requires."""
+    place, drafter = f"verification.rule = '{method.verification.rule}'", method.drafter.type
+    if (prescribed := method.prescribes) not in (None, method.verification.rule):
+        raise ConfigError(
+            f"{place}: drafter '{drafter}' sets the acceptance rate of rule '{prescribed}': write verification: "
+            f"{{rule: {prescribed}}}"
+        )
+    if (num_levels := tree_levels(method.drafter)) is not None:
+        _check_trees(method, num_levels)
+    requires = method.verification.features.requires
+    if removed := requires & method.bridge.features.removes:
+        raise ConfigError(
+            f"{place}: needs {', '.join(sorted(removed))}, which bridge '{method.bridge.type}' cannot carry: choose "
+            "another rule or another bridge"
+        )
+    if lacking := requires - method.drafter.features.provides:
+        drafters = [name for name in DRAFTERS.names() if name != "none"]
+        able = [name for name in drafters if requires <= DRAFTERS.features(name).provides]
+        raise ConfigError(
+            f"{place}: needs {', '.join(sorted(lacking))}, which drafter '{drafter}' lacks: choose another rule or a "
+            f"drafter that has it ({', '.join(able)})"
+        )
+
+
+def tree_levels(drafter: DrafterSpec) -> int | None:
+    """Returns the largest number of levels of a drafter's trees, None if it drafts chains only. Raises ConfigError for
+    options that give no tree."""
+    if (make := drafter.features.tree_shape) is None:
+        return None
+    shape = make(**drafter.options)
+    return shape if isinstance(shape, int) else int(shape.depth)
+
+
+def _check_trees(method: MethodSpec, num_levels: int) -> None:
+    """Raises ConfigError for a rule or a bridge for chains only, and for a draft length above the trees' levels."""
+    if not method.verification.features.verifies_trees:
+        able = [name for name in RULES.names() if RULES.features(name).verifies_trees]
+        raise ConfigError(
+            f"verification.rule = '{method.verification.rule}': verifies chains only, and drafter "
+            f"'{method.drafter.type}' proposes trees: choose a rule for trees ({', '.join(able)})"
+        )
+    if method.num_draft_tokens > num_levels:
+        raise ConfigError(
+            f"num_draft_tokens = {method.num_draft_tokens}: the drafter's trees have {num_levels} levels: give "
+            f"{num_levels} or less, or make the trees deeper"
+        )
+    check_draws(method, possible_draws(method))
+    if not method.bridges_nothing:
+        raise ConfigError(
+            f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
+            "proposes trees: use a drafter with the target's vocabulary and the bridge 'shared'"
+        )
+
+
+def possible_draws(method: MethodSpec) -> AbstractSet[str]:
+    """Returns the ways in which a method's drafter may draw the children of a tree node."""
+    declared = method.drafter.features.draws
+    return {"fixed"} if declared is None else declared(**method.drafter.options)
+
+
+def check_draws(method: MethodSpec, draws: AbstractSet[str], place: str = "") -> None:
+    """Raises ConfigError if the rule is valid for none of these ways of drawing children. `place` begins it."""
+    valid = method.verification.features.draws
+    if valid is None or draws & valid:
+        return
+    valid_ways, ways = " or ".join(sorted(valid)), " or ".join(sorted(draws))
+    remedy = f"set drafter.draws to {valid_ways}, or " if "draws" in method.drafter.options else ""
+    raise ConfigError(
+        f"{place}verification.rule = '{method.verification.rule}': needs children that are drawn as {valid_ways}, and "
+        f"drafter '{method.drafter.type}' draws them as {ways}: {remedy}choose the rule exact_match, which is valid "
+        "for all"
+    )
+
+
+def proposes_trees(method: MethodSpec) -> bool:
+    """Returns whether the method's drafter may propose trees."""
+    return method.decoder is None and method.drafter.features.tree_shape is not None

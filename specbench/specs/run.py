@@ -1,24 +1,179 @@
-"""RunSpec, the configuration of a run, and digests of the meaning of tasks and methods."""
+"""The configuration of a run: RunSpec, RunOptions (what the measuring commands share, before it is checked), and
+ServersSpec (the keys of a servers file, which names the servers of `specbench run --servers`)."""
 
-import copy
-import json
-import math
-import weakref
-from collections.abc import Mapping
-from pathlib import PurePath
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import text_digest
-from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, Quantize, Spec, Text
+from specbench.specs.components import Chat
+from specbench.specs.components import DeviceMap
+from specbench.specs.components import Dtype
+from specbench.specs.components import EngineName
+from specbench.specs.components import Quantize
+from specbench.specs.components import Spec
+from specbench.specs.components import Text
+from specbench.core.registry import ENGINES
+from specbench.specs.components import DecoderSpec
+from specbench.specs.components import Name
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.servers import ServersSpec
 from specbench.specs.task import TaskSpec
+from specbench.specs.yaml_files import read
 
-_DIGESTS: dict[int, str] = {}  # cache by id of a live spec, since every row needs the digests of its task and method
+BASELINE = "ar"
+
+
+class SpeculationSpec(Spec):
+    """The speculation that a server was started with. The run checks the draft length."""
+
+    method: Text
+    """Name of the method in the engine, such as draft_model, ngram or eagle3."""
+    num_draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    """Maximum number of draft tokens per step."""
+    model: Text | None = None
+    """Draft model or head."""
+
+
+class StartSpec(Spec):
+    """How a run starts a server. The run stops the server when it ends."""
+
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """The program and its arguments, such as [llama-server, -m, target.gguf, --port, "8001"]."""
+    environment: dict[Text, str] = Field(default_factory=dict)
+    """Environment variables that the server gets besides those of the run."""
+    health: Text = "/health"
+    """Page that returns status 200 once the server is ready."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=7200)] = 600.0
+    """Time limit until the server is ready."""
+
+
+class LoadSpec(Spec):
+    """Loads under which all servers are measured, after the run at concurrency 1."""
+
+    concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = ()
+    """Numbers of requests in flight, such as [1, 4, 16]. When a request ends, the next one is sent."""
+    rate: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = ()
+    """Requests per second, such as [2, 8], sent at random times (Poisson)."""
+    windows: Annotated[int, Field(ge=2, le=1000)] = 10
+    """Windows of each server at each level. Intervals resample the windows."""
+    requests: Annotated[int, Field(ge=2, le=1000)] = 4
+    """Requests of a window, times the number in flight or the rate."""
+
+    def check(self) -> None:
+        if not self.levels:
+            raise ConfigError("load: name levels, such as {concurrency: [1, 4, 16]} or {rate: [2, 8]}")
+
+    @property
+    def levels(self) -> tuple[tuple[Literal["concurrency", "rate"], float], ...]:
+        """The kind and the value of each level, the lowest first."""
+        at_once: list[tuple[Literal["concurrency", "rate"], float]]
+        at_once = [("concurrency", value) for value in sorted(set(self.concurrency))]
+        return (*at_once, *(("rate", value) for value in sorted(set(self.rate))))
+
+
+class ServerSpec(Spec):
+    """One server. It must be running already unless it has `start`."""
+
+    start: StartSpec | None = None
+    """How the run starts it; absent for a server that is already running."""
+    url: Text
+    """Address, such as http://127.0.0.1:8001."""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """Environment variable with the API key; absent for a server without keys."""
+    speculation: Literal["none"] | SpeculationSpec
+    """none, or {method: draft_model, num_draft_tokens: 5}."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ValueError("write an address such as http://127.0.0.1:8001")
+        return url.rstrip("/")
+
+    def as_method(self, name: str) -> MethodSpec:
+        """Returns the method that the server is measured as."""
+        given = {} if self.speculation == "none" else self.speculation.model_dump(exclude_none=True)
+        length = given.pop("num_draft_tokens", 0)
+        title = f"served, {given.get('method', 'without speculation')}"
+        decoder = DecoderSpec(type="served", entry="server", options=given)
+        data = {"name": name, "version": 1, "title": title, "decoder": decoder, "num_draft_tokens": length}
+        return build(MethodSpec, data)
+
+
+class ServersSpec(Spec):
+    """Servers of one engine for one target: `ar` without speculation, and one for each method."""
+
+    tokenizer: Text
+    """The target's folder or hub id. Its tokenizer encodes the prompts."""
+    engine: Text = "auto"
+    """auto, or the name of the engine."""
+    model: Text | None = None
+    """Name of the model in requests; by default the first model of the server."""
+    hardware: Text | None = None
+    """The machine of the servers, which is the device in rows."""
+    memory: Literal["same KV", "same GPU"] | None = None
+    """same KV: all servers have the same KV-cache size in tokens; same GPU: each server, with its drafter, has the same
+    share of a GPU."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    """Time limit of one request."""
+    turns: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Number of parts of the run, if only one server can be up at a time. In each part the servers are started,
+    measured and stopped one after another. When absent, all are up at once."""
+    load: LoadSpec | None = None
+    """Loads under which the servers are also measured."""
+    servers: Annotated[dict[Name, ServerSpec], Field(min_length=1)]
+    """Servers by name. A server has the name of its method."""
+
+    def check(self) -> None:
+        if self.engine != "auto":
+            ENGINES.get(self.engine)
+        baseline = self.servers.get(BASELINE)
+        if baseline is None:
+            raise ConfigError(
+                f"servers: there is no server '{BASELINE}': give this name to the server without speculation, since "
+                "all others are compared with it"
+            )
+        if baseline.speculation != "none":
+            raise ConfigError(f"servers.{BASELINE}.speculation: write none: all others are compared with this server")
+        for name, server in self.servers.items():
+            if self.turns is not None and server.start is None:
+                raise ConfigError(
+                    f"servers.{name}.start: is missing, but with turns the run starts and stops each server: add start"
+                )
+            same = [other for other, spec in self.servers.items() if spec.url == server.url and other != name]
+            if same and self.turns is None:
+                raise ConfigError(
+                    f"servers.{name}.url = '{server.url}': '{same[0]}' has this address too: start two servers"
+                )
+            if name != BASELINE and server.speculation == "none":
+                raise ConfigError(
+                    f"servers.{name}.speculation = 'none': only '{BASELINE}' decodes without speculation: write "
+                    "{method: …, num_draft_tokens: …}"
+                )
+
+    @property
+    def device(self) -> str:
+        """The device name in rows."""
+        return self.hardware or "servers on a machine that is not named"
+
+    def methods(self, names: Sequence[str] = ()) -> list[MethodSpec]:
+        """Returns the methods of the baseline and of the named servers, by default all, with the baseline first."""
+        selected = {BASELINE, *(set(names) - {BASELINE} or self.servers)}
+        ordered = sorted(self.servers, key=lambda name: name != BASELINE)
+        return [self.servers[name].as_method(name) for name in ordered if name in selected]
+
+
+def read_servers(path: Path) -> ServersSpec:
+    """Returns the spec of a servers file. Raises ConfigError that names the file, the key and the problem."""
+    return build(ServersSpec, read(path), prefix=f"{path}: ")
 
 
 class RunSpec(Spec):
@@ -57,8 +212,7 @@ class RunSpec(Spec):
         options = {"--quantize": self.quantize, "--device-map": self.device_map}
         return {option: value for option, value in options.items() if value != "none"}
 
-    @model_validator(mode="after")
-    def _target_fits(self) -> "RunSpec":
+    def check(self) -> None:
         for option, value in self.changes_target.items():
             if self.engine in ("graphs", "compiled"):
                 raise ConfigError(f"{option} {value}: works only with --engine eager, not {self.engine}")
@@ -66,21 +220,17 @@ class RunSpec(Spec):
             raise ConfigError(
                 f"--device-map {self.device_map}: selects the target's devices itself: remove --device {self.device}"
             )
-        return self
+        self._check_names()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "RunSpec":
+    def _check_names(self) -> None:
         for kind, names in (("task", [t.name for t in self.tasks]), ("method", [m.name for m in self.methods])):
             twice = [name for name in names if names.count(name) > 1]
             if twice:
                 raise ConfigError(f"{kind}s: '{twice[0]}' is given twice: give it once")
         drafting = [part for method in self.methods for part in method.parts if part.needs_drafter]
-        for part in drafting:
-            if self.drafter_of(part) is None:
-                other = f" trained for '{self.target}' ({part.checkpoint} is not)" if part.checkpoint else ""
-                raise ConfigError(
-                    f"drafter: method '{part.name}' needs a drafter model{other}: give one with --drafter"
-                )
+        if part := next((part for part in drafting if self.drafter_of(part) is None), None):
+            other = f" trained for '{self.target}' ({part.checkpoint} is not)" if part.checkpoint else ""
+            raise ConfigError(f"drafter: method '{part.name}' needs a drafter model{other}: give one with --drafter")
         own = {part.name: name for part in drafting if (name := own_drafter(part, self.target))}
         if self.drafter is not None and drafting and len(own) == len(drafting):
             name, checkpoint = next(iter(own.items()))
@@ -93,14 +243,11 @@ class RunSpec(Spec):
             if name not in known:
                 tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
                 raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, known)}")
-        return self
 
     def drafter_of(self, part: MethodSpec) -> str | None:
-        """Returns the draft model of a method without routes, or of one route; None if there is none.
-
-        It is the one that the method names, else the run's, else, for the embedded target, the embedded drafter that
-        fits the bridge.
-        """
+        """Returns the draft model of a method without routes, or of one route; None if there is none. It is the one
+        that the method names, else the run's, else, for the embedded target, the embedded drafter that fits the
+        bridge."""
         found = own_drafter(part, self.target) or self.drafter
         if found is not None or self.target != EMBEDDED + "target":
             return found
@@ -119,24 +266,20 @@ class RunSpec(Spec):
         return {task.name: without[task.name] for task in self.tasks if task.has_sample and without[task.name]}
 
     def cells(self) -> list[tuple[TaskSpec, str]]:
-        """Returns the (task, subset) pairs in the order in which they run.
-
-        Of each task it takes the first `subsets_per_task` requested subsets, by default of all subsets with data.
-        """
-        return [(task, name) for task in self.tasks for name in self._subsets_of(task)[: self.subsets_per_task]]
-
-    def _subsets_of(self, task: TaskSpec) -> list[str]:
-        if self.subsets is None or not task.subsets:
-            absent = self.left_out().get(task.name, [])
-            return [name for name in task.subset_names if name not in absent]
-        return [name for name in self.subsets if name in task.subset_names]
+        """Returns the (task, subset) pairs in the order in which they run. Of each task it takes the first
+        `subsets_per_task` requested subsets, by default of all subsets with data."""
+        cells, absent = [], self.left_out()
+        for task in self.tasks:
+            names = [name for name in self.subsets or () if name in task.subset_names]
+            if self.subsets is None or not task.subsets:
+                names = [name for name in task.subset_names if name not in absent.get(task.name, [])]
+            cells += [(task, name) for name in names[: self.subsets_per_task]]
+        return cells
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:
-    """Returns the draft model that a method (or a route) names, or None.
-
-    An embedded drafter counts only for the embedded target. For other targets the user must give a drafter.
-    """
+    """Returns the draft model that a method (or a route) names, or None. An embedded drafter counts only for the
+    embedded target. For other targets the user must give a drafter."""
     name = part.checkpoint
     if name is None or (name.startswith(EMBEDDED) and target != EMBEDDED + "target"):
         return None
@@ -149,74 +292,88 @@ def checkpoint_key(name: str) -> str:
     return f"routes.{route}.drafter.checkpoint" if route else "drafter.checkpoint"
 
 
-def versioned_name(spec: TaskSpec | MethodSpec) -> str:
-    """Returns name@version:digest."""
-    return f"{spec.name}@{spec.version}:{digest(spec)}"
-
-
-def digest(spec: TaskSpec | MethodSpec) -> str:
-    """Returns the first 12 hex digits of the SHA-256 of a spec's canonical JSON, with all defaults filled in.
-
-    The digest does not depend on title, paper, version, sweep, calibration, mirrors and the path of the sample. Absent
-    and empty values are equal. For a task with subsets, the JSON is that of all subsets, each merged over the task.
-    """
-    if id(spec) not in _DIGESTS:
-        if isinstance(spec, TaskSpec) and spec.subsets:
-            meaning: Any = {name: _meaning(spec.subset(name).model_dump()) for name in spec.subsets}
-        else:
-            meaning = _meaning(spec.model_dump())
-        weakref.finalize(spec, _DIGESTS.pop, id(spec), None)
-        _DIGESTS[id(spec)] = _digest_of(meaning)
-    return _DIGESTS[id(spec)]
-
-
-def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
-    """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
-    return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
-
-
-def _digest_of(meaning: Any) -> str:
-    return text_digest(json.dumps(meaning, sort_keys=True, ensure_ascii=False))
-
-
-WITHOUT_MEANING = ("title", "paper", "sweep", "version", "sample", "subsets", "calibration")
-
-
-def _meaning(dump: Mapping[str, Any]) -> Any:
-    """Returns the parts of a spec's model_dump that determine what is measured. Changes mappings inside `dump`."""
-    meaning = {key: value for key, value in dump.items() if key not in WITHOUT_MEANING}
-    (meaning.get("fewshot") or {}).pop("sample", None)
-    (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
-    for holder in (meaning, *(meaning.get("routes") or {}).values()):
-        for place in ("path", "checkpoint"):  # every row has the digest of the file instead
-            holder.get("drafter", {}).pop(place, None)
-    if meaning.get("generation", {}).get("chat_stop") == ():
-        meaning["generation"]["chat_stop"] = "none"  # differs from an absent value
-    if "decoder" in meaning:
-        meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
-    return _filled(meaning)
-
-
-def _filled(value: Any) -> Any:
-    """Returns a value without absent and empty parts, so that new keys of the schema keep existing digests."""
-    if isinstance(value, Mapping):
-        return {str(key): _filled(inner) for key, inner in value.items() if inner not in (None, "", (), [], {})}
-    if isinstance(value, (list, tuple)):
-        return [_filled(inner) for inner in value]
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        return int(value)  # 0 and 0.0 are equal
-    return value
-
-
-EMBEDDED_DRAFTERS = {
-    "shared": "drafter",
-    "intersection": "drafter-bpe",
-    "union": "drafter-bpe",
-    "retokenize": "drafter-bpe",
-    "string": "drafter-bytes",
-}
+# By bridge, for bridges between two vocabularies.
+EMBEDDED_DRAFTERS = {**dict.fromkeys(("intersection", "union", "retokenize"), "drafter-bpe"), "string": "drafter-bytes"}
 
 
 def embedded_drafter(bridge: str) -> str:
     """Returns the default embedded drafter of the embedded target for a bridge."""
     return EMBEDDED + EMBEDDED_DRAFTERS.get(bridge, "drafter")
+
+
+FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
+# Examples of the bundled sample that `specbench run` measures without --limit: over all subsets, and at least of each.
+SHARE, LEAST = 96, 8
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The models, data, amounts and conditions of a run, with their help texts, before validation.
+
+    Options with the name of a RunSpec field have its meaning and default. `target`: None is the embedded target.
+    `overrides`: KEY=VALUE pairs for the specs of tasks and methods. `threads`: CPU threads; None means 1 for the
+    embedded target, else torch's default.
+    """
+
+    subsets: Annotated[
+        tuple[str, ...] | None, "Subsets (languages), separated by commas; by default all with data."
+    ] = None
+    target: Annotated[str | None, "Target model: hub id or folder; by default the embedded one."] = None
+    drafter: Annotated[str | None, "Draft model: hub id, folder, or embedded:NAME."] = None
+    target_revision: Annotated[str | None, "Hub revision of the target."] = None
+    drafter_revision: Annotated[str | None, "Hub revision of the drafter."] = None
+    data: Annotated[
+        str | None,
+        "Source of the rows: hub, sample (bundled), a folder or a file; by default sample for the embedded target, "
+        "else hub.",
+    ] = None
+    limit: Annotated[
+        int | float | None, "Examples of each subset: a number, or a share such as 0.1; by default all."
+    ] = None
+    subsets_per_task: Annotated[int | None, "Measure only the first N subsets of each task."] = None
+    repeats: Annotated[int, "How often every example is measured."] = 1
+    seed: Annotated[int, "Seed of every random stream."] = 0
+    dtype: Annotated[
+        Dtype,
+        "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint.",
+    ] = "auto"
+    device: Annotated[str, "auto, cuda, mps or cpu; auto: the first one that the machine has."] = "auto"
+    quantize: Annotated[
+        Quantize, "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
+    ] = "none"
+    device_map: Annotated[
+        DeviceMap, "auto: accelerate spreads the target over all devices; none: it is on one device."
+    ] = "none"
+    engine: Annotated[
+        EngineName,
+        "How passes run. eager: as in transformers; graphs: recorded as CUDA graphs; compiled: by torch.compile; "
+        "auto: graphs on cuda, else eager.",
+    ] = "auto"
+    chat: Annotated[Chat, "Chat template: auto (if the model has one), always or never."] = "auto"
+    chat_template_args: Annotated[
+        tuple[str, ...], "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
+    ] = ()
+    threads: Annotated[int | None, "CPU threads; by default 1 for the embedded target, else torch's default."] = None
+    overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
+    trust_remote_code: Annotated[
+        bool, "Run the Python code that comes with a checkpoint whose architecture transformers lacks."
+    ] = False
+    allow_code_execution: Annotated[bool, "Run the programs that the models write, to score them."] = False
+
+    def words(self) -> list[str]:
+        """Returns the options that differ from their defaults, as command-line arguments."""
+        words = []
+        for field in fields(self):
+            value, flag = getattr(self, field.name), flag_of(field.name)
+            if value is True:
+                words.append(flag)
+            elif field.name == "overrides":
+                words += [word for override in value for word in (flag, override)]
+            elif value != field.default:
+                words += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
+        return words
+
+
+def flag_of(name: str) -> str:
+    """Returns the command-line option of a RunOptions field."""
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")

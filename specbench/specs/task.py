@@ -5,13 +5,23 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
 from specbench.specs import templates
-from specbench.specs.components import Name, ScorerSpec, Spec, Temperature, Text, Version, build, check_json_values
+from specbench.specs.components import (
+    Name,
+    ScorerSpec,
+    Spec,
+    Temperature,
+    Text,
+    Version,
+    build,
+    check_json_values,
+    check_registered,
+)
 
 
 def _check_fields(text: str) -> str:
@@ -31,7 +41,6 @@ AnyFiles = TypeVar("AnyFiles", tuple[str, ...], dict[str, str])
 
 
 def _check_files(files: AnyFiles) -> AnyFiles:
-    """Returns format strings of paths inside the data folder. Raises ValueError for others."""
     for file in files.values() if isinstance(files, dict) else files:
         if file.startswith("/") or ".." in file.split("/"):
             raise ValueError("names must be inside the data folder: no leading / and no ..")
@@ -42,9 +51,8 @@ def _check_files(files: AnyFiles) -> AnyFiles:
 Format = Annotated[str, AfterValidator(_check_fields)]
 
 
-class MirrorSpec(Spec):
-    """Another location with the same rows. If it gives none of `name`, `data_files` and `archive_member`, it has the
-    data set's."""
+class LocationSpec(Spec):
+    """A place on the hub. All keys except `revision` may contain {task}, {subset} and {split}."""
 
     path: Annotated[Format, Field(min_length=1)]
     """Name of the data set, such as openai/gsm8k."""
@@ -53,26 +61,21 @@ class MirrorSpec(Spec):
     name: Format | None = None
     """Configuration."""
     data_files: Format | None = None
-    """Files of the split, with wildcards if needed."""
-    archive_member: Format | None = None
-    """File inside the zip archive that data_files names."""
-
-
-class DatasetSpec(Spec):
-    """The data set on the hub. All keys except `split` and `revision` may contain {task}, {subset} and {split}."""
-
-    path: Annotated[Format, Field(min_length=1)]
-    """Name of the data set, such as openai/gsm8k."""
-    revision: Text = "main"
-    """Branch, tag or commit of the data set."""
-    name: Format | None = None
-    """Configuration of the data set."""
-    split: Text
-    """Split that the measured rows come from."""
-    data_files: Format | None = None
     """Files of the split, with wildcards if needed; only these are read."""
     archive_member: Format | None = None
     """File inside the zip archive that data_files names."""
+
+
+class MirrorSpec(LocationSpec):
+    """Another location with the same rows. If it gives none of `name`, `data_files` and `archive_member`, it has the
+    data set's."""
+
+
+class DatasetSpec(LocationSpec):
+    """The data set on the hub. All keys except `split` and `revision` may contain {task}, {subset} and {split}."""
+
+    split: Text
+    """Split that the measured rows come from."""
     first_rows: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of rows, from the beginning, after the reader has dropped some."""
     last_rows: Annotated[int, Field(ge=1)] | None = None
@@ -80,13 +83,11 @@ class DatasetSpec(Spec):
     mirrors: tuple[MirrorSpec, ...] = ()
     """Other locations with the same rows. They are tried in turn when the data set cannot be read."""
 
-    @model_validator(mode="after")
-    def _check_rows(self) -> "DatasetSpec":
+    def check(self) -> None:
         if self.archive_member and not (self.data_files or "").endswith(".zip"):
             raise ConfigError("dataset.archive_member: the zip archive is missing: name it in dataset.data_files")
         if self.first_rows and self.last_rows:
             raise ConfigError("dataset.last_rows: dataset.first_rows is also given: delete one of the two keys")
-        return self
 
     def locations(self) -> list["DatasetSpec"]:
         """Returns the data set without its mirrors, and each mirror as a data set."""
@@ -139,20 +140,13 @@ class FewshotSpec(Spec):
     """Column that identifies a question; null: all columns that the prompt needs. A measured row must not have the
     question of a few-shot example."""
 
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _check_row_values(cls, rows: Any) -> Any:
-        for number, row in enumerate(rows if isinstance(rows, (list, tuple)) else (), start=1):
+    def check(self) -> None:
+        for number, row in enumerate(self.rows, start=1):
             check_json_values(row, f"fewshot.rows, row {number}: ")
-        return rows
-
-    @model_validator(mode="after")
-    def _check_shots(self) -> "FewshotSpec":
         if self.rows and self.num_shots > len(self.rows):
             raise ConfigError(f"fewshot.num_shots = {self.num_shots}: fewshot.rows has {len(self.rows)}: lower it")
         if not (self.rows or self.split or self.local or self.sample):
             raise ConfigError("fewshot: has no rows: add `rows`, or another split (`split`, `local`)")
-        return self
 
 
 LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is for private use
@@ -251,76 +245,50 @@ class TaskSpec(Spec):
             raise ConfigError(f"task '{self.name}' has no subset '{name}': {nearest(name, self.subset_names)}")
         if not self.subsets:
             return self
-        return build(TaskSpec, self._merged(self.subsets[name]), prefix=f"subsets.{name}.")
-
-    def _merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        base = self.model_dump(exclude={"subsets"})
+        base, over = self.model_dump(exclude={"subsets"}), self.subsets[name]
         if isinstance(over.get("scorer"), Mapping) and "type" in over["scorer"]:
             base["scorer"] = None  # another scorer has other options
         for key, other in (("reference", "references"), ("references", "reference")):
             if over.get(key):
                 base[other] = None
-        return dotted.merge(base, over)
+        return build(TaskSpec, dotted.merge(base, over), prefix=f"subsets.{name}.")
 
-    @field_validator("vars", mode="before")
-    @classmethod
-    def _check_vars(cls, variables: Any) -> Any:
-        check_json_values(variables, "vars.")
-        return variables
-
-    @field_validator("language")
-    @classmethod
-    def _check_language(cls, language: str | None) -> str | None:
-        if language is not None and not LANGUAGE_CODE.fullmatch(language):
+    def check(self) -> None:
+        check_json_values(self.vars, "vars.")
+        if self.language is not None and not LANGUAGE_CODE.fullmatch(self.language):
             raise ConfigError(
-                f"language: {language!r} is not a language code: write one such as en, de-CH or amh (the code with two "
-                "letters if there is one)"
+                f"language: {self.language!r} is not a language code: write one such as en, de-CH or amh (the code "
+                "with two letters if there is one)"
             )
-        return language
-
-    @field_validator("subsets")
-    @classmethod
-    def _check_subset_names(cls, subsets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        if "all" in subsets:
+        if "all" in self.subsets:
             raise ConfigError("subsets.all: 'all' is the name of the row over all subsets: choose another name")
-        return subsets
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> "TaskSpec":
         for name, over in self.subsets.items():
             fixed = sorted({"name", "version", "title", "paper", "subsets"} & set(over))
             if fixed:
                 raise ConfigError(f"subsets.{name}.{fixed[0]}: a subset cannot change '{fixed[0]}': delete the key")
             self.subset(name)
         if self.reader is not None:
-            try:
-                READERS.get(self.reader)
-            except ConfigError as error:
-                raise ConfigError(f"reader: {error}") from error
-        for key, template in self._templates().items():
-            templates.check(template, key)
-            unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []
-            if unset:
-                raise ConfigError(f"{key}: vars.{unset[0]} is not set: {nearest(unset[0], self.vars)}")
-        self._check_references()
-        return self
-
-    def _check_references(self) -> None:
+            check_registered(READERS, self.reader, "reader")
+        self._check_templates()
         if self.reference and self.references:
             raise ConfigError("references: the task also has a `reference`: delete one of the two keys")
         needs_one = self.scorer is not None and self.scorer.features.needs_reference
         if needs_one and not (self.reference or self.references or self.subsets):
             raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
 
+    def _check_templates(self) -> None:
+        shots = {"fewshot.example": self.fewshot.example} if self.fewshot else {}
+        for key, template in {"prompt": self.prompt, **shots, **self.reference_templates()}.items():
+            templates.check(template, key)
+            unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []
+            if unset:
+                raise ConfigError(f"{key}: vars.{unset[0]} is not set: {nearest(unset[0], self.vars)}")
+
     def reference_templates(self) -> dict[str, str]:
         """Returns the reference templates by key: `reference`, or `reference.NAME` for each name."""
         if isinstance(self.reference, Mapping):
             return {f"reference.{name}": template for name, template in self.reference.items()}
         return {"reference": self.reference} if self.reference else {}
-
-    def _templates(self) -> dict[str, str]:
-        shots = {"fewshot.example": self.fewshot.example} if self.fewshot else {}
-        return {"prompt": self.prompt, **shots, **self.reference_templates()}
 
     def columns(self) -> frozenset[str]:
         """Returns the columns that the prompt and the reference need."""

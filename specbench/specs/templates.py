@@ -1,15 +1,238 @@
-"""Sandboxed Jinja templates with the variables `row` and `vars`. Missing and null values are errors."""
+"""Sandboxed Jinja templates with the variables `row` and `vars`. Missing and null values are errors.
+
+Templates come from task files, which may not be trusted. The sandbox denies access to files and to Python's internals.
+Time and memory are limited too: every loop, operator, filter and call is charged to a budget before it runs.
+"""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.template_bounds import BoundedEnvironment, RenderBudget, budget, charge
+
+MAX_SOURCE = 100_000  # characters of a template
+MAX_CHARACTERS = 4 * 2**20  # that one rendering produces, including the result
+MAX_SECONDS = 2.0  # of one rendering
+MAX_NUMBER = 100_000  # as an argument of a filter or method, such as a width
+MAX_BITS = 4096  # of an integer
+
+STATEMENTS = (nodes.Output, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock, nodes.FilterBlock, nodes.With)
+FUNCTIONS = ("range", "namespace", "dict")
+# The arguments of these filters do not bound the size of their result or their time.
+WITHOUT_FILTERS = ("format", "pprint", "striptags", "sum", "tojson", "urlize", "wordwrap")
+ORDERING_FILTERS = ("dictsort", "groupby", "max", "min", "sort")  # they take a microsecond or more per value
+TEXT_METHODS = {
+    "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
+    "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
+    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
+    "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill",
+}  # fmt: skip
+
+
+class TooMuch(SecurityError):
+    """A template exceeds a bound."""
+
+
+@dataclass
+class RenderBudget:
+    """The remaining characters and the deadline of one rendering."""
+
+    left: int = MAX_CHARACTERS
+    end: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
+
+
+budget: ContextVar[RenderBudget | None] = ContextVar("budget", default=None)
+
+
+def charge(characters: int) -> None:
+    """Charges the current budget. Raises TooMuch if it is exceeded. Does nothing while a template is compiled."""
+    if (current := budget.get()) is None:
+        return
+    current.left -= characters
+    if current.left < 0:
+        raise TooMuch(f"the template makes more than {MAX_CHARACTERS:,} characters, which is the limit")
+    if time.monotonic() > current.end:
+        raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, which is the limit")
+
+
+def charge_for(*values: Any) -> None:
+    """Charges for values and, recursively, for every occurrence of an item in a container."""
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        charge(len(value) if isinstance(value, str | bytes) else 1)
+        if isinstance(value, dict):
+            charge(2 * len(value))
+            stack += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            charge(len(value))
+            stack += value
+
+
+def charge_result(value: Any) -> Any:
+    """Charges for the result of an operation and returns it. An iterator is returned as a list."""
+    if isinstance(value, Iterator):
+        value = list(charge_each(value))
+    charge_for(value)
+    return value
+
+
+def charge_each(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
+    """Yields values and charges for each. `characters`: the literal text that one iteration of a loop writes."""
+    for value in values:
+        charge(characters)
+        yield value
+
+
+def charge_call(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Charges for the values of a filter or a method of texts, and for what `replace` or `indent` adds to a text."""
+    for number in (*args, *kwargs.values()):
+        if isinstance(number, int) and abs(number) > MAX_NUMBER:
+            raise TooMuch(f"the template gives a filter or method a number above {MAX_NUMBER:,}")
+    if name == "replace" and len(args) > 1:
+        charge(str(value).count(str(args[0])) * len(str(args[1])))
+    if name == "indent" and args:
+        width = args[0] if isinstance(args[0], int) else len(str(args[0]))
+        charge((str(value).count("\n") + 1) * width)
+    charge_for(value, *args, *kwargs.values())
+
+
+def charge_join(separator: Any, values: Any) -> list[Any]:
+    """Charges for the result of a join and returns the values to join."""
+    listed = list(charge_each(values))
+    charge(len(str(separator)) * len(listed))
+    charge_for(*listed)
+    return listed
+
+
+class _AddCharges(NodeTransformer):
+    """Adds charging filters to constructs that run or grow without a filter: loops, lists, `~` and slices."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        literal = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
+        literal += sum(len(part.data) for part in node.body if isinstance(part, nodes.TemplateData))
+        self.generic_visit(node)
+        node.iter = _filter(node.iter, "_charge_each", nodes.Const(1 + literal))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(node, "_charge_result")
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return node if node.ctx == "store" else _filter(node, "_charge_result")
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(node, "_charge_result") if isinstance(node.arg, nodes.Slice) else node
+
+
+def _filter(node: Any, name: str, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """A sandbox without macros, blocks and recursive loops that charges for every operation of a template."""
+
+    intercepted_binops = frozenset(("*", "**", "%", "+"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.globals = {name: self.globals[name] for name in FUNCTIONS}
+        self.filters = {
+            name: _with_charge(name, filter_) for name, filter_ in self.filters.items() if name not in WITHOUT_FILTERS
+        }
+        # They take the context, so that Jinja does not evaluate them when it compiles a template.
+        self.filters["_charge_each"] = pass_context(lambda _, values, characters: charge_each(values, characters))
+        self.filters["_concatenate"] = pass_context(lambda _, values: "".join(map(str, charge_result(values))))
+        self.filters["_charge_result"] = pass_context(lambda _, value: charge_result(value))
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        if len(source) > MAX_SOURCE:
+            raise TemplateSyntaxError(f"it has more than {MAX_SOURCE:,} characters", 1)
+        tree = super()._parse(source, name, filename)
+        for node in tree.find_all(nodes.Stmt):
+            if not isinstance(node, STATEMENTS) or getattr(node, "recursive", False):
+                kind = "a recursive loop" if isinstance(node, nodes.For) else type(node).__name__.lower()
+                raise TemplateSyntaxError(f"{kind} is not allowed in a template", node.lineno)
+        return tree
+
+    def _generate(
+        self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False
+    ) -> str:  # fmt: skip
+        return super()._generate(_AddCharges().visit(source), name, filename, defer_init)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str):
+            return attr in TEXT_METHODS
+        return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """Returns None: `format` is not allowed, because it does not bound the width of a field."""
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str | bytes):
+            raise TooMuch("% is not allowed with a text: write the values with {{ }}, or join them with ~")
+        if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > MAX_BITS:
+                raise TooMuch(f"the template makes a number of more than {MAX_BITS} bits")
+        elif operator == "*":
+            for value, times in ((left, right), (right, left)):
+                charge(len(value) * times if isinstance(value, Sized) and isinstance(times, int) else 1)
+        return charge_result(super().call_binop(context, operator, left, right))
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        receiver, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(receiver, str) and name == "join" and args:
+            args = (charge_join(receiver, args[0]), *args[1:])
+        if isinstance(receiver, str):
+            charge_call(name, receiver, args, kwargs)
+        else:
+            charge_for(receiver, *args, *kwargs.values())
+        result = super().call(context, obj, *args, **kwargs)
+        return result if isinstance(result, range) else charge_result(result)
+
+
+def _with_charge(name: str, filter_: Any) -> Any:
+    """Returns a filter that charges before and after the call. It takes the context, so that Jinja does not evaluate it
+    when it compiles a template."""
+    kind = getattr(getattr(filter_, "jinja_pass_arg", None), "name", "")
+
+    @pass_context
+    def charging(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "replace":
+            args, kwargs = (*args, *(kwargs[key] for key in ("old", "new", "count") if key in kwargs)), {}
+        if name == "indent" and "width" in kwargs:
+            args = (kwargs.pop("width"), *args)
+        if name == "join":
+            value = charge_join(args[0] if args else kwargs.get("d", ""), value)
+        charge_call(name, value, args, kwargs)
+        if name in ORDERING_FILTERS and isinstance(value, Sized):
+            charge(10 * len(value))
+        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
+        return charge_result(filter_(*([first[kind]] if kind else []), value, *args, **kwargs))
+
+    return charging
+
 
 NAMES = ("row", "vars")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -62,7 +285,7 @@ def _compile(source: str) -> Template:
 
 
 def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """Returns the text of a template. Raises TooMuch if it exceeds a limit of `template_bounds`, ValueError if the text
+    """Returns the text of a template. Raises TooMuch if it exceeds a limit, ValueError if the text
     is not valid Unicode, and for an unsuitable row any exception of an expression, even RecursionError."""
     template = _compile(source)
     token = budget.set(RenderBudget())
@@ -98,11 +321,11 @@ def check(source: str, place: str) -> None:
 def used(source: str, name: str) -> frozenset[str]:
     """Returns the keys of `row` or `vars` that the template needs. Keys with `is defined` or `default` are optional."""
     tree = ENVIRONMENT.parse(source)
-    guarded = [node.node for node in tree.find_all(nodes.Test) if node.name in ("defined", "undefined")]
-    guarded += [node.node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d") and node.node]
-    optional = {key for node in guarded if (key := _key(node, name))}
-    keys = {key for node in tree.find_all((nodes.Getattr, nodes.Getitem)) if (key := _key(node, name))}
-    return frozenset(keys - optional)
+    guarded: list[nodes.Node | None] = [
+        node.node for node in tree.find_all(nodes.Test) if node.name in ("defined", "undefined")
+    ]
+    guarded += [node.node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d")]
+    return frozenset(_keys(tree.find_all((nodes.Getattr, nodes.Getitem)), name) - _keys(guarded, name))
 
 
 @lru_cache(maxsize=256)
@@ -112,15 +335,15 @@ def always_used(source: str, name: str) -> frozenset[str]:
     conditions = tree.find_all((nodes.If, nodes.CondExpr, nodes.And, nodes.Or))
     inside = {id(node) for condition in conditions for node in condition.find_all((nodes.Getattr, nodes.Getitem))}
     outside = [node for node in tree.find_all((nodes.Getattr, nodes.Getitem)) if id(node) not in inside]
-    return used(source, name) & {_key(node, name) for node in outside}
+    return used(source, name) & _keys(outside, name)
 
 
-def _key(node: nodes.Node, name: str) -> str | None:
-    """Returns x if the node is name.x or name["x"], else None."""
-    if not isinstance(node, (nodes.Getattr, nodes.Getitem)):
-        return None
-    if not (isinstance(node.node, nodes.Name) and node.node.name == name):
-        return None
-    if isinstance(node, nodes.Getattr):
-        return node.attr
-    return str(node.arg.value) if isinstance(node.arg, nodes.Const) else None
+def _keys(found: Iterable[nodes.Node | None], name: str) -> set[str]:
+    """Returns x for each node that is name.x or name["x"]."""
+    keys = set()
+    for node in found:
+        if isinstance(node, nodes.Getattr) and node.node == nodes.Name(name, "load"):
+            keys.add(node.attr)
+        if isinstance(node, nodes.Getitem) and node.node == nodes.Name(name, "load"):
+            keys |= {str(node.arg.value)} if isinstance(node.arg, nodes.Const) else set()
+    return keys

@@ -1,28 +1,245 @@
-"""The examples of a task: its rows made into prompts."""
+"""The examples of a task: its rows made into prompts and right answers, and the few-shot examples before them."""
 
 import math
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import islice
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from specbench.core.errors import ConfigError
+from specbench.core.digests import text_digest
+from specbench.core.errors import ConfigError, nearest
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
 from specbench.tasks.local_files import Row
-from specbench.tasks.prompts import (
-    NO_SHOTS,
-    FewshotInfo,
-    load_fewshot,
-    read_reference,
-    render,
-    sample_prefix,
-    split_turns,
-)
-from specbench.tasks.scoring.contract import Reference
-from specbench.tasks.sources import NoRows, Source, open_source, read_task_rows
+from specbench.tasks.scoring.contract import Reference, reference_texts
+from specbench.tasks.sources import Kind, NoRows, Source, open_source, read_task_rows
 
 AnyExample = TypeVar("AnyExample")
+
+
+def split_turns(task: TaskSpec, row: Row, place: str) -> Iterator[Row]:
+    """Yields the row once per turn, with the columns `turn` and `turn_index`; unchanged if the task has no turns.
+    Raises ConfigError naming `place` if the column of the turns is not a list of texts."""
+    if task.turns is None:
+        yield row
+        return
+    if task.turns not in row:
+        raise _no_column(place, task.turns, row, "which lists the turns")
+    turns = row[task.turns]
+    if not isinstance(turns, list) or not turns or not all(isinstance(t, str) and t.strip() for t in turns):
+        raise ConfigError(f"{place}: column '{task.turns}' must be a list of texts, one per turn: correct it")
+    for number, turn in enumerate(turns):
+        yield {**row, "turn": turn, "turn_index": number}
+
+
+def render(task: TaskSpec, key: str, template: str, place: str, row: Row) -> str:
+    """Returns the filled template. Raises ConfigError naming file, row and column if the row does not fit."""
+    for column in sorted(templates.always_used(template, "row") & set(row)):
+        if templates.is_empty(row[column]):
+            raise ConfigError(
+                f"{place}: column '{column}' is empty, which the {key} needs: fill it in, or write a template that "
+                f"tests {{% if row.{column} %}}"
+            )
+    try:
+        text = templates.render(template, row, task.vars)
+    except Exception as error:  # a template is a program: it may fail in any way
+        raise _template_error(task, key, template, place, row, error) from error
+    if not text.strip():
+        columns = sorted(templates.used(template, "row") & set(row))
+        raise ConfigError(f"{place}: the {key} comes out empty: fill in {', '.join(columns)}")
+    return text
+
+
+def _template_error(task: TaskSpec, key: str, template: str, place: str, row: Row, error: Exception) -> ConfigError:
+    missing = sorted(name for name in templates.used(template, "row") if row.get(name) is None)
+    if not missing:
+        reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+        return ConfigError(f"{place}: the {key} of task '{task.name}' fails: {reason}: correct the template or the row")
+    if missing[0] in row:
+        return ConfigError(f"{place}: column '{missing[0]}' is empty, which the {key} needs: fill it in")
+    return _no_column(place, missing[0], row, f"which the {key} needs", "rename or add it")
+
+
+def _no_column(place: str, column: str, row: Row, use: str, remedy: str = "add it") -> ConfigError:
+    return ConfigError(f"{place}: no column '{column}', {use}: {nearest(column, map(str, row))}: {remedy}")
+
+
+def read_reference(task: TaskSpec, row: Row, place: str) -> Reference | None:
+    """Returns the reference of one turn: a text, texts by name, or a list of texts any of which is right. Returns None
+    if the value is null, NaN, blank, or an empty list. Raises ConfigError naming `place` if a column is missing or has
+    another type."""
+    if task.references:
+        return _listed_references(task.references, row, place)
+    by_key = task.reference_templates().items()
+    parts = {key: _render_if_given(task, key, template, row, place) for key, template in by_key}
+    if not parts or None in parts.values() or not any(text and text.strip() for text in parts.values()):
+        return None
+    if isinstance(task.reference, str):
+        return parts["reference"]
+    return {key.removeprefix("reference."): text for key, text in parts.items() if text is not None}
+
+
+def _render_if_given(task: TaskSpec, key: str, template: str, row: Row, place: str) -> str | None:
+    needed = templates.always_used(template, "row") & set(row)
+    if any(templates.is_empty(row[column]) or row[column] == [] for column in needed):
+        return None
+    try:
+        return templates.render(template, row, task.vars)
+    except templates.NullValue:
+        return None
+    except Exception as error:  # a template is a program: it may fail in any way
+        raise _template_error(task, key, template, place, row, error) from error
+
+
+def _listed_references(column: str, row: Row, place: str) -> list[str] | None:
+    """Returns the texts of a column; in a conversation those for the turn. None if there are none."""
+    if column not in row:
+        raise _no_column(place, column, row, "which lists the references")
+    value = row[column]
+    if "turn_index" in row and isinstance(value, list):
+        value = value[row["turn_index"]] if row["turn_index"] < len(value) else None
+    values = value if isinstance(value, list) else [value]
+    given = [value for value in values if not templates.is_empty(value)]
+    if not all(isinstance(value, (str, int, float)) and not isinstance(value, bool) for value in given):
+        raise ConfigError(f"{place}: column '{column}' must be a list of texts: correct it")
+    return [str(value) for value in given] or None
+
+
+LONG_ANSWER = 80  # characters: a text of this length is not the answer to two questions
+NUM_SHOWN = 5  # places in an error message
+
+
+@dataclass(frozen=True)
+class FewshotInfo:
+    """The few-shot examples as a leaderboard row records them (`results.row.RowShots`). `checked`: whether all measured
+    rows were checked against them."""
+
+    num: int = 0
+    source: Kind | Literal["task"] | None = None
+    location: str | None = None
+    digest: str | None = None
+    checked: bool = True
+
+
+NO_SHOTS = FewshotInfo()
+
+
+@dataclass(frozen=True)
+class FewshotPrefix:
+    """The few-shot examples before every prompt. `prefix`: their text; `questions`: their normalized questions."""
+
+    prefix: str = ""
+    questions: frozenset[str] = frozenset()
+    fewshot: FewshotInfo = NO_SHOTS
+
+    def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
+        """Raises ConfigError if a row is one of the few-shot examples: it has the same question (also with its options
+        in another order), or its answer is in the prefix and has LONG_ANSWER characters or more."""
+        if not self.questions:
+            return
+        found = [place for place, row in rows if self._repeats_example(task, row, place)]
+        if found:
+            others = [place.rpartition(", ")[2] for place in found[1 : NUM_SHOWN + 1]]
+            ending = ", …" if len(found) > NUM_SHOWN + 1 else ""
+            more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{ending})"
+            raise ConfigError(
+                f"{found[0]}{more if others else ''}: the row is one of the few-shot examples before its prompt: take "
+                "them from another split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or "
+                "leave the row out"
+            )
+
+    def _repeats_example(self, task: TaskSpec, row: Row, place: str) -> bool:
+        if normalized_question(task, row, place) in self.questions:
+            return True
+        reference = read_reference(task, next(split_turns(task, row, place)), place)
+        answers = map(normalize_value, [] if reference is None else reference_texts(reference))
+        return any(len(answer) >= LONG_ANSWER and answer in self._normalized_prefix for answer in answers)
+
+    @cached_property
+    def _normalized_prefix(self) -> str:
+        return normalize_value(self.prefix)
+
+
+def normalized_question(task: TaskSpec, row: Row, place: str) -> str:
+    """Returns the question of the first turn of a row: the column `fewshot.question_column`; without that key, all
+    columns that the prompt uses; if it uses none, the prompt. Blanks, case, the width of letters and the order of lists
+    (of options) do not matter."""
+    row = next(split_turns(task, row, place))
+    prompt = render(task, "prompt", task.prompt, place, row)
+    column = task.fewshot and task.fewshot.question_column
+    if column and column not in row:
+        raise _no_column(place, column, row, "which fewshot.question_column names", "correct it")
+    columns = [column] if column else sorted(templates.used(task.prompt, "row"))
+    return normalize_value([row.get(name) for name in columns] or prompt)
+
+
+def normalize_value(value: Any) -> str:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return repr(sorted(map(normalize_value, value)))
+    return " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
+
+
+def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
+    """Returns the few-shot examples of a subset, taken from the same data as its rows. `data`: "sample", "hub", a
+    folder or a file."""
+    merged = task.subset(subset)
+    spec = merged.fewshot
+    if spec is None or spec.num_shots == 0:
+        return FewshotPrefix()
+    origin: tuple[Kind | Literal["task"], str] = "task", task.name
+    shots = [(f"fewshot.rows, row {n}", row) for n, row in enumerate(spec.rows[: spec.num_shots], start=1)]
+    if (shots_task := fewshot_task(task, subset, data)) is not None:
+        source = open_source(shots_task, subset, data, num_subsets=1)
+        origin = source.kind, source.location
+        shots = list(islice(read_task_rows(shots_task, source), spec.num_shots))
+    if len(shots) < spec.num_shots:
+        problem = f"holds {len(shots)} few-shot examples, but fewshot.num_shots = {spec.num_shots}"
+        raise ConfigError(f"{origin[1]}: {problem}: lower it")
+    texts = [render(merged, "fewshot.example", spec.example, place, row) for place, row in shots]
+    questions = frozenset(normalized_question(merged, row, place) for place, row in shots)
+    prefix = "".join(text + spec.separator for text in texts)
+    return FewshotPrefix(prefix, questions, FewshotInfo(spec.num_shots, *origin, text_digest(prefix)))
+
+
+@cache
+def sample_prefix(task_json: str, subset: str | None) -> str:
+    """Returns the few-shot text before the prompts of a bundled sample. `task_json`: the task, merged with its
+    subset."""
+    task = TaskSpec.model_validate_json(task_json)
+    name = subset or "default"
+    return load_fewshot(task.model_copy(update={"subsets": {name: {}} if subset else {}}), name, "sample").prefix
+
+
+def fewshot_task(task: TaskSpec, subset: str, data: str) -> TaskSpec | None:
+    """Returns a copy of the task whose rows are a subset's few-shot examples; None if the task itself gives them, or
+    has none. Raises ConfigError if `data` has none."""
+    merged, problem = task.subset(subset), None
+    spec = merged.fewshot
+    if spec is None or spec.num_shots == 0 or spec.rows:
+        return None
+    if data == "sample":
+        problem = None if spec.sample else "have no bundled sample (fewshot.sample)"
+    elif data == "hub":
+        problem = None if spec.split or spec.data_files else "have no split on the hub (fewshot.split)"
+    elif Path(data).is_file():
+        problem = "are not in the one file that --data names: give the folder that holds both"
+    elif spec.local is None:
+        problem = "have no local files (fewshot.local.files)"
+    if problem:
+        raise ConfigError(
+            f"task '{task.name}': its few-shot examples {problem}, write fewshot.rows, or leave them out with "
+            "--set fewshot.num_shots=0"
+        )
+    changes: dict[str, Any] = {"first_rows": None, "last_rows": None}
+    changes |= {key: value for key, value in (("split", spec.split), ("data_files", spec.data_files)) if value}
+    dataset = merged.dataset and merged.dataset.model_copy(update=changes)
+    places = {"dataset": dataset, "local": spec.local or merged.local, "sample": spec.sample, "fewshot": None}
+    return merged.model_copy(update={**places, "subsets": {name: {} for name in task.subsets}})
 
 
 @dataclass(frozen=True)
@@ -56,7 +273,7 @@ class TaskData:
     """Examples and their origin. `revision`: the commit on the hub, or the digest of the files' bytes. `num_rows`: the
     number of rows of the subset in the bundled sample; None for other data."""
 
-    source: Literal["hub", "local", "sample"]
+    source: Kind
     location: str
     revision: str | None
     examples: tuple[Example, ...]
@@ -73,10 +290,9 @@ def load_examples(
     many subsets the run takes from the same data; if there are several, a file without a `subset` column is refused.
     Raises ConfigError for anything wrong with the data.
     """
-    merged = task.subset(subset)
-    load_own_examples = merged.scorer.features.examples if merged.scorer is not None else None
-    if load_own_examples is not None and merged.scorer is not None:  # a task of another harness
-        loaded: TaskData = load_own_examples(data=data, limit=max_examples(limit), **merged.scorer.options)
+    scorer = task.subset(subset).scorer
+    if scorer is not None and scorer.features.examples is not None:  # a task of another harness
+        loaded: TaskData = scorer.features.examples(data=data, limit=max_examples(limit), **scorer.options)
         return replace(loaded, examples=tuple(take_first(loaded.examples, limit)))
     place = data or ("sample" if use_sample else "hub")
     return make_examples(task, subset, open_source(task, subset, place, num_subsets), place, limit)
@@ -110,9 +326,7 @@ def take_first(examples: Sequence[AnyExample], limit: int | float | None) -> Seq
 
 def sample_prompts(task: TaskSpec, row: Row) -> tuple[str, ...]:
     """Returns the prompts of a row of the bundled sample, one per turn, with the few-shot examples before the first.
-
-    `task`: merged with its subset. The row's column `subset` selects the few-shot examples.
-    """
+    `task`: merged with its subset. The row's column `subset` selects the few-shot examples."""
     turns = _render_turns(task, row, "row")
     prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
     return (prefix + turns[0], *turns[1:])

@@ -2,22 +2,20 @@
 downloaded than used."""
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from itertools import islice
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.specs.task import DatasetSpec, MirrorSpec
+from specbench.specs.task import DatasetSpec, LocationSpec
 from specbench.tasks.local_files import RemoteFile, member_rows
 from specbench.tasks.local_files import read_rows as read_file
 
 T = TypeVar("T")
-Place = TypeVar("Place", DatasetSpec, MirrorSpec)
+Place = TypeVar("Place", bound=LocationSpec)
 Connection = Literal["made", "none", "timed out"]
 
 
@@ -40,32 +38,17 @@ def read_note(dataset: DatasetSpec) -> tuple[str, dict[str, list[str]]]:
         return "", {}
 
 
-def fetched_paths(dataset: DatasetSpec, commit: str) -> list[Path]:
-    """Returns the fetched files of a split at a commit; empty unless all of them exist."""
-    fetched, files = read_note(dataset)
-    names = files.get(split_key(dataset), []) if fetched == commit else []
-    try:
-        return [download(dataset, commit, name, local=True) for name in names]
-    except OSError:  # deleted from the cache
-        return []
-
-
 def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) -> Path:
     """Returns one file: from the hub, or with `local` only from the cache. Raises what the hub's client raises."""
     import huggingface_hub
 
-    return Path(
-        huggingface_hub.hf_hub_download(
-            dataset.path, name, repo_type="dataset", revision=commit, local_files_only=local
-        )
-    )
+    options: dict[str, Any] = {"repo_type": "dataset", "revision": commit, "local_files_only": local}
+    return Path(huggingface_hub.hf_hub_download(dataset.path, name, **options))
 
 
 def list_files(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
-    """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size.
-
-    Raises HubError if no file has the name that the task gives, and whatever the hub's client raises.
-    """
+    """Returns the commit, and the files of a split with their sizes in bytes, None for an unknown size. Raises HubError
+    if no file has the name that the task gives, and whatever the hub's client raises."""
     import huggingface_hub
 
     info = huggingface_hub.dataset_info(
@@ -74,9 +57,15 @@ def list_files(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:
     commit = info.sha or dataset.revision
     sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
     if dataset.data_files:
-        names = [name for name in sizes if _matches(name, dataset.data_files)]
+        pattern = dataset.data_files  # a wildcard does not match a slash
+        alike = [name for name in sizes if name.count("/") == pattern.count("/")]
+        names = [name for name in alike if PurePosixPath(name).match(pattern)]
     else:
-        names = _split_files(dataset, commit)
+        import datasets
+
+        builder = datasets.load_dataset_builder(dataset.path, dataset.name, revision=commit)
+        urls = map(str, (builder.config.data_files or {}).get(dataset.split, []))
+        names = [url.partition(f"@{commit}/")[2] or url.rpartition("/")[2] for url in urls]
     if not names:
         raise HubError(
             f"dataset '{dataset.path}' (revision {commit}) has no file '{dataset.data_files or dataset.split}': "
@@ -90,21 +79,6 @@ def write_note(dataset: DatasetSpec, commit: str, names: list[str]) -> None:
     fetched, files = read_note(dataset)
     note = {"commit": commit, "files": {**(files if fetched == commit else {}), split_key(dataset): names}}
     write_atomically(_note_path(dataset), json.dumps(note, indent=2))
-
-
-def _split_files(dataset: DatasetSpec, commit: str) -> list[str]:
-    """Returns the files that the dataset's own configuration assigns to the split."""
-    import datasets
-
-    builder = datasets.load_dataset_builder(dataset.path, dataset.name, revision=commit)
-    named = (builder.config.data_files or {}).get(dataset.split, [])
-    return [str(url).partition(f"@{commit}/")[2] or str(url).rpartition("/")[2] for url in named]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Returns whether a path matches a pattern. A wildcard does not match a slash."""
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
 def _note_path(dataset: DatasetSpec) -> Path:
@@ -134,11 +108,9 @@ def fill_fields(dataset: DatasetSpec, task: str, subset: str) -> DatasetSpec:
 
 
 def try_locations(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
-    """Returns the result of `read` for the data set or, if that fails, for the first mirror that can be read.
-
-    If the hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the problems
-    of all locations that were tried.
-    """
+    """Returns the result of `read` for the data set or, if that fails, for the first mirror that can be read. If the
+    hub cannot be reached, only mirrors that were fetched before are tried. Raises ConfigError with the problems of all
+    locations that were tried."""
     problems: list[ConfigError] = []
     is_reachable = True
     for location in dataset.locations():
@@ -157,14 +129,20 @@ def try_locations(dataset: DatasetSpec, read: Callable[[DatasetSpec], T]) -> T:
 def connection_state(error: BaseException | None) -> Connection:
     """Returns the connection failure behind an exception of the hub's clients, or "made" if it has another cause."""
     found: Connection = "made"
-    while error is not None:
-        kind = type(error).__name__
-        if "Timeout" in kind or isinstance(error, TimeoutError):
+    for each in causes(error):
+        kind = type(each).__name__
+        if "Timeout" in kind or isinstance(each, TimeoutError):
             return "timed out"
-        if isinstance(error, ConnectionError) or kind in ("OfflineModeIsEnabled", "ConnectError", "ProxyError"):
+        if isinstance(each, ConnectionError) or kind in ("OfflineModeIsEnabled", "ConnectError", "ProxyError"):
             found = "none"
-        error = error.__cause__ or error.__context__
     return found
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an exception and those behind it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def location(dataset: DatasetSpec) -> str:
@@ -177,10 +155,8 @@ def location(dataset: DatasetSpec) -> str:
 
 
 def resolve_revision(dataset: DatasetSpec) -> str:
-    """Returns the commit of a dataset's revision: the hub's, or the fetched one if the hub does not answer.
-
-    Raises ConfigError within seconds if there is neither.
-    """
+    """Returns the commit of a dataset's revision: the hub's, or the fetched one if the hub does not answer. Raises
+    ConfigError within seconds if there is neither."""
     import huggingface_hub
 
     try:
@@ -196,7 +172,11 @@ def resolve_revision(dataset: DatasetSpec) -> str:
 def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> Iterator[dict[str, Any]]:
     """Yields all rows of one split at a commit. Files that were not fetched are streamed, except that with `downloads`
     a zip, and files whose last rows are taken, are downloaded."""
-    paths: Sequence[Path | RemoteFile] = fetched_paths(dataset, commit)
+    fetched, files = read_note(dataset)
+    names = files.get(split_key(dataset), []) if fetched == commit else []
+    paths: Sequence[Path | RemoteFile] = ()
+    with suppress(OSError):  # a file was deleted from the cache
+        paths = [download(dataset, commit, name, local=True) for name in names]
     try:
         if not paths and downloads and (dataset.archive_member or dataset.last_rows is not None):
             paths = [download(dataset, commit, name) for name in _file_names(dataset, commit)]
@@ -216,14 +196,6 @@ def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> I
         raise
     except Exception as error:
         raise make_error(dataset, error, commit) from error
-
-
-def limit_rows(dataset: DatasetSpec, rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yields the first or last rows if the task limits them. `rows`: as the task's reader makes them."""
-    if dataset.last_rows is not None:
-        yield from deque(rows, maxlen=dataset.last_rows)
-    else:
-        yield from islice(rows, dataset.first_rows)
 
 
 def _file_names(dataset: DatasetSpec, commit: str) -> list[str]:

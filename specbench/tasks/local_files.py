@@ -7,43 +7,23 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file on the hub. `path`: datasets/OWNER/NAME@COMMIT/FILE."""
-
-    path: str
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def suffix(self) -> str:
-        return f".{self.name.rpartition('.')[2]}"
+class RemoteFile(PurePosixPath):
+    """A file on the hub: datasets/OWNER/NAME@COMMIT/FILE."""
 
     def open_bytes(self) -> IO[bytes]:
         """Opens the file for random access. Raises what the hub's client raises."""
         import huggingface_hub
 
-        opened: IO[bytes] = huggingface_hub.HfFileSystem().open(self.path, "rb")
+        opened: IO[bytes] = huggingface_hub.HfFileSystem().open(str(self), "rb")
         return opened
-
-    def open(self, mode: str = "r", *, encoding: str, newline: str) -> IO[str]:
-        """Opens the file as text, unpacked if it is gzipped. Raises what the hub's client raises."""
-        raw = self.open_bytes()
-        return io.TextIOWrapper(gzip.open(raw) if self.suffix == ".gz" else raw, encoding=encoding, newline=newline)
-
-    def __str__(self) -> str:
-        return self.path
 
 
 Row = dict[str, Any]
@@ -54,10 +34,7 @@ SUFFIXES = tuple(f".{form}{gz}" for form in FORMATS for gz in ("", ".gz"))
 
 def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
     """Returns the files that match the first stem (a wildcard pattern) and the first format with any match; empty if
-    there is no match.
-
-    Raises ConfigError for a stem that no file can have.
-    """
+    there is no match. Raises ConfigError for a stem that no file can have."""
     for stem in stems:
         for suffix in SUFFIXES:
             try:
@@ -72,10 +49,8 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
     """Yields the rows of a file. `column_names`: the columns of a csv or tsv without a header. If they are given, the
-    first row is a header only if it names one of them or one of `columns`.
-
-    Raises ConfigError naming the file and the line (or row) if the file cannot be read or has another format.
-    """
+    first row is a header only if it names one of them or one of `columns`. Raises ConfigError naming the file and the
+    line (or row) if the file cannot be read or has another format."""
     suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
     if suffix is None:
         raise ConfigError(f"{path}: unsupported file type: use {', '.join(SUFFIXES[::2])} (also .gz)")
@@ -102,14 +77,16 @@ def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable
 
 
 def _open_text(path: File) -> IO[str]:
-    if path.suffix == ".gz" and isinstance(path, Path):
+    if isinstance(path, RemoteFile):
+        raw = path.open_bytes()
+        return io.TextIOWrapper(gzip.open(raw) if path.suffix == ".gz" else raw, encoding="utf-8-sig", newline="")
+    if isinstance(path, Path) and path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     opened: IO[str] = path.open("r", encoding="utf-8-sig", newline="")
     return opened
 
 
 def _num_packed_bytes(path: File) -> int | None:
-    """Returns the size of a compressed local file; None for any other file."""
     if isinstance(path, zipfile.Path):
         return path.root.getinfo(path.at).compress_size
     return path.stat().st_size if isinstance(path, Path) and path.suffix == ".gz" else None
@@ -119,12 +96,18 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
+    most = bounded.expanded_bound(path.stat().st_size)
+    source: Path | io.BytesIO = path
     try:
-        source = io.BytesIO(_unpacked(path)) if path.suffix == ".gz" else path
+        if path.suffix == ".gz":
+            with gzip.open(path) as packed:
+                source = io.BytesIO(packed.read(most + 1))
+            if len(source.getbuffer()) > most:
+                raise bounded.too_large(path)
         file = ParquetFile(source)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         sizes = [group.column(index).total_uncompressed_size for group in groups for index in range(group.num_columns)]
-        if sum(sizes) > bounded.expanded_bound(path.stat().st_size):
+        if sum(sizes) > most:
             raise bounded.too_large(path)
         # A cell may be as large as its column, and a dictionary may repeat it in every row.
         for batch in file.iter_batches(batch_size=max(1, min(256, bounded.MAX_BYTES // max(sizes, default=1)))):
@@ -133,19 +116,11 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: not a parquet file: {error}: check the file") from error
 
 
-def _unpacked(path: Path) -> bytes:
-    most = bounded.expanded_bound(path.stat().st_size)
-    with gzip.open(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise bounded.too_large(path)
-    return content
-
-
 def _jsonl_rows(path: File, lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _mapping(_json(path, line.rstrip(), number), f"{path}, line {number}")
+            row = bounded.parse_json(line.rstrip(), path, "correct it", number, strict=False)
+            yield _mapping(row, f"{path}, line {number}")
 
 
 def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
@@ -153,7 +128,14 @@ def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
     if _is_row(first) and _is_row(second):  # many .json files on the hub hold one row per line
         yield from _jsonl_rows(path, chain([first, second], lines))
         return
-    data = _json(path, _join_lines(path, chain([first, second], lines)), 1)
+    parts, size = [], 0
+    for line in chain([first, second], lines):
+        parts.append(line)
+        size += len(line)
+        if size > bounded.MAX_BYTES:
+            problem = f"exceeds the limit of {bounded.MAX_BYTES:,} characters for one value"
+            raise ConfigError(f"{path}: {problem}: write one row per line (.jsonl)")
+    data = bounded.parse_json("".join(parts), path, "correct it", 1, strict=False)
     rows = data.get("data") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise ConfigError(f'{path}: holds no rows: write a list of rows, or {{"data": [rows]}}')
@@ -161,30 +143,11 @@ def _json_rows(path: File, lines: Iterator[str]) -> Iterator[Row]:
         yield _mapping(row, f"{path}, row {number}")
 
 
-def _join_lines(path: File, lines: Iterable[str]) -> str:
-    """Returns the text of a whole file. Raises ConfigError if it is too long."""
-    parts, size = [], 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size > bounded.MAX_BYTES:
-            raise ConfigError(
-                f"{path}: exceeds the limit of {bounded.MAX_BYTES:,} characters for one value: write "
-                "one row per line (.jsonl)"
-            )
-    return "".join(parts)
-
-
 def _is_row(line: str) -> bool:
-    """Returns whether a line is a complete row."""
     try:
         return isinstance(bounded.json_value(line, strict=False), dict)
     except ValueError:
         return False
-
-
-def _json(path: File, text: str, first_line: int) -> Any:
-    return bounded.parse_json(text, path, "correct it", first_line, strict=False)
 
 
 def _mapping(row: Any, place: str) -> Row:
@@ -237,36 +200,32 @@ Files = dict[str, Path]
 
 
 def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test") -> list[Files]:
-    """Returns the aligned files, one mapping from column to file per group, sorted by name.
-
-    Files are aligned if the wildcards of all patterns match the same texts in their names. If several groups are, those
-    named after the split are taken, if any: `test.en` and `test.de`, not `train.en` and `train.de`.
-    """
-    found = {column: _matching_files(folder, pattern) for column, pattern in patterns.items()}
+    """Returns the aligned files, one mapping from column to file per group, sorted by name. Files are aligned if the
+    wildcards of all patterns match the same texts in their names. If several groups are, those named after the split
+    are taken, if any: `test.en` and `test.de`, not `train.en` and `train.de`."""
+    found: dict[str, dict[tuple[str, ...], Path]] = {}  # by column and the texts that the wildcards match
+    for column, pattern in patterns.items():
+        expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
+        matches = {path: expression.fullmatch(path.relative_to(folder).as_posix()) for path in folder.glob(pattern)}
+        found[column] = {match.groups(): path for path, match in sorted(matches.items()) if match and path.is_file()}
     if not found:
         return []
-    common = sorted(set.intersection(*(set(files) for files in found.values())))
+    common = sorted(set.intersection(*map(set, found.values())))
     common = [texts for texts in common if any(split in text for text in texts)] or common
     return [{column: files[texts] for column, files in found.items()} for texts in common]
 
 
-def _matching_files(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
-    """Returns the files that match a pattern, by the texts that its wildcards match."""
-    expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
-    found = {}
-    for path in sorted(folder.glob(pattern)):
-        match = expression.fullmatch(path.relative_to(folder).as_posix())
-        if match and path.is_file():
-            found[match.groups()] = path
-    return found
-
-
 def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
-    """Yields the rows of aligned files with their places. A line that is blank in all files is skipped.
-
-    Raises ConfigError if the files have different numbers of lines.
-    """
-    columns = {column: _lines(path) for column, path in files.items()}
+    """Yields the rows of aligned files with their places. A line that is blank in all files is skipped. Raises
+    ConfigError if the files have different numbers of lines."""
+    columns = {}
+    for column, path in files.items():
+        try:
+            lines = bounded.read_bytes(path, "divide it").decode("utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
+        # Only a line feed ends a line: a text may hold other line separators.
+        columns[column] = [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
     counts = {str(files[column]): len(lines) for column, lines in columns.items()}
     if len(set(counts.values())) > 1:
         lengths = ", ".join(f"{name} has {count} lines" for name, count in counts.items())
@@ -275,13 +234,3 @@ def parallel_rows(files: Files) -> Iterator[tuple[str, Row]]:
     for number, texts in enumerate(zip(*columns.values(), strict=True), start=1):
         if any(text.strip() for text in texts):
             yield f"{first}, line {number}", dict(zip(columns, texts, strict=True))
-
-
-def _lines(path: Path) -> list[str]:
-    """Returns the lines of a file. Only a line feed ends a line: a text may hold other line separators."""
-    try:
-        text = bounded.read_bytes(path, "divide it").decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
-    lines = text.split("\n")
-    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]

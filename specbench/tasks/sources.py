@@ -1,5 +1,6 @@
 """Where a task's rows come from: the bundled sample, the hub, or local files of each subset."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
 from specbench.core.values import file_digest
 from specbench.specs.task import DatasetSpec, TaskSpec
-from specbench.tasks import hub as hub_data
 from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_parallel, parallel_rows, read_rows
 
 
@@ -69,8 +69,7 @@ def find_subset_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
     files = SubsetFiles(task, subset, data)
     if data.is_file():
         named = (other.subset for other in files.other_subsets() if other.is_named)
-        other = None if files.is_named else next(named, None)
-        if other is not None:
+        if not files.is_named and (other := next(named, None)) is not None:
             raise ConfigError(
                 f"--data {data}: is named after the subset '{other}', not '{subset}': give --subset {other}, or a file "
                 f"or folder that holds '{subset}'"
@@ -89,9 +88,7 @@ def find_subset_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
 
 def subsets_with_files(task: TaskSpec, data: Path) -> list[str]:
     """Returns the subsets that have files in a folder; for one file, the subsets that it is named after, else all.
-
-    Raises ConfigError for a path that cannot be read.
-    """
+    Raises ConfigError for a path that cannot be read."""
     try:
         by_subset = [SubsetFiles(task, name, data) for name in task.subset_names]
         if data.is_file():
@@ -129,16 +126,22 @@ class Source:
 
     def limit_rows(self, task_rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
         """Yields the first or last rows from the hub if the task limits them. `task_rows`: made by the reader."""
-        return task_rows if self.dataset is None else hub_data.limit_rows(self.dataset, task_rows)
+        if self.dataset is None:
+            return task_rows
+        if self.dataset.last_rows is not None:
+            return iter(deque(task_rows, maxlen=self.dataset.last_rows))
+        return islice(task_rows, self.dataset.first_rows)
 
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
     """Returns the rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
     if data == "hub":
+        from specbench.tasks import hub
+
         dataset = task.subset(subset).dataset
         if dataset is None:
             raise ConfigError(f"task '{task.name}' has no dataset on the hub: give local files with --data FOLDER")
-        return hub_data.try_locations(hub_data.fill_fields(dataset, task.name, subset), open_hub)
+        return hub.try_locations(hub.fill_fields(dataset, task.name, subset), open_hub)
     try:
         if data == "sample":
             return _open_sample(task, subset, num_subsets)
@@ -166,9 +169,10 @@ def _open_sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
 
 def open_hub(dataset: DatasetSpec, downloads: bool = True) -> Source:
     """Returns the rows of one location on the hub. Raises ConfigError if the first row cannot be read."""
-    location = hub_data.location(dataset)
-    commit = hub_data.resolve_revision(dataset)
-    rows = hub_data.read_rows(dataset, commit, downloads=downloads)
+    from specbench.tasks import hub
+
+    location, commit = hub.location(dataset), hub.resolve_revision(dataset)
+    rows = hub.read_rows(dataset, commit, downloads=downloads)
     first = list(islice(rows, 1))
     return Source("hub", location, commit, _with_places(location, chain(first, rows)), dataset)
 
@@ -180,10 +184,8 @@ def _with_places(location: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row]
 def _file_rows(
     task: TaskSpec, subset: str, paths: Sequence[Path], aligned: Sequence[Files] = (), are_shared: bool = False
 ) -> Iterator[tuple[str, Row]]:
-    """Yields the subset's rows: those whose column `subset` names it, and all rows without that column.
-
-    Raises ConfigError if there are none, and if several subsets share a file without the column.
-    """
+    """Yields the subset's rows: those whose column `subset` names it, and all rows without that column. Raises
+    ConfigError if there are none, and if several subsets share a file without the column."""
     merged, seen, num_taken = task.subset(subset), set[str](), 0
     columns, column_names = () if merged.reader else merged.columns(), merged.local.column_names
     parts = [parallel_rows(files) for files in aligned] or [
@@ -212,10 +214,7 @@ Join = Callable[[Row, Row], Row | None]
 
 def read_task_rows(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
     """Yields the rows that the task's reader makes of the source rows, with their places. A sample is not read again:
-    it has the task's layout.
-
-    Raises ConfigError naming the place of a row on which the reader fails.
-    """
+    it has the task's layout. Raises ConfigError naming the place of a row on which the reader fails."""
     if task.reader is None or source.kind == "sample":
         yield from source.rows
         return
@@ -230,18 +229,16 @@ def read_task_rows(task: TaskSpec, source: Source) -> Iterator[tuple[str, Row]]:
 
 def _join_rows(task: TaskSpec, rows: Iterable[tuple[str, Row]], join: Join) -> Iterator[tuple[str, Row]]:
     """Yields the rows; consecutive ones that `join` merges become one row, with the place of the first."""
-    pending: tuple[str, Row] | None = None
-    for place, row in rows:
-        if pending is None:
-            pending = place, row
-            continue
+    iterator = iter(rows)
+    if (pending := next(iterator, None)) is None:
+        return
+    for place, row in iterator:
         with _locate_errors(task, place, row):
             merged = join(pending[1], row)
         if merged is None:
             yield pending
         pending = (place, row) if merged is None else (pending[0], merged)
-    if pending is not None:
-        yield pending
+    yield pending
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -28,30 +28,24 @@ Vectors = dict[str, NDArray[np.float32]]
 
 
 def read_vectors(path: Path, words: set[str]) -> Vectors:
-    """Returns the unit vectors of the words in a GloVe text file (a word and its numbers, separated by spaces).
-
-    Raises ConfigError.
-    """
+    """Returns the unit vectors of the words in a GloVe text file (a word and its numbers, separated by spaces). Raises
+    ConfigError."""
     vectors: Vectors = {}
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
+                place = f"--vectors {path}, line {number}"
                 word, _, numbers = line.rstrip("\n").partition(" ")
                 if word in words:
-                    vectors[word] = _unit(numbers, f"--vectors {path}, line {number}")
+                    vector = np.array(numbers.split(), dtype=np.float32)
+                    vectors[word] = vector / np.float32(max(float(np.linalg.norm(vector)), 1e-12))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--vectors {path}: cannot be read: {error}: check the file") from error
+    except ValueError as error:
+        raise ConfigError(f"{place}: not a word and its numbers: {error}: correct it") from error
     if len({vector.shape for vector in vectors.values()}) > 1:
         raise ConfigError(f"--vectors {path}: its vectors have different lengths: correct it")
     return vectors
-
-
-def _unit(numbers: str, place: str) -> NDArray[np.float32]:
-    try:
-        vector = np.array(numbers.split(), dtype=np.float32)
-    except ValueError as error:
-        raise ConfigError(f"{place}: not a word and its numbers: {error}: correct it") from error
-    return vector / np.float32(max(float(np.linalg.norm(vector)), 1e-12))
 
 
 def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vectors, num: int) -> list[Pair]:
@@ -75,22 +69,6 @@ def similar_pairs(adjectives: Sequence[str], nouns: Sequence[str], vectors: Vect
 
 NUM_TOPICS = 200
 NUM_NOUNS, NUM_ADJECTIVES = 2000, 2000  # the paper gives no numbers
-
-
-def bundled_fields() -> list[tuple[list[str], list[str]]]:
-    """Returns the adjectives and the nouns of each field of `topics.yaml`."""
-    fields = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return [(field["adjectives"], field["nouns"]) for field in fields.values()]
-
-
-def bundled_topics(num: int) -> list[Pair]:
-    """Returns adjectives with nouns of their field, cycling through the fields. Raises ConfigError if there are fewer
-    than `num`."""
-    columns = [list(product(*field)) for field in bundled_fields()]
-    pairs = [column[place] for place in range(max(map(len, columns))) for column in columns if place < len(column)]
-    if num > len(pairs):
-        raise ConfigError(f"--num {num}: the bundled words make {len(pairs)} topics: give --concreteness and --vectors")
-    return pairs[:num]
 
 
 def concrete_nouns(path: Path) -> list[str]:
@@ -128,11 +106,16 @@ def make_topics(num: int = NUM_TOPICS, concreteness: Path | None = None, vectors
     """Returns the adjective and the noun of each topic; the same files give the same topics. Raises ConfigError."""
     if num < 1:
         raise ConfigError(f"--num {num}: there must be one topic at least: choose a larger number")
-    if vectors is None:
-        if concreteness is not None:
-            raise ConfigError("--concreteness: needs --vectors FILE (GloVe as text) to pair the nouns: add it")
-        return bundled_topics(num)
-    fields = bundled_fields()
+    if vectors is None and concreteness is not None:
+        raise ConfigError("--concreteness: needs --vectors FILE (GloVe as text) to pair the nouns: add it")
+    words = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    fields = [(field["adjectives"], field["nouns"]) for field in words.values()]
+    if vectors is None:  # adjectives with nouns of their field, cycling through the fields
+        pairs = [pair for row in zip_longest(*(product(*field) for field in fields)) for pair in row if pair]
+        if num > len(pairs):
+            problem = f"--num {num}: the bundled words make {len(pairs)} topics"
+            raise ConfigError(f"{problem}: give --concreteness and --vectors")
+        return pairs[:num]
     nouns = concrete_nouns(concreteness) if concreteness else [noun for _, column in fields for noun in column]
     adjectives = brown_adjectives() or [adjective for column, _ in fields for adjective in column]
     return similar_pairs(adjectives, nouns, read_vectors(vectors, {*nouns, *adjectives}), num)

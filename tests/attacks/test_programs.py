@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.tasks.sandbox.isolation import Isolation
-from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
+from specbench.tasks.sandbox.run import Isolation, Limits, ProgramTest, run_program
 from tests.attacks.world import HERE, world
 
 FOLDER = Path(__file__).parent / "programs"

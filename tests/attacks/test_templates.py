@@ -3,7 +3,7 @@
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.specs import template_bounds, templates
+from specbench.specs import templates
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from tests.attacks.bounds import refused, within_bounds
@@ -96,7 +96,7 @@ ATTACKS = {  # template → what the error tells
 
 @pytest.mark.parametrize("source", ATTACKS, ids=lambda source: source[:60])
 def test_a_template_is_stopped(monkeypatch, source):
-    monkeypatch.setattr(template_bounds, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(templates, "MAX_SECONDS", 0.3)
     with within_bounds(), pytest.raises(Exception) as raised:
         templates.check(source, "x.yaml: prompt")
         templates.render(source, ROW, {})

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.tasks.sandbox.isolation import strongest
-from specbench.tasks.sandbox.run import _works
+from specbench.tasks.sandbox.run import _works, strongest
 
 SECRET = "kept-from-programs-7351"
 DID_IT = "did it"  # what a program says that got what it wanted

@@ -14,10 +14,9 @@ from specbench.models.loading import load_model
 from specbench.running.compose import compose
 from specbench.running.models import Models
 from specbench.running.requirements import CompileRequirements, compile_requirements, num_compilations
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import EngineName
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
 from specbench.specs.run import embedded_drafter
 from tools.bench_transformers import (
     GREEDY,

@@ -14,8 +14,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.core.values import depths
 from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.composition import proposes_trees
-from specbench.specs.method import MethodSpec
+from specbench.specs.method import MethodSpec, proposes_trees
 from specbench.specs.run import embedded_drafter, own_drafter
 
 EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree

@@ -10,10 +10,9 @@ from pydantic_core import core_schema
 
 from specbench.core import dotted
 from specbench.core.registry import MAX_INT
+from specbench.specs.catalogue import FIXED
 from specbench.specs.components import Component
-from specbench.specs.composition import RouteSpec
-from specbench.specs.method import SHARE, MethodSpec
-from specbench.specs.overrides import FIXED
+from specbench.specs.method import SHARE, MethodSpec, RouteSpec
 
 NAMES = {"number": "a number", "integer": "an integer", "string": "a text", "boolean": "true or false",
          "array": "a list", "object": "a mapping", "null": "null"}  # fmt: skip

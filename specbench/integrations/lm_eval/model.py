@@ -26,11 +26,10 @@ from specbench.running.blocks import generation_fields
 from specbench.running.compose import compose, sampling_of, unique
 from specbench.running.models import Models, has_other_vocabulary, load_models
 from specbench.running.warm_up import NOTHING, WarmUp, warm_up
-from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import RunSpec, versioned_name
+from specbench.specs.run import RunSpec
 from specbench.specs.task import GenerationSpec, TaskSpec
 
 

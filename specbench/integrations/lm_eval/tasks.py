@@ -17,8 +17,7 @@ from specbench.core.values import text_digest
 from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer, LoadedTask, keep_loaded, quiet, seeded
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec
-from specbench.tasks.examples import Example, TaskData
-from specbench.tasks.prompts import FewshotInfo
+from specbench.tasks.examples import Example, FewshotInfo, TaskData
 
 GENERATES = "generate_until"
 SHOWN = 3  # tasks in an error message

@@ -32,7 +32,7 @@ from specbench.integrations.served.engine import (
 from specbench.integrations.served.server import ServedPair, Server
 from specbench.models.causal_lm import ModelPair
 from specbench.specs.method import MethodSpec
-from specbench.specs.servers import BASELINE
+from specbench.specs.run import BASELINE
 
 SERVED = "served"  # the decoder.type of servers
 FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up

@@ -25,8 +25,7 @@ from specbench.running.plan import Cell
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec
-from specbench.specs.servers import BASELINE, ServersSpec
+from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 
 
 @dataclass(frozen=True)

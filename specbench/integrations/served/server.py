@@ -16,7 +16,7 @@ from specbench.integrations.served.engine import Counters, Engine, LogProbs, fir
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.text_model import TextModel
-from specbench.specs.servers import ServersSpec
+from specbench.specs.run import ServersSpec
 
 # Plain English: the pre-tokenizers of converted models split other texts differently, which is harmless, since prompts
 # are sent as ids.

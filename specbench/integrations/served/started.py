@@ -13,7 +13,7 @@ from typing import Self
 from specbench.core.errors import ConfigError
 from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
-from specbench.specs.servers import StartSpec
+from specbench.specs.run import StartSpec
 
 PAUSE_SECONDS = 0.1  # between two checks whether a server is ready
 END_SECONDS = 3 * guard.GRACE_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
@@ -55,11 +55,9 @@ class JudgeClient:
         self._num_failures = 0
 
     def ask(self, request: JudgeRequest) -> Reply | str:
-        """Returns the judge's reply and stores it in the cache; if there is no reply, returns the reason.
-
-        Raises ConfigError for a failure that every request would meet; no other request is sent then. A refusal because
-        of a request's content does not count as a failure of the server.
-        """
+        """Returns the judge's reply and stores it in the cache; if there is no reply, returns the reason. Raises
+        ConfigError for a failure that every request would meet; no other request is sent then. A refusal because of a
+        request's content does not count as a failure of the server."""
         if self.stopped.is_set():
             return "the judge was not asked"
         if self._num_failures >= MANY_FAILURES:
@@ -70,7 +68,12 @@ class JudgeClient:
             self._num_failures = 0
             self._cache.put(request, reply)
         except RequestFailed as error:
-            if reason := _fatal(error):
+            reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
+            if error.code == NO_CREDIT:
+                reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"
+            if error.is_redirect:
+                reason = str(error)
+            if reason is not None:  # every other request would get it too
                 self.stopped.set()
                 raise ConfigError(f"{self._name} at {self._settings.url}: {reason}") from None
             is_refusal = error.status is not None and error.status >= 400 and not error.may_pass
@@ -80,15 +83,6 @@ class JudgeClient:
             self.stopped.set()
             raise
         return reply
-
-
-def _fatal(error: RequestFailed) -> str | None:
-    """Returns the reason if every request of the run would get this error, else None."""
-    if error.is_redirect:
-        return str(error)
-    if error.code == NO_CREDIT:
-        return f"{error.status}: the account has no credit left: add some; replies so far are kept"
-    return f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
 
 
 @dataclass(frozen=True)
@@ -106,36 +100,40 @@ def judge_records(
     records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console
 ) -> dict[JudgementKey, Judgement]:
     """Asks the judge to rate every answer; cached replies are not requested again. Prints progress and cost on
-    `console`.
+    `console`. Raises ConfigError if no request can succeed (no key, a wrong key, no such model). If a single request
+    fails, its answers have no score."""
+    requests, new, cached, counts = _look_up(records, questions, settings)
+    say(console, f"judge {settings.model}: {counts}")
+    replies = {**cached, **(_ask(new, settings, console) if new else {})}
+    found = {}
+    for key, request in requests.items():
+        name, problem = digest(request), None
+        answer = replies[name]
+        if isinstance(answer, str):
+            found[key] = Judgement(None, answer, None, name, False)
+            continue
+        score = parse_rating(answer.text)
+        if score is None:
+            kept = ReplyCache(settings.cache).path(request)
+            problem = f"{_explain_missing(answer, settings)} (kept in {kept}: delete it to ask again)"
+        found[key] = Judgement(score, problem, answer, name, name in cached)
+    say(console, _summary(found.values(), settings))
+    return found
 
-    Raises ConfigError if no request can succeed (no key, a wrong key, no such model). If a single request fails, its
-    answers have no score.
-    """
+
+def _look_up(
+    records: Iterable[Record], questions: Questions, settings: JudgeSettings
+) -> tuple[dict[JudgementKey, JudgeRequest], dict[str, JudgeRequest], dict[str, Reply], str]:
+    """Returns all requests; by digest, those without a cached reply, and the cached replies; and their numbers."""
     requests = make_requests(records, questions, settings)
     different = {digest(request): request for request in requests.values()}
     cache = ReplyCache(settings.cache)
     cached = {name: reply for name, request in different.items() if (reply := cache.get(request)) is not None}
     counts = f"{counted(len(requests), 'answer')}, {len(different)} of them different, {len(cached)} judged before"
-    say(console, f"judge {settings.model}: {counts}")
-    new = {name: request for name, request in different.items() if name not in cached}
-    replies = {**cached, **(_ask(new, settings, console) if new else {})}
-    judgements = {}
-    for name, request in different.items():
-        answer, problem = replies[name], None
-        if isinstance(answer, str):
-            judgements[name] = Judgement(None, answer, None, name, False)
-            continue
-        score = parse_rating(answer.text)
-        if score is None:
-            problem = f"{_explain_missing(answer, settings)} (kept in {cache.path(request)}: delete it to ask again)"
-        judgements[name] = Judgement(score, problem, answer, name, name in cached)
-    found = {key: judgements[digest(request)] for key, request in requests.items()}
-    say(console, _summary(found.values(), settings))
-    return found
+    return requests, {name: each for name, each in different.items() if name not in cached}, cached, counts
 
 
 def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console: Console) -> dict[str, Reply | str]:
-    """Returns the reply to each request, or the reason why there is none."""
     client = JudgeClient(settings)
     replies: dict[str, Reply | str] = {}
     with (
@@ -155,12 +153,10 @@ def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console:
 
 
 def _explain_missing(reply: Reply, settings: JudgeSettings) -> str:
-    """Returns the reason why a reply has no rating."""
     if reply.finish_reason == "length":
         return f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
     if not reply.text.strip():
-        ending = f" (finish_reason {reply.finish_reason})" if reply.finish_reason else ""
-        return f"the judge's reply is empty{ending}"
+        return "the judge's reply is empty" + (f" (finish_reason {reply.finish_reason})" if reply.finish_reason else "")
     return "the judge's reply holds no single [[rating]] from 1 to 10"
 
 
@@ -168,14 +164,14 @@ def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
     """Returns a line with the new replies, their cost, and the answers without a score."""
     every = list(judgements)
     paid = {each.request: each.reply for each in every if each.reply and not each.was_cached}.values()
-    num_prompt_tokens = sum(reply.num_prompt_tokens or 0 for reply in paid)
-    num_reply_tokens = sum(reply.num_reply_tokens or 0 for reply in paid)
-    costs = [settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens) for reply in paid]
+    tokens = [(reply.num_prompt_tokens, reply.num_reply_tokens) for reply in paid]
+    costs = [settings.cost(*counts) for counts in tokens]
     known = [cost for cost in costs if cost is not None]
     cost = f"${sum(known):.4f}" if len(known) == len(costs) else "unknown cost (give --judge-prices)"
     missing = [each.problem for each in every if each.score is None]
     text = f"judged {len(every) - len(missing)} of {len(every)} answers; {len(paid)} new replies, "
-    text += f"{num_prompt_tokens} prompt and {num_reply_tokens} reply tokens, {cost}"
+    prompt_tokens, reply_tokens = (sum(counts[place] or 0 for counts in tokens) for place in (0, 1))
+    text += f"{prompt_tokens} prompt and {reply_tokens} reply tokens, {cost}"
     return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
 
 
@@ -223,10 +219,8 @@ def add_recorded_scores(
     records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
 ) -> tuple[list[Record], str | None]:
     """Returns the records with the ratings of exactly the same requests in judgements.jsonl, and the signature of the
-    judge; None if there are no such ratings. If the file has several judges, the last one counts.
-
-    Raises ConfigError for a damaged file.
-    """
+    judge; None if there are no such ratings. If the file has several judges, the last one counts. Raises ConfigError
+    for a damaged file."""
     path = folder / JUDGEMENTS_FILE
     lines = _read_lines(path)
     if not lines:
@@ -250,16 +244,23 @@ def read_ratings(folder: Path, signature: str) -> dict[JudgementKey, float | Non
 
 
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
-    """Writes one JSON line for each answer and judge. Lines of other answers or judges in the file are kept.
-
-    Raises ConfigError if the file is damaged or the disk is not writable.
-    """
+    """Writes one JSON line for each answer and judge. Lines of other answers or judges in the file are kept. Raises
+    ConfigError if the file is damaged or the disk is not writable."""
     kept = [
         line.model_dump()
         for line in _read_lines(path)
         if line.key not in judgements or (line.judge, line.url) != (settings.model, settings.url)
     ]
-    new = [_make_line(key, judgement, settings) for key, judgement in judgements.items()]
+    new = []
+    for ((task, subset, example, repeat, turn), method), judgement in judgements.items():
+        reply = judgement.reply or Reply("", None, None)
+        tokens = reply.num_prompt_tokens, reply.num_reply_tokens
+        new.append({
+            "task": task, "subset": subset, "example": example, "repeat": repeat, "turn": turn, "method": method,
+            "judge": settings.model, "url": settings.url, "score": judgement.score, "request": judgement.request,
+            "problem": judgement.problem, "reply": judgement.reply and reply.text, "prompt_tokens": tokens[0],
+            "reply_tokens": tokens[1], "cached": judgement.was_cached, "cost_usd": settings.cost(*tokens),
+        })  # fmt: skip
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
     try:
         write_atomically(path, text)
@@ -267,20 +268,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
         raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
-def _make_line(key: JudgementKey, judgement: Judgement, settings: JudgeSettings) -> dict[str, Any]:
-    (task, subset, example, repeat, turn), method = key
-    reply = judgement.reply or Reply("", None, None)
-    return {
-        "task": task, "subset": subset, "example": example, "repeat": repeat, "turn": turn, "method": method,
-        "judge": settings.model, "url": settings.url, "score": judgement.score, "request": judgement.request,
-        "problem": judgement.problem, "reply": judgement.reply and reply.text,
-        "prompt_tokens": reply.num_prompt_tokens, "reply_tokens": reply.num_reply_tokens,
-        "cached": judgement.was_cached, "cost_usd": settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
-    }  # fmt: skip
-
-
 def _read_lines(path: Path) -> list[JudgementLine]:
-    """Returns the lines of the file; empty if there is no file. Raises ConfigError for an invalid line."""
     if not path.exists():
         return []
     lines = []
@@ -305,23 +293,17 @@ NUM_REPLY_TOKENS = 200  # a short explanation and a rating
 
 def show_requests(records: Iterable[Record], questions: Questions, settings: JudgeSettings, console: Console) -> None:
     """Prints every request that would be sent, and their number, tokens and cost. It needs no key."""
-    requests = make_requests(records, questions, settings)
-    different = {digest(request): request for request in requests.values()}
-    cache = ReplyCache(settings.cache)
-    new = [request for request in different.values() if cache.get(request) is None]
+    _, new, _, counts = _look_up(records, questions, settings)
     num_tokens = 0
-    for number, request in enumerate(new, start=1):
+    for number, request in enumerate(new.values(), start=1):
         say(console, f"─── request {number} of {len(new)}: {request['model']} at {request['url']}")
         for message in request["messages"]:
             say(console, f"{message['role']}: {message['content']}")
             num_tokens += len(message["content"].encode()) // BYTES_PER_TOKEN
     cost = settings.cost(num_tokens, NUM_REPLY_TOKENS * len(new))
-    say(
-        console,
-        f"{counted(len(requests), 'answer')}, {len(different)} of them different, {len(different) - len(new)} judged "
-        f"before: {len(new)} requests with about {num_tokens} prompt tokens and {NUM_REPLY_TOKENS * len(new)} reply "
-        f"tokens, {'unknown cost (give --judge-prices)' if cost is None else f'about ${cost:.4f}'}; nothing was sent",
-    )
+    price = "unknown cost (give --judge-prices)" if cost is None else f"about ${cost:.4f}"
+    tokens = f"about {num_tokens} prompt tokens and {NUM_REPLY_TOKENS * len(new)} reply tokens"
+    say(console, f"{counts}: {len(new)} requests with {tokens}, {price}; nothing was sent")
 
 
 @dataclass(frozen=True)
@@ -337,10 +319,8 @@ class Judging:
             JudgeClient(self.settings)
 
     def judge(self, records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> list[Record]:
-        """Returns the records with the metric `judge_score`, and writes the ratings into the folder.
-
-        Raises ConfigError if the judge replied to no request.
-        """
+        """Returns the records with the metric `judge_score`, and writes the ratings into the folder. Raises ConfigError
+        if the judge replied to no request."""
         found = judge_records(records, index_examples(cells), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
             raise ConfigError(

@@ -63,33 +63,26 @@ class Turn(NamedTuple):
 def make_messages(turns: Sequence[Turn]) -> list[Message]:
     """Returns the messages that request a rating of the last answer. They show the references if all turns have one."""
     has_references = all(turn.reference is not None for turn in turns)
-    make = _single_turn_texts if len(turns) == 1 else _conversation_texts
-    system, user = make(turns, has_references)
+    if len(turns) == 1:
+        criteria = MATH + COMPARE if has_references else GENERAL + EXPLAIN
+        parts = [f"[Instruction]\n{TASK.format(displayed=' displayed below')}{criteria}{RATE}"]
+        parts.append(f"[Question]\n{turns[0].question}")
+        if has_references:
+            parts.append(f"[The Start of Reference Answer]\n{turns[0].reference}\n[The End of Reference Answer]")
+        parts.append(f"[The Start of Assistant's Answer]\n{turns[0].answer}\n[The End of Assistant's Answer]")
+        system, user = HELPFUL, "\n\n".join(parts)
+    else:
+        system, user = _conversation_texts(turns, has_references)
     texts = {"system": system, "user": user}
     # A model may write half of a surrogate pair, which cannot be sent.
     return [{"role": role, "content": text.encode("utf-8", "replace").decode()} for role, text in texts.items()]
 
 
-def _single_turn_texts(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
-    (turn,) = turns
-    criteria = MATH + COMPARE if has_references else GENERAL + EXPLAIN
-    parts = ["[Instruction]\n" + TASK.format(displayed=" displayed below") + criteria + RATE]
-    parts.append(f"[Question]\n{turn.question}")
-    if has_references:
-        parts.append(f"[The Start of Reference Answer]\n{turn.reference}\n[The End of Reference Answer]")
-    parts.append(f"[The Start of Assistant's Answer]\n{turn.answer}\n[The End of Assistant's Answer]")
-    return HELPFUL, "\n\n".join(parts)
-
-
 def _conversation_texts(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
-    number = "second" if len(turns) == 2 else "last"
+    number, parts = "second" if len(turns) == 2 else "last", []
+    criteria = TASK.format(displayed=" displayed below") + GENERAL + FOCUS.format(which=f"{number} user ") + EXPLAIN
     if has_references:
         criteria = TASK.format(displayed="") + MATH + FOCUS.format(which=f"{number} ") + COMPARE
-    else:
-        task = TASK.format(displayed=" displayed below")
-        criteria = task + GENERAL + FOCUS.format(which=f"{number} user ") + EXPLAIN
-    parts = []
-    if has_references:
         pairs = [(turn.question, turn.reference or "") for turn in turns]
         parts = [_dialogue("Reference Answer", "Reference answer", pairs)]
     pairs = [(turn.question, turn.answer) for turn in turns]
@@ -113,10 +106,6 @@ URL_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
 
 
-def default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench" / "judge"
-
-
 @dataclass(frozen=True)
 class JudgeSettings:
     """The settings of a judge. `base_url`: any server with OpenAI's chat completions; None: the server in
@@ -134,7 +123,9 @@ class JudgeSettings:
     timeout_seconds: float = 120.0  # of one attempt, from the connection to the last byte
     num_retries: int = 6
     backoff_seconds: float = 1.0  # before the first retry; doubled for every further one
-    cache: Path = field(default_factory=default_cache)
+    cache: Path = field(
+        default_factory=lambda: Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench" / "judge"
+    )
 
     def __post_init__(self) -> None:
         if not self.model.strip():

@@ -39,10 +39,8 @@ class Scrolls:
 
 
 def join_answers(row: Row, following: Row) -> Row | None:
-    """Returns two rows with the same id as one row, whose `output` lists the texts of both; else None.
-
-    SCROLLS repeats a row for each of its right answers.
-    """
+    """Returns two rows with the same id as one row, whose `output` lists the texts of both; else None. SCROLLS repeats
+    a row for each of its right answers."""
     if "input" not in row or row.get("id") is None or row["id"] != following.get("id"):
         return None
     if row["input"] != following.get("input"):
@@ -51,7 +49,6 @@ def join_answers(row: Row, following: Row) -> Row | None:
 
 
 def _outputs(row: Row) -> list[str]:
-    """Returns the right answers of a row that are not empty."""
     output = row.get("output")
     given: list[Any] = output if isinstance(output, list) else [output]
     return [text for text in given if not templates.is_empty(text)]
@@ -67,7 +64,12 @@ def _question_first(row: Row) -> Row:
 def _with_options(row: Row) -> Row:
     split = _question_first(row)
     end = split["text"].find("\n\n", max(split["text"].find("(D)"), 0))
-    options = _answer_options(split["text"][: max(end, 0)])
+    # They follow "(A)" to "(D)" at the beginnings of lines; if these are not four, anywhere.
+    splits = [
+        re.split(marker, split["text"][: max(end, 0)])[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")
+    ]
+    found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
+    options = [" ".join(option.split()) for option in found]
     if len(options) != len(LETTERS):
         raise ConfigError(f"column 'input' holds {len(options)} answers where (A) to (D) are expected: correct it")
     answers = {" ".join(output.split()) for output in row["output"]}
@@ -77,13 +79,6 @@ def _with_options(row: Row) -> Row:
         raise ConfigError(f"column 'output': '{shown}' is {len(right) or 'none'} of the four answers: correct it")
     letter = right[0] if right else ""
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
-
-
-def _answer_options(text: str) -> list[str]:
-    """Returns the texts after "(A)" to "(D)" at the beginnings of lines; if these are not four, anywhere."""
-    splits = [re.split(marker, text)[1:] for marker in (r"(?m)^ *\([A-D]\) *", r" *\([A-D]\) *")]
-    found = next((parts for parts in splits if len(parts) == len(LETTERS)), splits[-1])
-    return [" ".join(option.split()) for option in found]
 
 
 @READERS.register("scrolls_summary", join=join_answers)
@@ -136,12 +131,8 @@ def translation(row: Row) -> Row:
                 f"has the columns {', '.join(row)}: name two of them after their languages, such as en and de, or give "
                 "one column 'translation'"
             )
-    return {**others, "translation": {language: _translated_text(language, text) for language, text in texts.items()}}
-
-
-def _translated_text(language: str, text: Any) -> str | None:
-    if templates.is_empty(text):
-        return None
-    if not isinstance(text, str):
-        raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
-    return text.strip()
+    for language, text in texts.items():
+        if not isinstance(text, str) and not templates.is_empty(text):
+            raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
+    stripped = {language: None if templates.is_empty(text) else text.strip() for language, text in texts.items()}
+    return {**others, "translation": stripped}

@@ -34,13 +34,8 @@ def mbpp(row: Row) -> Row | list[Row]:
         raise ConfigError("column 'test_list' names no function of column 'code': correct the row")
     setup = [*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]
     text = row["text"] if "text" in row else row["prompt"]
-    return {
-        "id": f"{row['task_id']}",
-        **row,
-        "text": text,
-        "test": "\n".join([*setup, tests]),
-        "entry_point": names[-1],
-    }
+    added = {"text": text, "test": "\n".join([*setup, tests]), "entry_point": names[-1]}
+    return {"id": f"{row['task_id']}", **row, **added}
 
 
 COMPARISON = """
@@ -70,20 +65,16 @@ def livecodebench(row: Row) -> Row:
         raise ConfigError("columns 'public_test_cases' and 'private_test_cases' hold no tests: correct the row")
     if cases[0]["testtype"] == "functional":
         entry_point, method = CALL_METHOD, json.loads(row["metadata"])["func_name"]
-        lines = [
-            f"assert listed({CALL_METHOD}({method!r}, {[json.loads(line) for line in _lines(case['input'])]!r}))"
-            f" == {json.loads(case['output'])!r}"
-            for case in cases
-        ]
+        lines = []
+        for case in cases:
+            arguments = [json.loads(line) for line in case["input"].split("\n") if line.strip()]
+            call = f"{CALL_METHOD}({method!r}, {arguments!r})"
+            lines.append(f"assert listed({call}) == {json.loads(case['output'])!r}")
     else:
         entry_point = RUN_SCRIPT
         lines = [f"assert same({RUN_SCRIPT}({case['input']!r}), {case['output']!r})" for case in cases]
     kept = {key: value for key, value in row.items() if not key.endswith("_test_cases")}
     return {"id": row["question_id"], **kept, "test": "\n".join([COMPARISON, *lines]), "entry_point": entry_point}
-
-
-def _lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
 
 
 class _TextUnpickler(pickle.Unpickler):

@@ -13,23 +13,26 @@ These limits remain:
   generators are read to their end before they are sent;
 - objects of a program's own classes, arrays and views of mappings are not sent back: such a call raises TypeError;
 - tests call functions; they cannot use classes and constants of a program;
-- with limits only (`isolation.NOT_ISOLATED`), and not started by root, a program has all rights of its user: it may
+- with limits only (`NOT_ISOLATED`), and not started by root, a program has all rights of its user: it may
   kill or trace any process of that user, including the one that collects the verdicts, and edit that user's files.
 """
 
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
-
-from specbench.tasks.sandbox import isolation
-from specbench.tasks.sandbox.isolation import Isolation
 
 Status = Literal["passed", "failed", "timed out", "printed too much", "not judged"]
 ENDED = ("timed out", "printed too much")  # a limit stopped the program, which may be right
@@ -72,6 +75,87 @@ class ProgramOutcome:
     output: str = ""
 
 
+Isolation = Literal["namespaces", "bubblewrap", "limits"]
+
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parents[2]  # the folder that holds the package specbench
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
+FIRST_USER, NUM_USERS = 60578, 128  # user ids that no system assigns
+NOT_ISOLATED = (
+    "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: they can "
+    "reach {files}, that user's other processes, and the disk and /dev/shm (the size of one file is limited, their "
+    "number is not, nor what programs mount in namespaces if they can create some)"
+)
+FILES = "the files that their user may read or write"
+ALL_FILES = "all files of this machine for reading, the files that their user may write"  # see `_unprivileged`
+
+
+@cache
+def strongest(works: Callable[[Isolation], bool]) -> Isolation:
+    """Returns the strongest isolation in which programs run. Warns once if it is incomplete. `works`: runs a test
+    program."""
+    if works("namespaces"):
+        return "namespaces"
+    # Bubblewrap cannot run root's programs as another user, and root has no limit on processes.
+    if os.getuid() and shutil.which("bwrap") and works("bubblewrap"):
+        return "bubblewrap"
+    warnings.warn(not_isolated(), UserWarning, stacklevel=2)
+    return "limits"
+
+
+def not_isolated() -> str:
+    """Returns the warning about what programs can reach on this machine with limits only."""
+    reads_all = os.getuid() == 0 and _unprivileged(FIRST_USER)["reads_all"]
+    return NOT_ISOLATED.format(files=ALL_FILES if reads_all else FILES)
+
+
+def readable_paths() -> list[str]:
+    """Returns the paths that a program needs to read: the system's libraries, the interpreter, and this package."""
+    interpreter = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    wanted = {*SYSTEM, *interpreter, *(os.path.realpath(path) for path in interpreter), str(PACKAGE)}
+    return sorted(path for path in wanted if not path.startswith("/usr/") and os.path.lexists(path))
+
+
+def isolation_settings(isolation: Isolation, folder: str) -> dict[str, Any]:
+    """Returns the fields of a job by which the tester isolates itself and the program."""
+    user = FIRST_USER + os.getpid() % NUM_USERS if os.getuid() == 0 else None
+    inner = None
+    if user is not None:
+        inner = {"id": 1000, "reads_all": False} if isolation == "namespaces" else _unprivileged(user)
+    return {
+        "isolation": isolation, "readable": readable_paths(), "outer_user": user, "user": inner, "root": str(ROOT),
+        "folder": folder if isolation == "limits" else "/tmp",
+    }  # fmt: skip
+
+
+def _unprivileged(user: int) -> dict[str, Any]:
+    """Returns another user for root's programs. It may read all files if it could not read the interpreter
+    otherwise."""
+    paths = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)]
+    folders = {parent for path in paths for parent in path.parents}
+    return {"id": user, "reads_all": not all(folder.stat().st_mode & 1 for folder in folders)}
+
+
+def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
+    """Returns the command line of the tester. `report`: the file descriptor for its report."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from specbench.tasks.sandbox.inside.tester import main; "
+        f"del sys.path[0]; main({report})"
+    )
+    python = [sys.executable, "-I", "-X", "utf8", "-c", code]
+    if isolation != "bubblewrap":
+        return python
+    binds = [
+        part for path in readable_paths()
+        for part in (("--symlink", os.readlink(path)) if os.path.islink(path) else ("--ro-bind", path)) + (path,)
+    ]  # fmt: skip
+    return [
+        shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+        "--dev", "/dev", "--size", str(disk_mib << 20), "--tmpfs", "/tmp", *binds, "--remount-ro", "/dev",
+        "--remount-ro", "/", "--chdir", "/tmp", *python,
+    ]  # fmt: skip
+
+
 START_SECONDS = 60.0  # the most that the interpreters of a sandbox take to start, on a busy machine
 TAIL_BYTES = 2000
 
@@ -79,28 +163,29 @@ TAIL_BYTES = 2000
 def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None = None) -> ProgramOutcome:
     """Runs a program with the strongest isolation of this machine, or with `isolated_by`, to test that isolation."""
     with ExitStack() as stack:
-        chosen = isolated_by or isolation.strongest(_works)
+        chosen = isolated_by or strongest(_works)
         folder = "/tmp"  # private if the sandbox has its own root
         if chosen == "limits":
             folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        settings = isolation.settings(chosen, folder)
+        settings = isolation_settings(chosen, folder)
         if chosen == "limits" and settings["user"]:
             os.chown(folder, settings["user"]["id"], settings["user"]["id"])
         report, report_end = os.pipe()
         stack.callback(os.close, report)
         process = subprocess.Popen(
-            isolation.command(chosen, report_end, limits.disk_mib), env={}, stdin=subprocess.PIPE,
+            command(chosen, report_end, limits.disk_mib), env={}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
         )  # fmt: skip
         os.close(report_end)
         watch = _ProgramWatch(process, report, limits, has_namespace=chosen != "limits")
         stack.callback(watch.end)
-        watch.give({**asdict(job), "limits": asdict(limits), **settings})
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps({**asdict(job), "limits": asdict(limits), **settings}).encode())
         return watch.outcome()
 
 
 def _works(candidate: Isolation) -> bool:
-    """Returns whether a right program passes with an isolation on this machine."""
     job = ProgramTest(program="def add(a, b):\n    return a + b\n", test="assert add(1, 2) == 3", entry_points=("add",))
     return run_program(job, Limits(), candidate).status == "passed"
 
@@ -117,11 +202,6 @@ class _ProgramWatch:
     output: bytes = b""
     num_output_bytes: int = 0
     program_pids: list[int] = field(default_factory=list)
-
-    def give(self, job: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(json.dumps(job).encode())
 
     def outcome(self) -> ProgramOutcome:
         early = self._follow()
@@ -151,8 +231,10 @@ class _ProgramWatch:
                             selector.unregister(key.fileobj)
                     elif content:
                         self.report += content
-                    else:
-                        self._drain()
+                    else:  # read the last output of the program
+                        os.set_blocking(self.process.stdout.fileno(), False)
+                        with suppress(BlockingIOError):
+                            self._keep(os.read(self.process.stdout.fileno(), 2**20))
                         return None
                 if self.num_output_bytes > self.limits.output_kib * 1024:
                     return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
@@ -163,13 +245,6 @@ class _ProgramWatch:
         if not self.program_pids:
             return None
         return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
-
-    def _drain(self) -> None:
-        """Reads the last output of the program."""
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-        with suppress(BlockingIOError):
-            self._keep(os.read(self.process.stdout.fileno(), 2**20))
 
     def _keep(self, content: bytes) -> None:
         self.num_output_bytes += len(content)

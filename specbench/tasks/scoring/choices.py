@@ -5,7 +5,7 @@ Every letter that may name an option is a candidate; the words around it decide 
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.yaml_files import parse
-from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts
-from specbench.tasks.scoring.language import words
+from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts, words
 
 FILE = Path(__file__).with_name("letters.yaml")
 JOINED = "joined"  # the key of languages without spaces between words, or with endings on their words
@@ -48,20 +47,18 @@ class WordPatterns(NamedTuple):
 @cache
 def word_patterns() -> WordPatterns:
     """Returns the patterns of all languages of letters.yaml together."""
-    patterns = ["|".join(column) for column in zip(*map(_patterns, _languages()), strict=True)]
-    patterns[0] += r"|\\boxed\s*\Z"
-    patterns[-1] += f"|{LIST}"
-    return WordPatterns(*(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
-
-
-def _languages() -> Iterator[dict[str, str]]:
-    """Yields for each language the pattern of each kind of words. An empty kind matches nothing."""
     text = unicodedata.normalize("NFKC", FILE.read_text(encoding="utf-8"))
     words: dict[str, Any] = parse(re.sub(r"\|\s+", "|", text), FILE.name)
     joined = words.pop(JOINED)
-    for form, languages in ((r"(?<!\w)(?:{})(?!\w)", words), ("(?:{})", joined)):
-        for kinds in languages.values():
-            yield {kind: form.format(each or "(?!)") for kind, each in kinds.items()}
+    by_language = [
+        _patterns({kind: form.format(each or "(?!)") for kind, each in kinds.items()})  # an empty kind matches nothing
+        for form, languages in ((r"(?<!\w)(?:{})(?!\w)", words), ("(?:{})", joined))
+        for kinds in languages.values()
+    ]
+    patterns = ["|".join(column) for column in zip(*by_language, strict=True)]
+    patterns[0] += r"|\\boxed\s*\Z"
+    patterns[-1] += f"|{LIST}"
+    return WordPatterns(*(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
 
 
 def _patterns(words: dict[str, str]) -> tuple[str, ...]:
@@ -122,12 +119,14 @@ class Mention(NamedTuple):
 
 
 def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
-    """Returns the option that an answer chooses, or None.
+    """Returns the option that an answer chooses, or None. A mention that is ruled out ("not A", "A is wrong") does not
+    count; other mentions of that letter count only if words choose them. Joined letters ("A or B") and the labels of a
+    list of options choose nothing."""
 
-    A mention that is ruled out ("not A", "A is wrong") does not count; other mentions of that letter count only if
-    words choose them. Joined letters ("A or B") and the labels of a list of options choose nothing.
-    """
-    plain = _without_joined(plain_text(text), letters)
+    def erase(match: re.Match[str]) -> str:
+        return "…" if all(_letter_of(each) in letters for each in LETTER.finditer(match[0])) else match[0]
+
+    plain = word_patterns().together.sub(erase, plain_text(text))
     label_starts = _list_labels(plain, letters)
     ruled_out, mentions = set[str](), list[Mention]()
     for match in LETTER.finditer(plain):
@@ -155,7 +154,6 @@ def is_denied(plain: str, start: int, end: int) -> bool:
 
 
 def _strength_by_words(plain: str, match: re.Match[str]) -> Strength | None:
-    """Returns how strongly the words around a letter choose it; None if they do not."""
     words, start, end = word_patterns(), match.start(), match.end()
     if not plain[:start].strip() and ALONE.match(plain, end):
         return Strength.ALONE
@@ -169,7 +167,6 @@ def _strength_by_words(plain: str, match: re.Match[str]) -> Strength | None:
 
 
 def _strength_by_form(plain: str, match: re.Match[str], label_starts: set[int]) -> Strength | None:
-    """Returns how strongly the form of a letter chooses it; None if the letter names no option."""
     is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
     is_noun = _matches_before(word_patterns().noun_before, plain, match.start())
     if is_noun or _is_english(plain, match) or match.start("capital") in label_starts:
@@ -185,29 +182,15 @@ def _strength_by_form(plain: str, match: re.Match[str], label_starts: set[int]) 
 def _is_english(plain: str, match: re.Match[str]) -> bool:
     """Returns whether a capital A or I is the English word. After a lower-case letter, "A" is the word only as part of
     a title."""
-    if (
-        match["open"]
-        or match["close"]
-        or match["capital"] not in ("A", "I")
-        or not (following := ENGLISH.match(plain, match.end()))
-    ):
+    following = ENGLISH.match(plain, match.end())
+    if match["open"] or match["close"] or match["capital"] not in ("A", "I") or not following:
         return False
     is_inside = bool(re.compile(r"[a-z]\s\Z").search(plain, max(0, match.start() - 2), match.start()))
     return match["capital"] == "I" or not is_inside or following[0][-1].isupper()
 
 
 def _matches_before(pattern: re.Pattern[str], plain: str, end: int) -> bool:
-    """Returns whether the pattern matches the text right before a position."""
     return bool(pattern.search(plain, max(0, end - WINDOW), end))
-
-
-def _without_joined(plain: str, letters: str) -> str:
-    """Returns the text without joined letters such as "A or B", which choose nothing."""
-
-    def erase(match: re.Match[str]) -> str:
-        return "…" if all(_letter_of(each) in letters for each in LETTER.finditer(match[0])) else match[0]
-
-    return word_patterns().together.sub(erase, plain)
 
 
 def _list_labels(plain: str, letters: str) -> set[int]:
@@ -231,20 +214,17 @@ ANSWER_KEY = "answer"  # the key of the right letter in a reference that is a ma
 
 
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
-    """Returns the letter of the only option that the answer names in words; None if it names none or several.
-
-    If one option contains another, the longer one counts. An option that is ruled out wherever it occurs does not.
-    """
-    answer, plain = f" {' '.join(words(text))} ", plain_text(text).lower()
+    """Returns the letter of the only option that the answer names in words; None if it names none or several. If one
+    option contains another, the longer one counts. An option that is ruled out wherever it occurs does not."""
+    answer, plain, found = f" {' '.join(words(text))} ", plain_text(text).lower(), list[str]()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
-    found = [letter for letter, option in spoken.items() if option in answer and not _is_ruled_out(option, plain)]
+    for letter, option in spoken.items():
+        places = list(re.finditer(r"\W*".join(map(re.escape, option.split())), plain))
+        is_ruled_out = places and all(is_denied(plain, *place.span()) for place in places)
+        if option in answer and not is_ruled_out:
+            found.append(letter)
     longest = [a for a in found if not any(a != b and spoken[a] in spoken[b] for b in found)]
     return longest[0] if len(longest) == 1 else None
-
-
-def _is_ruled_out(option: str, plain: str) -> bool:
-    places = list(re.finditer(r"\W*".join(map(re.escape, option.split())), plain))
-    return bool(places) and all(is_denied(plain, *place.span()) for place in places)
 
 
 @SCORERS.register("choice")
@@ -258,27 +238,17 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
     """
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
-        options = {}
-        if isinstance(reference, Mapping):
-            options = {key: text for key, text in reference.items() if key != ANSWER_KEY}
-        references = accepted_texts(_right_letters(reference), "choice") or [""]
-        right = [_check_letter(each, letters) for each in references]
+        options = dict(reference) if isinstance(reference, Mapping) else {}
+        if options and ANSWER_KEY not in options:
+            problem = f"the reference has {', '.join(options)}, but no '{ANSWER_KEY}'"
+            raise ConfigError(f"scorer choice: {problem}: name the right letter there")
+        given: Reference = options.pop(ANSWER_KEY) if isinstance(reference, Mapping) else reference
+        right = [_check_letter(each, letters) for each in accepted_texts(given, "choice") or [""]]
         offered = [letter for letter in letters if letter in options or letter in right] if options else letters
         chosen = chosen_letter(text, "".join(offered)) or chosen_text(text, options)
         return {"accuracy": float(chosen in right)}
 
     return PerAnswer(("accuracy",), judge, in_sentences=False)
-
-
-def _right_letters(reference: Reference) -> Reference:
-    if not isinstance(reference, Mapping):
-        return reference
-    if ANSWER_KEY not in reference:
-        names = ", ".join(reference)
-        raise ConfigError(
-            f"scorer choice: the reference has {names}, but no '{ANSWER_KEY}': name the right letter there"
-        )
-    return reference[ANSWER_KEY]
 
 
 def _check_letter(reference: str, letters: str) -> str:

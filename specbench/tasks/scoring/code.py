@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
-from specbench.tasks.scoring.contract import Reference, Score, Scorer, is_missing, unscored
+from specbench.tasks.scoring.contract import Reference, Score, Scorer, reference_texts, unscored
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
 PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too
@@ -37,14 +37,6 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
             language, content = blocks[-1]
             blocks[-1] = language, content + line.removeprefix(opening[0])
     return blocks
-
-
-def select_block(text: str, definition: re.Pattern[str]) -> str | None:
-    """Returns the first fenced block with the definition, else the longest block of Python; None if there is none."""
-    blocks = [(language, content) for language, content in fenced_blocks(text) if content.strip()]
-    python = [content for language, content in blocks if PYTHON.fullmatch(language)]
-    defining = (content for _, content in blocks if definition.search(content))
-    return next(defining, max(python, key=len, default=None))
 
 
 def drop_sentences(text: str) -> str:
@@ -93,7 +85,10 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
         return prefix + answer
     name = re.escape(entry_point) if entry_point else r"\w+"
     definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
-    block = select_block(answer, definition)
+    blocks = [(language, content) for language, content in fenced_blocks(answer) if content.strip()]
+    python = [content for language, content in blocks if PYTHON.fullmatch(language)]
+    defining = (content for _, content in blocks if definition.search(content))
+    block = next(defining, max(python, key=len, default=None))
     code = answer if block is None else block
     if not definition.search(code) or (block is None and extract != "auto"):
         return prefix + code
@@ -143,12 +138,14 @@ class CodeScorer(Scorer):
     combines_samples = True
 
     def __call__(self, text: str, reference: Reference) -> Score:
-        if is_missing(reference):
+        if not reference_texts(reference):
             return unscored(("pass@1",))
         job = self._make_test(text, reference)
-        if undefined := undefined_entry_point(job):
-            problem = f"the row's prompt defines other functions than its entry_point '{undefined}'"
-            return unscored(("pass@1",), problem)
+        defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
+        for name in job.entry_points if defined else ():
+            if name not in defined:  # no answer could pass
+                problem = f"the row's prompt defines other functions than its entry_point '{name}'"
+                return unscored(("pass@1",), problem)
         if not permission.allowed():
             return unscored(("pass@1",), EXECUTION_IS_OFF)
         outcome = run_program(job, self.limits)
@@ -174,12 +171,6 @@ class CodeScorer(Scorer):
         if self.script:
             program = f"SOURCE = {program!r}\n{SCRIPT}"
         return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
-
-
-def undefined_entry_point(job: ProgramTest) -> str | None:
-    """Returns the entry point if the prompt defines functions, but not this one: no answer could pass."""
-    defined = re.findall(r"^(?:async )?def (\w+)", job.prefix, re.MULTILINE)
-    return next((name for name in job.entry_points if defined and name not in defined), None)
 
 
 @SCORERS.register("code")

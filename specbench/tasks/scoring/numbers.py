@@ -1,8 +1,9 @@
-"""Accuracy by the number in an answer, which may be written in the digits of any script."""
+r"""Accuracy by the number in an answer, which may be written in the digits of any script, or by the content of its last
+\boxed{}, such as in MATH."""
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -66,10 +67,8 @@ class WrittenNumber(NamedTuple):
 
 
 def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumber]:
-    """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German, or 2.125.
-
-    "2,125" is 2125 in both cases: English marks are common in answers in all languages.
-    """
+    """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German, or 2.125. "2,125"
+    is 2125 in both cases: English marks are common in answers in all languages."""
     plain, found, end = _plain(text), [], 0
     for match in PATTERNS[decimal_comma].finditer(plain):
         value = _value(match)
@@ -80,24 +79,16 @@ def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumbe
 
 
 def _plain(text: str) -> str:
-    """Returns the text with ASCII digits, and with one character for each sign."""
     for written, meant in LATEX.items():
         text = text.replace(written, meant)
     for pattern, replacement in REWRITTEN:
         text = pattern.sub(replacement, text)
-    plain = (text if text.isascii() else "".join(map(_ascii_digit, text))).translate(EQUIVALENTS)
-    plain = WIDE_GROUPS.sub(lambda match: match[0].replace("，", ","), plain)
-    return COMPOUND.sub(lambda match: _numerals(match[0]), plain)
-
-
-def _ascii_digit(char: str) -> str:
-    is_fraction = unicodedata.decomposition(char).startswith("<fraction>")
-    return unicodedata.normalize("NFKC", char) if is_fraction else str(unicodedata.decimal(char, char))
-
-
-def _numerals(compound: str) -> str:
-    """Returns 一百二十三 as 1百2十3, 十八 as 1十8."""
-    return ("1" if compound[0] in UNITS else "") + compound.translate(AS_DIGITS)
+    digits = {ord(char): str(unicodedata.decimal(char, char)) for char in set(text)}
+    fractions = [char for char in set(text) if unicodedata.decomposition(char).startswith("<fraction>")]
+    text = text.translate(digits | {ord(char): unicodedata.normalize("NFKC", char) for char in fractions})
+    plain = WIDE_GROUPS.sub(lambda match: match[0].replace("，", ","), text.translate(EQUIVALENTS))
+    # 一百二十三 becomes 1百2十3, and 十八 1十8.
+    return COMPOUND.sub(lambda match: "1" * (match[0][0] in UNITS) + match[0].translate(AS_DIGITS), plain)
 
 
 def _is_joined(before: str) -> bool:
@@ -116,14 +107,11 @@ def _value(match: re.Match[str]) -> Decimal:
         return Decimal(match["units"] or 0) + Decimal(match["over"]) / Decimal(match["under"])
     digits = match["digits"]
     mark = match["mark"] or ("," if digits.count(",") > 1 else "")
-    number = digits.replace(mark, "").replace(",", ".") + (match["power"] or "")
-    return _with_units(Decimal(number), match["tail"]) if match["tail"] else Decimal(number)
-
-
-def _with_units(number: Decimal, tail: str) -> Decimal:
-    """Returns the value of a number and its units, such as 1.5 and "万", or 3 and "万5千"."""
+    number = Decimal(digits.replace(mark, "").replace(",", ".") + (match["power"] or ""))
+    if not match["tail"]:
+        return number
     total = section = Decimal(0)
-    for unit, digits in re.findall(rf"({UNIT})(\d*)", tail):
+    for unit, digits in re.findall(rf"({UNIT})(\d*)", match["tail"]):  # such as 1.5 and "万", or 3 and "万5千"
         if UNITS[unit] < 10**4:
             section += (number or 1) * UNITS[unit]
         else:
@@ -141,23 +129,16 @@ ASIDE = re.compile(
 
 
 def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:
-    """Returns the number that an answer gives; None if the answer has no number.
-
-    That is the number after one of the phrases ("The answer is", in any case), in the last sentence that begins with a
-    phrase and has a number; without such a sentence, the last number of the text.
-    """
+    """Returns the number that an answer gives; None if the answer has no number. That is the number after one of the
+    phrases ("The answer is", in any case), in the last sentence that begins with a phrase and has a number; without
+    such a sentence, the last number of the text."""
     begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases))}){NEGATED}{SENTENCE}", re.IGNORECASE)
     sentences = [match[1] for match in begun.finditer(text)] if phrases else []
-    for sentence in reversed(sentences):
-        if numbers := written_numbers(sentence, decimal_comma):
-            return _result(numbers)
-    numbers = written_numbers(text, decimal_comma)
-    return numbers[-1].value if numbers else None
-
-
-def _result(numbers: Sequence[WrittenNumber]) -> Decimal:
-    """Returns the first number; in an equation ("9 * 2 = 18"), the number after its last equals sign."""
-    result = numbers[0].value
+    found = (each for sentence in reversed(sentences) if (each := written_numbers(sentence, decimal_comma)))
+    if not (numbers := next(found, [])):
+        numbers = written_numbers(text, decimal_comma)
+        return numbers[-1].value if numbers else None
+    result = numbers[0].value  # in an equation ("9 * 2 = 18") the number after its last equals sign
     for number in numbers[1:]:
         gap = number.gap.replace("**", "").strip()
         if ASIDE.search(gap) and gap != ":":  # 10 : 2 = 5
@@ -189,5 +170,71 @@ def number(
         if None in expected:
             raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
         return {"accuracy": float(answered_number(text, answer_phrases, has_comma) in expected)}
+
+    return PerAnswer(("accuracy",), judge)
+
+
+BOX = re.compile(r"\\f?boxed\s*(?=\{)|\\boxed\s+(\S+)")
+PHRASE = re.compile(r"final answer is:?\s*(.+?)(?:\.\s*(?:I hope|$)|\n|$)", re.IGNORECASE)
+DROPPED = re.compile(
+    r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:> ]|~|\\q?quad(?![a-z])|\\displaystyle|\^\{?\\circ\}?|\\?[$%]|\\(?=\{,\})"
+)
+TEXT_COMMANDS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+UNIT_WORDS = re.compile(
+    r"(?<=[\d}])(?:\\?[a-zA-Z ]*(?:inches|feet|units?|cents|dollars|degrees|meters|cm|km))(?:\^\{?\d\}?)?$"
+)
+SHORT_FRACTION = re.compile(r"\\frac(?:(\d)(\d)|(\d)\{([^{}]*)\}|\{([^{}]*)\}(\d))")
+PLAIN_FRACTION = re.compile(r"(-?)(\d+)/(\d+)")
+SHORT_ROOT = re.compile(r"\\sqrt([^\[{])")
+NAMED = re.compile(r"[a-zA-Z](?:\\in|=)")  # x=5, x\in[0,1]
+THOUSANDS = re.compile(r"(?<![\d(,\[])(\d{1,3}(?:\{?,\}?\d{3})+)(?![\d,)\]])")
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""Returns the content of the last complete \boxed{} of a text, else the text after the last "final answer is",
+    else None."""
+    for box in reversed(list(BOX.finditer(text))):
+        if box[1]:
+            return box[1].strip("$.")
+        depth = 0
+        for end in range(box.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0) if text[end - 1] != "\\" else 0
+            if depth == 0:
+                return text[box.end() + 1 : end]
+    said = PHRASE.findall(text)
+    return said[-1].strip() if said else None
+
+
+def normalize_latex(answer: str) -> str:
+    r"""Returns an answer in a canonical spelling: without spaces, sizes of brackets, units, currency, percent and
+    degree signs and the name of the unknown; with \frac{a}{b} for every fraction; a plain number as its value."""
+    plain = DROPPED.sub("", answer.strip().rstrip("."))
+    plain = re.sub(r"\\[dt]frac", r"\\frac", plain)
+    plain = UNIT_WORDS.sub("", TEXT_COMMANDS.sub(r"\1", plain).strip())
+    plain = "".join(plain.split())
+    plain = NAMED.sub("", plain, count=1) if NAMED.match(plain) else plain
+    plain = THOUSANDS.sub(lambda match: re.sub(r"[{},]", "", match[1]), plain)
+    plain = SHORT_FRACTION.sub(r"\\frac{\1\3\5}{\2\4\6}", plain)
+    plain = PLAIN_FRACTION.sub(r"\1\\frac{\2}{\3}", plain)
+    plain = SHORT_ROOT.sub(r"\\sqrt{\1}", plain)
+    if not re.fullmatch(r"-?(?:\d*\.?\d+|\\frac\{-?\d+\}\{[1-9]\d*\})", plain):
+        return plain.lower()
+    [number] = written_numbers("0" + plain if plain.startswith(".") else plain.replace("-.", "-0."))
+    return str(number.value.normalize())
+
+
+@SCORERS.register("boxed")
+def boxed() -> PerAnswer:
+    r"""Accuracy: 1 if the content of the last \boxed{} of the answer equals the reference (or one of them), else 0.
+
+    Without a box, the text after the last "final answer is" counts. Answers and references are first written in a
+    canonical spelling, which docs/scoring.md describes. Other expressions of equal value, such as 2(x+1) and 2x+2, are
+    not equal.
+    """
+
+    def judge(text: str, reference: Reference) -> Mapping[str, float] | None:
+        expected = {normalize_latex(each) for each in accepted_texts(reference, "boxed")}
+        found = boxed_answer(text)
+        return {"accuracy": float(found is not None and normalize_latex(found) in expected)}
 
     return PerAnswer(("accuracy",), judge)

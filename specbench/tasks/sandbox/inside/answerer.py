@@ -1,20 +1,120 @@
-"""The process of the untrusted program: it runs the program, then calls its functions at the tester's request.
+"""The process of the untrusted program: it runs the program, then calls its functions at the tester's request. And the
+messages between the two: plain values as JSON, which contain no code.
 
 It sends only the values of calls, so it cannot report a passed test.
 """
 
+import json
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Integral, Real
 from typing import Any
 
-from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
+MAX_BYTES = 8 * 2**20  # of one message
+CONTAINERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "iterator": Iterator}
+NUMBERS = {"complex": complex, "Fraction": Fraction, "range": range}
+
+
+class NotPlain(Exception):
+    """A value that cannot be sent."""
+
+
+def encode(value: Any) -> Any:
+    """Returns the value as JSON. Lists stay lists, other containers are tagged with their type, and iterators are read
+    to their end. Raises NotPlain for any other value."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return encode(value.item())
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, float) or (isinstance(value, Real) and not hasattr(value, "numerator")):
+        return float(value)
+    if isinstance(value, Fraction):
+        return {"Fraction": [int(value.numerator), int(value.denominator)]}
+    if isinstance(value, Decimal):
+        return {"Decimal": str(value)}
+    if isinstance(value, range):
+        return {"range": [value.start, value.stop, value.step]}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    for name, container in CONTAINERS.items():
+        if isinstance(value, container):
+            return {name: [encode(item) for item in value]}
+    raise NotPlain(f"a value of type {type(value).__name__}")
+
+
+def decode(data: Any) -> Any:
+    """Returns the value of an `encode` result. Raises ValueError, TypeError or ArithmeticError for anything else."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((name, content),) = data.items()
+    if name == "dict":
+        return {decode(key): decode(value) for key, value in content}
+    if name == "bytes":
+        return bytes.fromhex(content)
+    if name == "Decimal":
+        return Decimal(content)
+    if name in NUMBERS:
+        return NUMBERS[name](*content)
+    if name not in CONTAINERS:
+        raise ValueError(name)
+    items = [decode(item) for item in content]
+    return iter(items) if name == "iterator" else CONTAINERS[name](items)
+
+
+def send(fd: int, message: Any) -> None:
+    """Writes one message: its length in four bytes, then JSON. Raises OSError, and NotPlain if it is too long."""
+    content = json.dumps(message).encode()
+    if len(content) > MAX_BYTES:
+        raise NotPlain(f"a value of more than {MAX_BYTES} bytes")
+    content = len(content).to_bytes(4) + content
+    while content:
+        content = content[os.write(fd, content) :]
+
+
+def receive(fd: int) -> Any:
+    """Reads one message. Raises EOFError if the other side has closed the pipe, ValueError for an invalid message."""
+    size = int.from_bytes(_read(fd, 4))
+    if size > MAX_BYTES:
+        raise ValueError(f"a message of {size} bytes")
+    return json.loads(_read(fd, size))
+
+
+def _read(fd: int, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        part = os.read(fd, size - len(content))
+        if not part:
+            raise EOFError
+        content += part
+    return content
 
 
 def main(requests: int, replies: int) -> None:
     """Serves requests until the tester closes the pipe. `requests`, `replies`: file descriptors."""
     job = receive(requests)
-    restrict(job["limits"])
+    limits = job["limits"]
+    seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
+    for kind, value in (  # only a privileged process can lift them; they also forbid other processes and threads
+        (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, size),
+        (resource.RLIMIT_NPROC, 1), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_CORE, 0),
+    ):  # fmt: skip
+        resource.setrlimit(kind, (value, value))
     sys.set_int_max_str_digits(0)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise numpy fails when it cannot start threads
     names: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
@@ -30,20 +130,6 @@ def main(requests: int, replies: int) -> None:
         except EOFError:
             return
         send(replies, _answer(names, call))
-
-
-def restrict(limits: dict[str, Any]) -> None:
-    """Sets limits that only a privileged process can lift; they also forbid other processes and threads."""
-    seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
-    for kind, value in {
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_FSIZE: size,
-        resource.RLIMIT_NPROC: 1,
-        resource.RLIMIT_NOFILE: 64,
-        resource.RLIMIT_CORE: 0,
-    }.items():
-        resource.setrlimit(kind, (value, value))
 
 
 def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from struct import pack
@@ -24,11 +24,6 @@ def check(result: int) -> int:
     return result
 
 
-def hide_memory() -> None:
-    """Prevents other processes of the same user from reading this process's memory or opening its files."""
-    check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
-
-
 def end_after(seconds: float) -> None:
     """Ends this process and its namespace after some time, in case no other process does."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
@@ -36,24 +31,21 @@ def end_after(seconds: float) -> None:
 
 
 def with_user(user: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the options of Popen that start a process as another user; none if `user` is None.
-
-    user: {"id": number, "reads_all": whether it may read all files}; it must if only root may read the interpreter.
-    """
+    """Returns the options of Popen that start a process as another user; none if `user` is None. user: {"id": number,
+    "reads_all": whether it may read all files}; it must if only root may read the interpreter."""
     if user is None:
         return {}
-    preparation: Callable[[], None] | None = None
+
+    def keep_reading() -> None:
+        header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+        one = 1 << CAP_DAC_READ_SEARCH
+        check(libc.capset(header, (ctypes.c_uint32 * 6)(one, one, one, 0, 0, 0)))
+        check(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0))
+
     if user["reads_all"]:
         check(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0))
-        preparation = _keep_reading
+    preparation = keep_reading if user["reads_all"] else None
     return {"user": user["id"], "group": user["id"], "extra_groups": [], "preexec_fn": preparation}
-
-
-def _keep_reading() -> None:
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    one = 1 << CAP_DAC_READ_SEARCH
-    check(libc.capset(header, (ctypes.c_uint32 * 6)(one, one, one, 0, 0, 0)))
-    check(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0))
 
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -85,11 +77,10 @@ class _Program(ctypes.Structure):
 
 
 def filter_system_calls() -> None:
-    """Refuses the calls above to this process and its children for good, with EPERM. They cannot gain privileges
-    either. The kernel's default buffers of open pipes and sockets are not counted.
-
-    Raises OSError if the machine cannot filter system calls.
-    """
+    """Hides the memory and the open files of this process from others of its user. Refuses the calls above to it and
+    its children for good, with EPERM. They cannot gain privileges either. The kernel's default buffers of open pipes
+    and sockets are not counted. Raises OSError if the machine cannot filter system calls."""
+    check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
     machine = os.uname().machine
     if machine not in COLUMNS:
         raise OSError(f"the numbers of system calls are not known on {machine}")
@@ -134,10 +125,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 def enter_namespaces(readable: Iterable[str], outer_user: int | None, disk_mib: int) -> None:
     """Continues as process 1 of new namespaces. Their root holds only the `readable` paths, read-only, and an empty
     /tmp of `disk_mib`. The calling processes stay outside and wait. `outer_user`: the outside id of INNER_USER, if root
-    calls.
-
-    Raises OSError, in either process, if the machine does not allow it.
-    """
+    calls. Raises OSError, in either process, if the machine does not allow it."""
     _unshare_mapped(outer_user)
     child = os.fork()
     if child:

@@ -10,21 +10,19 @@ import subprocess
 import symtable
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import CodeType
 from typing import Any, NoReturn
 
 from specbench.tasks.sandbox.inside import kernel
-from specbench.tasks.sandbox.inside.messages import NotPlain, decode, encode, receive, send
+from specbench.tasks.sandbox.inside.answerer import NotPlain, decode, encode, receive, send
 
 
 def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:
     """Returns the global names that a test uses but that neither the test nor `defined` has. If there are none, returns
-    `continued`, the function that the program continues, if the test uses it.
-
-    Raises SyntaxError and ValueError for invalid Python.
-    """
+    `continued`, the function that the program continues, if the test uses it. Raises SyntaxError and ValueError for
+    invalid Python."""
     used, own = set[str](), set[str]()
     top = symtable.symtable(test, "<test>", "exec")
     tables = [top]
@@ -39,23 +37,6 @@ def needed_names(test: str, defined: Collection[str], continued: str | None) -> 
                 used.add(symbol.get_name())
     free = used - own
     return sorted(free - set(defined)) or sorted(free & {continued})
-
-
-def all_names(source: str) -> set[str]:
-    """Returns all names in a source, including attributes."""
-    nodes = list(ast.walk(ast.parse(source)))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-
-
-def last_function(source: str) -> tuple[str | None, bool]:
-    """Returns the function at the end of a source, and whether the program must supply its body."""
-    statements = ast.parse(source).body
-    last = statements[-1] if statements else None
-    if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):
-        return None, False
-    others = [part for part in last.body if not isinstance(part, ast.Pass)]
-    return last.name, all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in others)
 
 
 ANSWERER = (
@@ -75,21 +56,32 @@ class Tester:
 
     def run(self) -> NoReturn:
         """Starts the program, runs the tests against it, and ends this process."""
-        printed = self._discard_output()
+        printed, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)  # the output of prefix and tests is discarded
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         names: dict[str, Any] = {"__name__": "test"}
         continued = self._prepare(names)
-        test, functions = self._compile_test(names, continued)
+        source = self.job["test"]
+        try:
+            found = needed_names(source, {*names, *dir(builtins)} - self._unfinished, continued)
+            functions = self.job["entry_points"] or found
+            test = compile(source, "<test>", "exec")
+            nodes = list(ast.walk(ast.parse(source)))
+        except (SyntaxError, ValueError) as error:
+            self.end("not judged", f"the test is not Python: {error}")
         self._start(printed)
         with suppress(BrokenPipeError):  # if the program has ended, the next line reports it
             send(self.requests, {"limits": self.job["limits"], "program": self.job["program"]})
         loaded = self._receive()
         if "raised" in loaded:
             self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
-        in_test = all_names(self.job["test"])
+        self._test(test, nodes, {**names, **{name: self._make_function(name) for name in functions}})
+
+    def _test(self, test: CodeType, nodes: list[ast.AST], names: dict[str, Any]) -> NoReturn:
+        in_test = {getattr(node, "id", getattr(node, "attr", None)) for node in nodes}
         self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
         if StopIteration in self.ends_iteration:
             names.setdefault("next", _next)
-        names |= {name: self._make_function(name) for name in functions}
         try:
             exec(test, names)
         except NotPlain as error:
@@ -100,27 +92,9 @@ class Tester:
             self.end("not judged", "the test never calls the program")
         self.end("passed", "")
 
-    def _compile_test(self, names: dict[str, Any], continued: str | None) -> tuple[CodeType, Sequence[str]]:
-        """Returns the compiled test, and the names of the program's functions in it: the entry points, or all undefined
-        names."""
-        source = self.job["test"]
-        try:
-            found = needed_names(source, {*names, *dir(builtins)} - self._unfinished, continued)
-            return compile(source, "<test>", "exec"), self.job["entry_points"] or found
-        except (SyntaxError, ValueError) as error:
-            self.end("not judged", f"the test is not Python: {error}")
-
     def end(self, status: str, reason: str) -> NoReturn:
         os.write(self.report, json.dumps({"status": status, "reason": reason[:1000]}).encode() + b"\n")
         os._exit(0)
-
-    def _discard_output(self) -> int:
-        """Discards the output of prefix and tests. Returns the file descriptor that programs print to."""
-        printed = os.dup(1)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        return printed
 
     def _start(self, printed: int) -> None:
         program_end, self.requests = os.pipe()
@@ -137,21 +111,19 @@ class Tester:
         kernel.end_after(self.job["limits"]["timeout_seconds"] + 5)
 
     def _receive(self) -> dict[str, Any]:
+        ended = ""
         try:
             reply = receive(self.replies)
         except EOFError:
-            self.end("failed", f"the program ended before its tests did{self._exit_code()}")
+            with suppress(subprocess.TimeoutExpired):
+                code = self.process.wait(1)
+                ended = f" (signal {signal.Signals(-code).name})" if code < 0 else f" (exit code {code})"
+            self.end("failed", f"the program ended before its tests did{ended}")
         except (ValueError, RecursionError):
-            self.end("failed", "the program wrote something that is not an answer")
+            reply = None
         if not isinstance(reply, dict):
             self.end("failed", "the program wrote something that is not an answer")
         return reply
-
-    def _exit_code(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            code = self.process.wait(1)
-            return f" (signal {signal.Signals(-code).name})" if code < 0 else f" (exit code {code})"
-        return ""
 
     def _prepare(self, names: dict[str, Any]) -> str | None:
         """Runs the trusted prefix and returns its last function. If it ends in the head of a function, adds a body."""
@@ -165,10 +137,14 @@ class Tester:
                 exec(code, names)
             except BaseException as error:
                 self.end("not judged", f"the prefix raised {type(error).__name__}: {error}")
-            name, lacks_body = last_function(source)
-            if name is not None and lacks_body:
-                self._unfinished.add(name)
-            return name
+            statements = ast.parse(source).body
+            last = statements[-1] if statements else None
+            if not isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef):
+                return None
+            others = [part for part in last.body if not isinstance(part, ast.Pass)]
+            if all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in others):
+                self._unfinished.add(last.name)  # the program must supply its body
+            return last.name
         return None
 
     def _make_function(self, name: str) -> Callable[..., Any]:
@@ -224,7 +200,6 @@ def main(report: int) -> None:
     try:
         if job["isolation"] == "namespaces":
             kernel.enter_namespaces(job["readable"], job["outer_user"], job["limits"]["disk_mib"])
-        kernel.hide_memory()
         kernel.filter_system_calls()
     except OSError as error:
         tester.end("not judged", f"the sandbox could not be made: {error}")

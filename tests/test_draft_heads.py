@@ -32,8 +32,7 @@ from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.overrides import with_overrides
-from specbench.training.draft_head import DraftHead
-from specbench.training.heads import read_by_target, unroll
+from specbench.training.heads import DraftHead, read_by_target, unroll
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import TrainSpec
 from tests import tiny

@@ -33,7 +33,7 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.overrides import with_overrides
-from specbench.training.datastore_build import build_datastore
+from specbench.training.corpus import build_datastore
 from tests import tiny
 from tests.test_metrics import autoregressive, generation, record
 from tests.toys import TableModel, path_to

@@ -63,7 +63,7 @@ def suite(
             stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return
     result = measure_suite(forecast, ray, workers, path("--leaderboard", leaderboard))
-    show(result, forecast, stdout)
+    show(result, stdout)
     if result.failures:
         raise typer.Exit(1)
 

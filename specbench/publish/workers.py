@@ -4,7 +4,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -95,9 +95,10 @@ class JobFinished:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """The worker's process is gone. Its job, if it had one, is not finished."""
+    """The worker's process is gone. Its job, if it had one, is not finished. `is_last`: whether the job is given up."""
 
     reason: str
+    is_last: bool = False
 
 
 Event = WorkerReady | LogLine | JobStarted | BlockRecorded | JobFinished | WorkerLost
@@ -127,7 +128,7 @@ class WorkerPool:
         self._jobs: queue.SimpleQueue[tuple[int, RunJob] | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[str, int | None, Event]] = queue.SimpleQueue()
         self._processes, self._accept, self._report = processes, accept, report
-        self._is_closed = False
+        self._is_closed, self._max_losses, self._losses = False, 1, Counter[int]()
         self.num_workers = len(processes)  # without those that could not be opened
 
     def __enter__(self) -> "WorkerPool":
@@ -174,12 +175,12 @@ class WorkerPool:
         fails after `max_losses` losses."""
         for waiting in enumerate(jobs):
             self._jobs.put(waiting)
-        losses, num_finished = Counter[int](), 0
+        self._losses, self._max_losses = Counter(), max_losses
+        num_finished = 0
         while num_finished < len(jobs):
             job, event = self._next_event()
             if job is not None and isinstance(event, WorkerLost):
-                losses[job] += 1
-                if losses[job] < max_losses:
+                if not event.is_last:
                     self._jobs.put((job, jobs[job]))
                     continue
                 times = f" {max_losses} times" if max_losses > 1 else ""
@@ -193,6 +194,9 @@ class WorkerPool:
         name, job, event = self._events.get()
         if isinstance(event, WorkerReady):
             self._accept(event)
+        if job is not None and isinstance(event, WorkerLost):
+            self._losses[job] += 1
+            event = replace(event, is_last=self._losses[job] == self._max_losses)
         self._report(name, job, event)
         if job is None and isinstance(event, WorkerLost):
             self.num_workers -= 1

@@ -17,7 +17,7 @@ from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget, encode, shorten
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
-from specbench.training.draft_head import DraftHead, head_losses
+from specbench.training.heads import DraftHead, head_losses
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
@@ -185,65 +185,46 @@ def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
 ENTRY_BYTES = 12  # of a cached probability with its token id
 
 
-def soft_target_losses(target: CausalLM, samples: Sequence[Sample], top_k: int, batch_size: int) -> TokenLosses:
-    """Returns a drafter's cross-entropy on the target's `top_k` most probable tokens, without the tail."""
-    teacher = SoftTargets(target, samples, top_k, batch_size)
-
-    def losses(batch: Batch, drafter: nn.Module) -> Tensor:
-        logits = learnt_logits(drafter, batch, target.vocab_size)
-        probs, token_ids = (values.to(logits.device) for values in teacher.of(batch))
-        return truncated_cross_entropy(probs, token_ids, logits)
-
-    return losses
-
-
-def text_losses(vocab_size: int) -> TokenLosses:
+def text_losses(batch: Batch, drafter: nn.Module, vocab_size: int) -> Tensor:
     """Returns a drafter's cross-entropy on the samples' tokens."""
-
-    def losses(batch: Batch, drafter: nn.Module) -> Tensor:
-        logits = learnt_logits(drafter, batch, vocab_size)
-        return cross_entropy_sampled(batch.learnt_ids.to(logits.device), logits)
-
-    return losses
+    return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, vocab_size))
 
 
 class SoftTargets:
-    """The target's truncated probabilities for every learnt token of the samples.
+    """A drafter's cross-entropy on the target's `top_k` most probable tokens, without the tail.
 
-    If there is memory for all samples, those of similar length are scored together and cached. Otherwise each batch is
-    scored when it is used. In both cases the values do not depend on earlier calls.
+    If there is memory for the probabilities of all samples, those of similar length are scored together and cached.
+    Otherwise each batch is scored when it is used. In both cases the values do not depend on earlier calls.
     """
 
     def __init__(
-        self,
-        target: CausalLM,
-        samples: Sequence[Sample],
-        top_k: int,
-        batch_size: int,
+        self, target: CausalLM, samples: Sequence[Sample], top_k: int, batch_size: int,
         limit_bytes: int = MAX_CACHED_BYTES,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._target, self._top_k = target, top_k
         num_bytes = sum(sample.num_learnt for sample in samples) * top_k * ENTRY_BYTES
-        self._home: Mapping[Sample, Batch] = {}
-        if num_bytes <= limit_bytes:
-            unique = list(dict.fromkeys(samples))
-            self._home = {sample: batch for batch in batches_of(unique, batch_size) for sample in batch.samples}
+        unique = list(dict.fromkeys(samples)) if num_bytes <= limit_bytes else []
+        self._home = {sample: batch for batch in batches_of(unique, batch_size) for sample in batch.samples}
         self._kept: dict[Sample, tuple[Tensor, Tensor]] = {}
 
+    def __call__(self, batch: Batch, drafter: nn.Module) -> Tensor:
+        """Returns the loss on every learnt token: [num_learnt]."""
+        logits = learnt_logits(drafter, batch, self._target.vocab_size)
+        probs, token_ids = (values.to(logits.device) for values in self.of(batch))
+        return truncated_cross_entropy(probs, token_ids, logits)
+
     def of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns probabilities and token ids, both [num_learnt, top_k]."""
+        """Returns the target's probabilities and token ids, both [num_learnt, top_k]."""
         if not self._home:
             return self._scored(batch)
         for sample in batch.samples:
             if sample not in self._kept:
-                self._keep(self._home[sample])
+                home = self._home[sample]
+                lengths = [each.num_learnt for each in home.samples]
+                parts = (values.cpu().split(lengths) for values in self._scored(home))
+                self._kept.update(zip(home.samples, zip(*parts, strict=True), strict=True))
         probs, token_ids = zip(*(self._kept[sample] for sample in batch.samples), strict=True)
         return torch.cat(probs), torch.cat(token_ids)
-
-    def _keep(self, batch: Batch) -> None:
-        lengths = [sample.num_learnt for sample in batch.samples]
-        probs, token_ids = (values.cpu().split(lengths) for values in self._scored(batch))
-        self._kept.update(zip(batch.samples, zip(probs, token_ids, strict=True), strict=True))
 
     @torch.no_grad()
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -302,14 +283,14 @@ def build_objective(
             samples = self_distill(spec, target, texts, store, limit)
     if spec.distill is not None:
         batch_size = spec.distill.batch_size
-        losses = soft_target_losses(target, samples, spec.distill.top_k, spec.generation_batch)
+        losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
     elif spec.head is not None:
         assert isinstance(drafter, DraftHead)
         drafter.choose_vocabulary(spec, samples)
         batch_size, losses = spec.head.batch_size, head_losses(spec, target)
     else:
         assert spec.finetune is not None
-        batch_size, losses = spec.finetune.batch_size, text_losses(target.vocab_size)
+        batch_size, losses = spec.finetune.batch_size, partial(text_losses, vocab_size=target.vocab_size)
     is_head = spec.head is not None
     return SampleObjective(samples, batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
 

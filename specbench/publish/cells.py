@@ -152,11 +152,6 @@ def cells_of(
     return [cell for cell in cells if cell.task.label in tasks]
 
 
-def folder_of(suite: SuiteSpec, runs: Path) -> Path:
-    """Returns the folder of a suite, which holds the folders of its cells and their leaderboard."""
-    return runs / FOLDER / suite.name
-
-
 def board_names() -> list[str]:
     """Returns the names of the built-in suites."""
     return sorted(path.stem for path in builtin_dir(KIND).glob("*.yaml"))

@@ -16,7 +16,7 @@ from specbench.core.progress import ProgressBar
 from specbench.core.resources import EMBEDDED
 from specbench.core.resumable_folder import ResumableFolder
 from specbench.models.loading import choose_device
-from specbench.publish.cells import SuiteCell, folder_of
+from specbench.publish.cells import FOLDER, SuiteCell
 from specbench.publish.forecast import Forecast, Group, TimeEstimate, format_duration, generation_seconds
 from specbench.publish.process import MeasuringProcess
 from specbench.publish.tables import measured_table
@@ -219,7 +219,7 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
 def measure_suite(forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None) -> SuiteRun:
     """Measures the missing cells of a suite in one process of this machine, or with the workers of a ray cluster."""
     cell = forecast.plan[0].cell
-    folder = folder_of(cell.suite, cell.runs)
+    folder = cell.runs / FOLDER / cell.suite.name
     console = PlainConsole(stderr=True)
     console.file = sys.stderr  # keeps this stream when ray replaces sys.stderr
     if ray is None and num_workers is not None:

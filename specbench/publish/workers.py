@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from specbench.core.errors import ConfigError
@@ -138,14 +137,15 @@ class WorkerPool:
             for _ in self._processes:
                 self._next_event()
         except BaseException:
-            self._close()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
+    def __exit__(self, *error: object) -> None:
+        self._is_closed = True
+        for process in self._processes:
+            self._jobs.put(None)
+            process.close()
 
     def _work(self, process: WorkerProcess) -> None:
         """Gives jobs to a process until the pool is closed or the process cannot be opened."""
@@ -203,12 +203,6 @@ class WorkerPool:
             if not self.num_workers:
                 raise ConfigError(f"no worker is left: {event.reason}; everything measured is kept")
         return job, event
-
-    def _close(self) -> None:
-        self._is_closed = True
-        for process in self._processes:
-            self._jobs.put(None)
-            process.close()
 
 
 class MachineCheck:

@@ -1,7 +1,7 @@
 """Stochastic corrective drafter fine-tuning (s-CDF) and its baselines (P0 §7, Alg. 1, App. D)."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.kinds import ScdfSpec
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     Batch,
@@ -129,16 +128,23 @@ class CorrectiveObjective:
             self._prompts.setdefault(language, []).append(ids)
         self._generator = Generator.of(target, Sampling(spec.scdf.temperature), spec.max_new_tokens)
         self._frozen = LogitsCache(target.model, target.vocab_size)
-        self._measured: Mapping[str, MeasuredLanguage] = {}
-        self._weights: Mapping[str, float] = {}
+        self._measured: dict[str, MeasuredLanguage] = {}
+        self._weights: dict[str, float] = {}
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a pass with constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
         self._frozen.forget()
         languages = self._draw_languages(number)
         batches = self._draw_batches(number, languages)
-        self._measured = {language: self._measure(found, drafter) for language, found in batches.items()}
-        self._weights = language_weights(self._settings, self._measured, languages)
+        with torch.no_grad():
+            self._measured = {
+                language: MeasuredLanguage(found, [float(self._loss(batch, drafter)) for batch in found])
+                for language, found in batches.items()
+            }
+        shares = [times / languages.total() for times in languages.values()]  # of the draws, for the baselines
+        if self._settings.weighting == "corrective":
+            shares = corrective_weights([self._measured[language].divergence for language in languages])
+        self._weights = dict(zip(languages, shares, strict=True))
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
@@ -199,10 +205,6 @@ class CorrectiveObjective:
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
-    @torch.no_grad()
-    def _measure(self, batches: Sequence[Batch], drafter: nn.Module) -> MeasuredLanguage:
-        return MeasuredLanguage(batches, [float(self._loss(batch, drafter)) for batch in batches])
-
     def _loss(self, batch: Batch, drafter: nn.Module) -> Tensor:
         """Returns the estimate of D on one mini-batch."""
         draft_logits = learnt_logits(drafter, batch, self._target.vocab_size)
@@ -219,14 +221,3 @@ class CorrectiveObjective:
             return LossPart(language, 0.0, batch.num_learnt, lambda drafter: known)
         share = batch.num_learnt / measured.num_tokens
         return LossPart(language, weight * share, batch.num_learnt, partial(self._loss, batch))
-
-
-def language_weights(
-    settings: ScdfSpec, measured: Mapping[str, MeasuredLanguage], languages: Counter[str]
-) -> dict[str, float]:
-    """Returns the constant weight of each language's D in a pass. For the baselines it is the language's share of the
-    draws."""
-    if settings.weighting == "corrective":
-        found = corrective_weights([measured[language].divergence for language in languages])
-        return dict(zip(languages, found, strict=True))
-    return {language: times / languages.total() for language, times in languages.items()}

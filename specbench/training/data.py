@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import IO, cast
 
 from specbench.core import bounded
 from specbench.core.console import counted
-from specbench.core.digests import bytes_digest, text_digest
+from specbench.core.digests import bytes_digest
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import stream_seed
 from specbench.embedded.world import WORLDS, World
@@ -213,12 +214,6 @@ class TrainingData:
         return tuple(prompt.whole for prompt in self.prompts[language])
 
     @property
-    def prompt_digests(self) -> list[str]:
-        """Returns the digest of every prompt, as in the records of a run."""
-        texts = dict.fromkeys(prompt.text for prompts in self.prompts.values() for prompt in prompts)
-        return [text_digest(text) for text in texts]
-
-    @property
     def digest(self) -> str:
         """Returns 12 hex digits of SHA-256 over languages, prompts and answers, in order."""
         return bytes_digest(prompt.identity for prompts in self.prompts.values() for prompt in prompts)
@@ -273,11 +268,13 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         for subset in load_world(name).weights():
             if spec.subsets is None or subset in spec.subsets:
                 yield TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
-    for language, files in spec.parallel.items():
-        pairs = not_empty(aligned_pairs(language, files), f"data.parallel.{language}: '{files.source}'")
-        yield TaskPrompts(language, files.source, pairs[: spec.limit])
-    for language, file in spec.text.items():
-        pairs = not_empty(text_pairs(language, file, spec.column), f"data.text.{language}: '{file}'")
+    files: Iterator[tuple[str, str, str, Pairs]] = chain(
+        ((name, "parallel", each.source, aligned_pairs(name, each)) for name, each in spec.parallel.items()),
+        ((name, "text", each, text_pairs(name, each, spec.column)) for name, each in spec.text.items()),
+    )
+    for language, key, file, pairs in files:
+        if not pairs:
+            raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
         yield TaskPrompts(language, file, pairs[: spec.limit])
 
 
@@ -304,12 +301,6 @@ def text_pairs(language: str, file: str, column: str) -> Pairs:
         return [(text, None) for text in CorpusFiles([Path(file)], column) if text.strip()]
     except ConfigError as error:
         raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
-
-
-def not_empty(pairs: Pairs, place: str) -> Pairs:
-    if not pairs:
-        raise ConfigError(f"{place}: the corpus is empty: give a file with text")
-    return pairs
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:

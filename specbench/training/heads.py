@@ -64,11 +64,15 @@ class HeadLosses:
     the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2).
     """
 
-    def __init__(
-        self, target: CausalLM, num_steps: int, decay: float, logit_weight: float = 1.0, state_weight: float = 0.0
-    ) -> None:
-        self.target, self.num_steps, self.decay = target, num_steps, decay
-        self.logit_weight, self.state_weight = logit_weight, state_weight
+    def __init__(self, spec: TrainSpec, target: CausalLM) -> None:
+        assert spec.head is not None
+        if spec.medusa is not None:
+            self.num_steps = spec.medusa.num_heads
+        elif (eagle := spec.eagle or spec.eagle3) is not None:
+            self.num_steps = eagle.num_draft_steps
+        self.target, self.decay = target, spec.head.decay
+        self.logit_weight = spec.eagle.logit_weight if spec.eagle is not None else 1.0
+        self.state_weight = spec.eagle.state_weight if spec.eagle is not None else 0.0
 
     def __call__(self, batch: Batch, model: nn.Module) -> Tensor:
         head: DraftNetwork = unwrapped(model)
@@ -248,17 +252,6 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
         if norms:
             head.norm.weight.data = NORM_SCALE * norms[-1].weight.detach().float()
     return head
-
-
-def head_losses(spec: TrainSpec, target: CausalLM) -> HeadLosses:
-    """Returns the loss of the head with these settings."""
-    if spec.medusa is not None:
-        return HeadLosses(target, spec.medusa.num_heads, spec.medusa.decay)
-    if spec.eagle3 is not None:
-        return HeadLosses(target, spec.eagle3.num_draft_steps, spec.eagle3.decay)
-    eagle = spec.eagle
-    assert eagle is not None
-    return HeadLosses(target, eagle.num_draft_steps, eagle.decay, eagle.logit_weight, eagle.state_weight)
 
 
 def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:

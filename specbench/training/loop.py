@@ -213,41 +213,32 @@ class Log:
 class LossPart:
     """One mini-batch of a pass. Its loss is computed on request, so that only one graph is in memory.
 
-    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts.
+    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts. `group`: a language, or
+    "all" for a mini-batch of several. `weight`: a constant; no gradient flows through it. `num_tokens`: the number of
+    tokens over which the loss is averaged. `loss`: returns the drafter's loss, a float32 scalar with its graph.
     """
 
     group: str
-    """Language, or "all" for a mini-batch of several languages."""
     weight: float
-    """Constant factor of the loss; no gradient flows through it."""
     num_tokens: int
-    """Number of tokens that the loss is averaged over."""
     loss: Callable[[nn.Module], Tensor]
-    """The drafter's loss on this mini-batch: a float32 scalar with its graph."""
 
 
 class Objective(Protocol):
     """The loss of a training in passes, counted from 0. A step has one or more passes.
 
     Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. `columns`: the
-    log's columns after timestamp, step and pass.
+    log's columns after timestamp, step and pass. `parts`: returns the mini-batches of a pass; it may run the drafter
+    without gradients first, since s-CDF needs every group's loss. `rows`: returns the log rows of the last pass, one
+    per group, with the keys of `columns`; called before the update. `validation`: returns the mean loss on the
+    validation data, if any.
     """
 
     columns: tuple[str, ...]
 
-    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """Returns the mini-batches of a pass. It may run the drafter without gradients first, since s-CDF needs every
-        group's loss."""
-        ...
-
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """Returns the log rows of the last pass, one per group, with the keys of `columns`. Called before the
-        update."""
-        ...
-
-    def validation(self, drafter: nn.Module) -> float | None:
-        """Returns the mean loss on the validation data, if any."""
-        ...
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]: ...
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]: ...
+    def validation(self, drafter: nn.Module) -> float | None: ...
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:

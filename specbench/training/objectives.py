@@ -17,7 +17,7 @@ from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget, encode, shorten
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
-from specbench.training.heads import DraftHead, head_losses
+from specbench.training.heads import DraftHead, HeadLosses
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
@@ -55,8 +55,7 @@ class SampleObjective:
         self.samples, self.held_out = split_held_out(samples, share, seed)
         if mixes_groups:
             self.samples.sort(key=lambda sample: len(sample.ids))
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._totals: dict[str, tuple[float, int]] = {}  # of the last pass: each group's loss and tokens
 
     @property
     def num_items(self) -> int:
@@ -65,7 +64,7 @@ class SampleObjective:
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch. Their weights sum to 1."""
-        self._sums, self._counts = {}, {}
+        self._totals = {}
         samples = self.batch(number)
         if self._mixes_groups:
             batch = Batch(samples)
@@ -91,8 +90,8 @@ class SampleObjective:
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
         """Returns the loss and the tokens of each group in this process's part of the batch."""
         return [
-            {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
-            for group in self._counts
+            {"lang": group, "loss": loss / num_tokens, "num_tokens": num_tokens}
+            for group, (loss, num_tokens) in self._totals.items()
         ]
 
     @torch.no_grad()
@@ -117,8 +116,8 @@ class SampleObjective:
         return losses.mean()
 
     def _count(self, group: str, loss: float, num_tokens: int) -> None:
-        self._sums[group] = self._sums.get(group, 0.0) + loss
-        self._counts[group] = self._counts.get(group, 0) + num_tokens
+        before, num_before = self._totals.get(group, (0.0, 0))
+        self._totals[group] = before + loss, num_before + num_tokens
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -264,6 +263,7 @@ def build_objective(
     target's continuations. console: shows the progress of generation. Raises ConfigError if nothing can be learnt from
     the data, and if the target's server fails.
     """
+    losses: TokenLosses
     store = GenerationCache(cache_folder, console)
     context = target.context_limit if isinstance(drafter, DraftHead) else shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
@@ -287,7 +287,7 @@ def build_objective(
     elif spec.head is not None:
         assert isinstance(drafter, DraftHead)
         drafter.choose_vocabulary(spec, samples)
-        batch_size, losses = spec.head.batch_size, head_losses(spec, target)
+        batch_size, losses = spec.head.batch_size, HeadLosses(spec, target)
     else:
         assert spec.finetune is not None
         batch_size, losses = spec.finetune.batch_size, partial(text_losses, vocab_size=target.vocab_size)

@@ -18,6 +18,7 @@ from rich.filesize import decimal
 from safetensors import SafetensorError
 
 from specbench.core.console import INTERRUPTED, say
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed
 from specbench.core.files import TRAINING_RECORD, write_atomically
@@ -208,12 +209,13 @@ class CorpusRecord(DrafterRecord):
 def data_record(data: TrainingData) -> dict[str, Any]:
     """Returns the identity of the data, and which parts `specbench run` measures. `prompts`: digests, by which a run
     finds prompts that were trained on; None for more than MOST_LISTED."""
+    texts = dict.fromkeys(prompt.text for prompts in data.prompts.values() for prompt in prompts)
     return {
         "digest": data.digest,
         "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
         "sources": list(data.sources),
         "overlap": list(data.overlap),
-        "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
+        "prompts": [text_digest(text) for text in texts] if data.num_prompts <= MOST_LISTED else None,
     }
 
 

@@ -187,20 +187,16 @@ class DraftHead:
         rows = output_weight(self.target).index_select(0, token_ids)
         self.model.lm_head.weight = nn.Parameter(rows.float().clone(), requires_grad=True)
 
-    def train_only_own(self) -> nn.Module:
-        """Returns the network. All its parameters except the target's require gradients."""
+    @property
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of the head by name, without the target's."""
         shared = {id(parameter) for parameter in self.target.model.parameters()}
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(id(parameter) not in shared)
-        network: nn.Module = self.model
-        return network
+        return {name: value for name, value in self.model.named_parameters() if id(value) not in shared}
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Writes configuration and weights in the published layout of vLLM's Medusa, EAGLE or EAGLE-3."""
-        shared = {id(parameter) for parameter in self.target.model.parameters()}
         tensors = {
-            name: value.detach().to("cpu", dtype).contiguous()
-            for name, value in self.model.named_parameters() if id(value) not in shared
+            name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()
         }  # fmt: skip
         if isinstance(self.model, MedusaHeads):
             config, tensors = medusa_config(self.model, self.target), with_vllm_names(tensors)

@@ -8,7 +8,7 @@ runs are merged into the level. The index of each position's k-gram is the conte
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -183,30 +183,22 @@ def token_chunks(
     end = np.array([NOTHING])
     parts: list[Array] = []
     size = num_tokens = 0
-
-    def chunk() -> Array:
-        tokens = np.concatenate(parts)
-        ids = tokens[tokens != NOTHING]
-        if len(ids) + len(parts) // 2 != len(tokens) or ids.min() < 0 or ids.max() >= vocab_size:
-            wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < vocab_size)
-            raise ConfigError(
-                f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check documents and tokenizer"
-            )
-        return tokens
-
-    for document in documents:
-        if len(document) == 0:
-            continue
-        parts += (np.asarray(document, dtype=np.int64), end)
-        size += len(document)
-        num_tokens += len(document)
-        if size >= chunk_tokens:
-            yield chunk()
+    for document in chain(documents, [None]):
+        if document is not None and len(document):
+            parts += (np.asarray(document, dtype=np.int64), end)
+            size += len(document)
+        if parts and (document is None or size >= chunk_tokens):
+            tokens = np.concatenate(parts)
+            ids = tokens[tokens != NOTHING]
+            if len(ids) != size or ids.min() < 0 or ids.max() >= vocab_size:
+                wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < vocab_size)
+                raise ConfigError(
+                    f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check documents and tokenizer"
+                )
+            yield tokens
+            num_tokens += size
             progress("reading", num_tokens)
             parts, size = [], 0
-    if parts:
-        yield chunk()
-    progress("reading", num_tokens)
     if num_tokens == 0:
         raise ConfigError("the corpus has no tokens: give files with text")
 

@@ -118,7 +118,10 @@ def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
 def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:
     """Returns the network to train. Only its trained parameters, which are all or the adapters', require gradients."""
     if isinstance(drafter, DraftHead):
-        return drafter.train_only_own()
+        network: nn.Module = drafter.model.requires_grad_(False)
+        for parameter in drafter.own_parameters.values():
+            parameter.requires_grad_(True)
+        return network
     model = drafter.model
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -312,8 +312,7 @@ def total_steps(spec: TrainSpec, num_items: int) -> int:
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.epochs is not None
-    epochs, batch_size = spec.epochs
-    num_passes = epochs * -(-num_items // batch_size)
+    num_passes = spec.epochs * -(-num_items // spec.batch_size)
     num_steps = -(-num_passes // spec.gradient_accumulation)
     check_warmup(spec.warmup, num_steps)
     return num_steps

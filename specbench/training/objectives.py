@@ -258,7 +258,7 @@ def build_objective(
 ) -> AnyObjective:  # fmt: skip
     """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    target: with weights if `train.computes_target`. drafter: has the target's vocabulary (see `train.check_fit`), and
+    target: as `train.load_target` returns it. drafter: has the target's vocabulary (see `train.check_fit`), and
     tokenizes raw texts. Samples are at most as long as the shorter context of the two. cache_folder: folder of the
     target's continuations. console: shows the progress of generation. Raises ConfigError if nothing can be learnt from
     the data, and if the target's server fails.
@@ -282,17 +282,14 @@ def build_objective(
         else:
             samples = self_distill(spec, target, texts, store, limit)
     if spec.distill is not None:
-        batch_size = spec.distill.batch_size
         losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
-    elif spec.head is not None:
-        assert isinstance(drafter, DraftHead)
+    elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
-        batch_size, losses = spec.head.batch_size, HeadLosses(spec, target)
+        losses = HeadLosses(spec, target)
     else:
-        assert spec.finetune is not None
-        batch_size, losses = spec.finetune.batch_size, partial(text_losses, vocab_size=target.vocab_size)
-    is_head = spec.head is not None
-    return SampleObjective(samples, batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
+        losses = partial(text_losses, vocab_size=target.vocab_size)
+    is_head = isinstance(drafter, DraftHead)
+    return SampleObjective(samples, spec.batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
 
 
 def fitting_prompts(

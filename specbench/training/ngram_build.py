@@ -32,11 +32,11 @@ class SortedRuns:
 
     def add(self, keys: Array, inverse: bool) -> Array:
         """Appends a run of keys [n]. Returns the index of each key in the run, [n] (empty unless `inverse`)."""
-        unique, *places, counts = np.unique(keys, return_inverse=inverse, return_counts=True)
+        unique, counts = np.unique(keys, return_counts=True)
         append(self.keys_path, unique)
         append(self.counts_path, counts.astype(np.uint32))
         self.ends.append(self.ends[-1] + len(unique))
-        return places[0].astype(np.int32) if inverse else np.empty(0, dtype=np.int32)
+        return np.searchsorted(unique, keys).astype(np.int32) if inverse else np.empty(0, dtype=np.int32)
 
     def merge(self, num_buffered: int, index: bool) -> Iterator[tuple[Array, Array]]:
         """Yields all keys in order with their counts, in pieces of about `num_buffered` entries. With `index`, the rank

@@ -90,11 +90,12 @@ def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
     parts = {"draft": draft, "verify": verify}
     known = {name: found for name in OF_OVERHEAD if (found := spent[name]) is not None}
     parts |= known if len(known) == len(OF_OVERHEAD) else {"overhead": max(0.0, whole - draft - verify)}
-    found = [TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()]
-    return TimeBreakdown(label, found, sum(parts.values()))
+    named = [TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()]
+    return TimeBreakdown(label, named, sum(parts.values()))
 
 
-class ChartColumn(NamedTuple):
+@dataclass(frozen=True)
+class ChartColumn:
     """A column on the axis. `x`: its left edge. `top`: its upper edge."""
 
     length: int

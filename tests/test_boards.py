@@ -13,10 +13,9 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.publish.cells import board_names, cells_of, load_suite
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated_line
-from specbench.publish.pairs_table import fits_on_gpu, weights
 from specbench.publish.process import ModelCache, run_job, worker_ready
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
-from specbench.publish.tables import boards_table, pair_table, published_tables
+from specbench.publish.tables import boards_table, fits_on_gpu, pair_table, published_tables, weights
 from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
@@ -256,7 +255,7 @@ def test_the_list_says_what_needs_a_download_and_how_much_is_published() -> None
 def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
     specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.publish.pairs_table.gpu_gigabytes", lambda: 80.0)
+    monkeypatch.setattr("specbench.publish.tables.gpu_gigabytes", lambda: 80.0)
     code, out, _ = specbench("board", "show", "eagle3")
     needed = " ".join(out.partition("llama3.1-8b")[2].partition("llama3.3-70b")[0].split())
     assert code == 0 and len(out.splitlines()) < 40 and "published, but not measured here: table 1; " in out

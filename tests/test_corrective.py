@@ -167,7 +167,7 @@ def test_both_estimators_of_one_step_differ_and_use_the_same_texts(target: Causa
 def test_proportions_draw_the_languages_of_a_step(target: CausalLM) -> None:
     settings = {"weighting": "balanced", "proportions": {"en": 3.0, "sw": 1.0}, "languages_per_pass": 4}
     objective = CorrectiveObjective(spec(**settings), target, PROMPTS)
-    drawn = [objective._draws.languages(step) for step in range(400)]
+    drawn = [objective._draw_languages(step) for step in range(400)]
     counts = {name: sum(each[name] for each in drawn) / 1600 for name in ("en", "sw", "te")}
     assert counts["en"] == pytest.approx(0.75, abs=0.05) and counts["te"] == 0.0
     model = drafter()
@@ -224,11 +224,11 @@ def test_a_text_may_be_one_token_longer_than_the_context() -> None:
 def test_frozen_logits_are_kept_where_there_is_room() -> None:
     model, batch = tiny.network(seed=2), Batch([Sample("a", (1, 2, 3), 1)])
     roomy, tight = LogitsCache(model, 257), LogitsCache(model, 257, limit_bytes=10)
-    assert roomy.of("x", batch) is roomy.of("x", batch)
-    assert tight.of("x", batch) is not tight.of("x", batch)
-    first = roomy.of("x", batch)
+    assert roomy.of(batch) is roomy.of(batch)
+    assert tight.of(batch) is not tight.of(batch)
+    first = roomy.of(batch)
     roomy.forget()
-    assert roomy.of("x", batch) is not first
+    assert roomy.of(batch) is not first
 
 
 def test_proxy_acceptance_is_the_accepted_prefix() -> None:

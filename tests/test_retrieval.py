@@ -23,8 +23,8 @@ from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import ModelPair
 from specbench.models.datastore import Datastore, most_frequent_tree
 from specbench.models.loading import load_model, load_tokenizer
-from specbench.training import datastore_build
-from specbench.training.datastore_build import build_datastore, suffix_array
+from specbench.training import corpus
+from specbench.training.corpus import build_datastore, suffix_array
 from tests import tiny
 
 VOCAB = 5
@@ -296,7 +296,7 @@ def test_ctrl_c_and_other_folders_are_left_as_they_are(
     def interrupt(tokens: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(datastore_build, "suffix_array", interrupt)
+    monkeypatch.setattr(corpus, "suffix_array", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     given = ("train", "retrieval", "--corpus", "a.txt", "--target", tiny_pair[0])
     code, out, err = specbench(*given, "--output", "out")

@@ -257,7 +257,7 @@ def test_ranks_are_those_of_show(made, tmp_path):
     entries = read_entries([tmp_path / "board.json"])
     for group in entries.whole():
         expected = [each.text for each in rank_rows([RowWithRecords(entry.row) for entry in group], "speedup")]
-        assert [entry.rank.text for entry in group] == expected and group[0].group.size == len(group) == 5
+        assert [entry.rank.text for entry in group] == expected and group[0].group_size == len(group) == 5
     assert {entry.label for entry in group} == {"ar", "sd", *(f"fsd threshold={each}" for each in (0.1, 0.3, 0.5))}
 
 

@@ -20,7 +20,7 @@ from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
 from specbench.publish import process as measuring
 from specbench.publish import ray_workers
-from specbench.publish.forecast import SuiteProgress
+from specbench.publish.suite import SuiteRun
 from specbench.publish.workers import (
     BlockRecorded,
     Event,
@@ -56,19 +56,19 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     path.write_text(yaml.safe_dump(SUITE), encoding="utf-8")
     pids: dict[str, int] = {}
     told: list[tuple[str, str]] = []  # worker and what it tells, from the second phase on
-    report = SuiteProgress.report
+    report = SuiteRun.report
 
-    def report_and_kill(self: SuiteProgress, worker: str, job: int | None, event: Event) -> None:
+    def report_and_kill(self: SuiteRun, worker: str, job: int | None, event: Event) -> None:
         report(self, worker, job, event)
         if isinstance(event, WorkerReady):
             pids[worker] = event.pid
-        if isinstance(event, BlockRecorded) and event.measured and not self._first_only:
+        if isinstance(event, BlockRecorded) and event.measured and not self.first_only:
             told.append((worker, str(event.record["example"])))
             if len(told) == 1:  # the next example is being measured
                 actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
                 os.kill(actor, signal.SIGKILL)
 
-    monkeypatch.setattr(SuiteProgress, "report", report_and_kill)
+    monkeypatch.setattr(SuiteRun, "report", report_and_kill)
     code, out, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")
     assert code == 0, err
     killed = told[0][0]

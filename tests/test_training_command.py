@@ -15,8 +15,8 @@ from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import load_model, load_weights
 from specbench.training.command import measurement_command, training_identity
 from specbench.training.corrective import CorrectiveObjective
+from specbench.training.loop import make_optimizer
 from specbench.training.objectives import SampleObjective
-from specbench.training.optimizers import make_optimizer
 from specbench.training.output import OutputFolder
 from specbench.training.spec import TrainSpec
 from specbench.training.teacher import CompletionServer

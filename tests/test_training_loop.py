@@ -23,8 +23,7 @@ from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
 from specbench.training import train
-from specbench.training.loop import LossPart, RateProgress, rate_at
-from specbench.training.optimizers import make_optimizer
+from specbench.training.loop import LossPart, RateProgress, make_optimizer, rate_at
 from specbench.training.spec import TrainSpec
 from tests.training_toys import (
     NUM_PASSES,
@@ -113,7 +112,7 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     expected = {name: parameter.detach() for name, parameter in model.named_parameters()}
     spec = spec_of(**settings)
     output = files.OutputFolder(tmp_path / "out")
-    with output.open({}):
+    with output.held({}):
         train.train_drafter(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 1)
     made = weights(tmp_path / "out")
     for name, value in expected.items():
@@ -315,7 +314,7 @@ def test_changed_settings_are_named(tmp_path: Path) -> None:
 
 def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
     output = files.OutputFolder(tmp_path / "out")
-    with output.open({}), pytest.raises(ConfigError, match="another process works in it"), output.open({}):
+    with output.held({}), pytest.raises(ConfigError, match="another process works in it"), output.held({}):
         pass
 
 

@@ -32,7 +32,7 @@ from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.training.datastore_build import build_datastore
+from specbench.training.corpus import build_datastore
 from tests import tiny
 from tests.test_metrics import autoregressive, generation, record
 from tests.toys import TableModel, path_to

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def train_toy(
     output.check()
     model = drafter(folder)
     identity = {"settings": spec.model_dump(mode="json", exclude={"checkpoint_every"})}
-    with output.open(identity, is_main=make_accelerator(spec).is_main_process):
+    with output.held(identity) if make_accelerator(spec).is_main_process else nullcontext():
         return train_drafter(model, objective or ToyObjective(), spec, output, Console(quiet=True), NUM_STEPS)
 
 

@@ -63,7 +63,7 @@ def suite(
             stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return
     result = measure_suite(forecast, ray, workers, leaderboard)
-    show(result, forecast, stdout)
+    show(result, stdout)
     if result.failures:
         raise typer.Exit(1)
 
@@ -103,8 +103,7 @@ def show_board(
     from rich.text import Text
 
     from specbench.publish.measured import as_records, measured_pairs
-    from specbench.publish.pairs_table import pairs_table
-    from specbench.publish.tables import nothing_measured, pair_table, published_tables
+    from specbench.publish.tables import nothing_measured, pair_table, pairs_table, published_tables
 
     all_pairs = measured_pairs(name, pair, runs)
     shown_pairs = [rows for rows in all_pairs if rows.measured] or all_pairs[:1]

@@ -18,8 +18,8 @@ from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name, versioned_name, with_overrides
 from specbench.specs.components import build
-from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunOptions, read_servers
+from specbench.specs.run import RunOptions
+from specbench.specs.run import read_servers
 
 KIND = "leaderboards"
 RUNS = Path("runs")
@@ -73,13 +73,6 @@ class SuiteCell:
         )  # fmt: skip
 
     @property
-    def specs(self) -> list[MethodSpec]:
-        """AR and the methods. Raises ConfigError for an unknown method, or if the file of servers cannot be read."""
-        if self.pair.servers is None:
-            return [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
-        return read_servers(Path(self.pair.servers)).methods(self.methods)
-
-    @property
     def limit(self) -> int | float | None:
         """The examples per subset; None: all."""
         found = (self.options.limit, self.pair.limit, self.task.limit, self.suite.limit)
@@ -123,8 +116,13 @@ class SuiteCell:
         return bool(rows) and has_fairness and names == self.row_names()
 
     def row_names(self) -> set[tuple[str, str]]:
-        """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones."""
-        tasks, methods = with_overrides(load_tasks(self.task.task), self.specs, self.request.options.overrides)
+        """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones, and if the file
+        of servers cannot be read."""
+        if self.pair.servers is None:
+            specs = [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
+        else:
+            specs = read_servers(Path(self.pair.servers)).methods(self.methods)
+        tasks, methods = with_overrides(load_tasks(self.task.task), specs, self.request.options.overrides)
         return {(versioned_name(task), versioned_name(method)) for task in tasks for method in methods}
 
 
@@ -147,11 +145,6 @@ def cells_of(
         if name not in known:
             raise ConfigError(f"--task '{name}': no selected pair has this task: {nearest(name, known)}")
     return [cell for cell in cells if cell.task.label in tasks]
-
-
-def folder_of(suite: SuiteSpec, runs: Path) -> Path:
-    """Returns the folder of a suite, which holds the folders of its cells and their leaderboard."""
-    return runs / FOLDER / suite.name
 
 
 def board_names() -> list[str]:

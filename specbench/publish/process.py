@@ -107,35 +107,26 @@ class MeasuringProcess(ChildProcess):
     def open(self) -> WorkerReady | WorkerLost:
         """Starts a new process and waits until it is ready."""
         self.start()
-        event = self._exchange(self._settings)
+        (event,) = self._exchange(self._settings, WorkerReady)
         assert isinstance(event, WorkerReady | WorkerLost)
         return event
 
     def events(self, job: RunJob) -> Iterator[Event]:
         """Sends a job. Yields its events until it is finished or the process is lost."""
-        event = self._exchange(job)
-        while True:
-            yield event
-            if isinstance(event, JobFinished | WorkerLost):
-                return
-            event = self._next()
+        return self._exchange(job, JobFinished)
 
-    def _exchange(self, message: WorkerSettings | RunJob) -> Event:
-        messages, _ = self.streams
+    def _exchange(self, message: WorkerSettings | RunJob, last: type[WorkerReady | JobFinished]) -> Iterator[Event]:
+        """Sends a message. Yields the events that follow, until one of the type `last` or a loss."""
+        messages, events = self.streams
+        event: Event | None = None
         try:
             pickle.dump(message, messages)
             messages.flush()
-        except OSError:
-            return WorkerLost(self.loss())
-        return self._next()
-
-    def _next(self) -> Event:
-        _, events = self.streams
-        try:
-            event: Event = pickle.load(events)
+            while not isinstance(event, last):
+                event = pickle.load(events)
+                yield event
         except (EOFError, OSError, pickle.UnpicklingError, ValueError):
-            return WorkerLost(self.loss())
-        return event
+            yield WorkerLost(self.loss())
 
 
 def describe_exit(code: int) -> str:
@@ -175,12 +166,6 @@ def take_streams() -> tuple[IO[bytes], IO[bytes]]:
     return messages, events
 
 
-def send_lines(send: Send) -> None:
-    """Sends every line and warning for the user as an event."""
-    console.stderr.file = LineWriter(send)  # type: ignore[assignment]
-    warnings.showwarning = console.show_warning
-
-
 def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
     """Puts every job that arrives into a queue. If the sender is gone, this process ends at once. No measurement is
     lost: the sender has received the records of a scratch folder."""
@@ -205,10 +190,25 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
     sys.exit(0)
 
 
+class SendingReports:
+    """Sends every recorded block as an event."""
+
+    def __init__(self, send: Send, num_blocks: int) -> None:
+        self._send = send
+        send(JobStarted(num_blocks=num_blocks))
+
+    def wait(self, number: int) -> None:
+        """Returns at once: no other process takes turns with this one."""
+
+    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
+        """Sends the event of one block."""
+        self._send(BlockRecorded(record, measured))
+
+
 def run_job(
-    job: RunJob, cache: Any, send: Send, make_reports: "type[SendingReports] | None" = None
+    job: RunJob, cache: Any, send: Send, make_reports: type[SendingReports] = SendingReports
 ) -> tuple[str | None, bool]:
-    """Runs a job. `make_reports`: the class whose object receives its blocks; by default SendingReports.
+    """Runs a job. `make_reports`: the class whose object receives its blocks.
 
     Returns the reason why the job failed (None if it did not), and whether the process can go on. It cannot after an
     error that is not the user's mistake, or if memory ran out, since the state of the accelerator is then unknown.
@@ -224,9 +224,8 @@ def run_job(
             os.chdir(job.cwd)
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
-        made = make_reports or SendingReports
         with serving() if job.request.servers is not None else nullcontext(cache) as load_pair:
-            execute(job.request, console.stderr, load_pair, lambda _, plan: nullcontext(made(send, len(plan))))
+            execute(job.request, console.stderr, load_pair, lambda _, plan: nullcontext(make_reports(send, len(plan))))
         if job.fairness:
             cache.drop()  # `specbench fairness` loads its own models
             add_fairness(job)
@@ -250,21 +249,6 @@ def add_fairness(job: RunJob) -> None:
     console.say(console.stderr, f"fairness: {added}")
 
 
-class SendingReports:
-    """Sends every recorded block as an event."""
-
-    def __init__(self, send: Send, num_blocks: int) -> None:
-        self._send = send
-        send(JobStarted(num_blocks=num_blocks))
-
-    def wait(self, number: int) -> None:
-        """Returns at once: no other process takes turns with this one."""
-
-    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Sends the event of one block."""
-        self._send(BlockRecorded(record, measured))
-
-
 class LineWriter(io.TextIOBase):
     """A text stream that sends every line as an event."""
 
@@ -278,6 +262,12 @@ class LineWriter(io.TextIOBase):
         for line in lines:
             self._send(LogLine(line))
         return len(text)
+
+
+def send_lines(send: Send) -> None:
+    """Sends every line and warning for the user as an event."""
+    console.stderr.file = LineWriter(send)  # type: ignore[assignment]
+    warnings.showwarning = console.show_warning
 
 
 def worker_ready(settings: WorkerSettings) -> WorkerReady:
@@ -298,17 +288,17 @@ class ModelCache:
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], CausalLM] = {}
         self._used: set[tuple[Any, ...]] = set()
+        self._target: list[Any] = []  # of the last run
         self.load_seconds = 0.0
 
     def __call__(self, spec: RunSpec) -> Models:
         """Returns the models of a run. Models of the last run that this one does not use are dropped."""
         started, self.load_seconds = time.monotonic(), 0.0
         self._used = set()
-        target: dict[str, Any] = {name: getattr(spec, name) for name in ("dtype", "device", "engine")}
-        target |= {"revision": spec.target_revision}
-        target |= {"trust_remote_code": True} if spec.trust_remote_code else {}
-        if _key(spec.target, **target) not in self._held:
+        target = [spec.target, spec.target_revision, spec.dtype, spec.device, spec.engine, spec.trust_remote_code]
+        if target != self._target:
             self.drop()
+        self._target = target
         models = load_models(spec, self._load)
         for key in self._held.keys() - self._used:
             del self._held[key]
@@ -316,7 +306,7 @@ class ModelCache:
         return models
 
     def _load(self, name: str, **options: Any) -> CausalLM:
-        key = _key(name, **options)
+        key = (name, *sorted(options.items()))
         self._used.add(key)
         if key not in self._held:
             self._held[key] = load_model(name, **options)
@@ -328,7 +318,3 @@ class ModelCache:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _key(name: str, **options: Any) -> tuple[Any, ...]:
-    return (name, *sorted(options.items()))

@@ -2,28 +2,36 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import MofNCompleteColumn
 
 from specbench.core.console import PlainConsole, counted, say
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder
+from specbench.core.progress import ProgressBar
 from specbench.models.loading import choose_device
-from specbench.publish.cells import SuiteCell, folder_of
-from specbench.publish.forecast import Forecast, Group, SuiteProgress, TimeEstimate, count_cells, format_duration
+from specbench.publish.cells import FOLDER, SuiteCell
+from specbench.publish.forecast import Forecast, Group, TimeEstimate, format_duration, generation_seconds
 from specbench.publish.process import MeasuringProcess
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
+    BlockRecorded,
+    Event,
     JobFinished,
+    JobStarted,
+    LogLine,
     MachineCheck,
     RunJob,
+    WorkerLost,
     WorkerPool,
     WorkerProcess,
+    WorkerReady,
     WorkerSettings,
     failure_reason,
 )
@@ -37,18 +45,24 @@ from specbench.specs.run import RunOptions, read_servers
 MAX_LOSSES = 3  # a cell fails after it has lost so many workers
 
 
-@dataclass
-class SuiteResult:
-    """The rows of the cells, which are also added to the leaderboard, and the failed cells with their reasons.
-    `losses`: a line for each lost worker."""
+class SuiteRun:
+    """Measures the missing cells, and reports every event of the workers. `rows`: of the measured cells; they are also
+    added to the leaderboard. `failures`: the failed cells with their reasons. `losses`: a line for each worker that was
+    lost during a job."""
 
-    leaderboard: Path
-    rows: list[tuple[SuiteCell, Sequence[Row]]] = field(default_factory=list)
-    failures: list[tuple[SuiteCell, str]] = field(default_factory=list)
-    losses: Sequence[str] = ()
+    def __init__(self, forecast: Forecast, num_workers: int, leaderboard: Path, console: Console) -> None:
+        self.forecast, self.leaderboard, self._console, self._num_workers = forecast, leaderboard, console, num_workers
+        self.rows: list[tuple[SuiteCell, Sequence[Row]]] = []
+        self.failures: list[tuple[SuiteCell, str]] = []
+        self.losses: list[str] = []
+        self.first_only = False  # whether only the first example of each cell is measured
+        self._cells: Sequence[int] = ()  # the cell of each job
+        self._generating: dict[int, float] = {}  # seconds by cell
+        self._num_ended = 0
+        self.bar = ProgressBar(console, "starting", None, MofNCompleteColumn(), redirect=False)
 
     def add(self, cell: SuiteCell, failure: str | None = None) -> str | None:
-        """Adds a cell. Returns the reason why it failed; None if it did not."""
+        """Adds the rows of a cell. Returns the reason why it failed; None if it did not."""
         try:
             if failure is None:
                 rows = cell.rows()
@@ -60,32 +74,97 @@ class SuiteResult:
             self.failures.append((cell, failure))
         return failure
 
+    def measure(self, pool: WorkerPool, missing: Sequence[int], num_sharing: int) -> None:
+        """Measures one example of every task and pair without measured times, then all missing cells. The records of
+        the examples belong to the cells."""
+        if first := cells_to_try(self.forecast, missing):
+            line = f"measuring one example of each task on each pair ({len(first)}) to estimate the time of the rest"
+            say(self._console, line)
+            self._run(pool, first, num_sharing, lambda job, event: None, first_only=True)
+        estimate, started = self.forecast.total(pool.num_workers), time.monotonic()
+        say(self._console, estimate_line(estimate, self.forecast, len(missing), bool(first)))
+        self._run(pool, missing, num_sharing, self._finish)
+        estimated = f"; the estimate was {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)}"
+        took = f"it took {format_duration(time.monotonic() - started)}"
+        say(self._console, took if estimate.unknown else f"{took}{estimated}")
+
+    def _run(
+        self, pool: WorkerPool, cells: Sequence[int], num_sharing: int, finish: Callable[[int, JobFinished], None],
+        first_only: bool = False,
+    ) -> None:  # fmt: skip
+        self._cells, self.first_only = cells, first_only
+        jobs = [cell_job(self.forecast.plan[number].cell, num_sharing, first_only) for number in cells]
+        pool.run(jobs, 1 if first_only else MAX_LOSSES, finish)
+
+    def report(self, worker: str, job: int | None, event: Event) -> None:
+        """Handles one event, and prints a line if it matters to the user."""
+        if job is None:
+            if self._num_workers > 1 and isinstance(event, WorkerReady):
+                say(self._console, f"{worker} is ready: {event.device}, on {event.host}")
+            elif isinstance(event, WorkerLost):
+                say(self._console, f"{worker} cannot be started: {event.reason}")
+            return
+        cell = self._cells[job]
+        name = self.forecast.plan[cell].cell.name
+        if isinstance(event, LogLine):
+            say(self._console, f"{name}: {event.line}" if self._num_workers > 1 else event.line)
+        elif isinstance(event, JobStarted):
+            self._generating[cell] = 0.0
+        elif isinstance(event, BlockRecorded) and event.measured:
+            self.forecast.add(cell, event.record)
+            self._generating[cell] = self._generating.get(cell, 0.0) + generation_seconds(event.record)
+            self._show_progress(name)
+        elif isinstance(event, WorkerLost):
+            then = "it is given up" if event.is_last else "it goes back into the queue with its records"
+            self.losses.append(f"{name}: {worker} was lost: {event.reason}: {then}")
+            say(self._console, self.losses[-1])
+        elif isinstance(event, JobFinished) and event.failure is None:
+            rest = event.seconds - event.load_seconds - self._generating.pop(cell, 0.0)
+            self.forecast.learn(cell, event.load_seconds, max(0.0, rest))
+
+    def _finish(self, job: int, event: JobFinished) -> None:
+        """Adds the rows of a cell, and reports that it is measured or has failed."""
+        planned, self._num_ended = self.forecast.plan[self._cells[job]], self._num_ended + 1
+        failure = self.add(planned.cell, event.failure)
+        planned.is_measured = True
+        state = f"measured in {format_duration(event.seconds)}" if failure is None else f"FAILED: {failure}"
+        say(self._console, f"[{self._num_ended}/{len(self._cells)}] {planned.cell.name}: {state}{self._left()}")
+
+    def _show_progress(self, name: str) -> None:
+        plan = [self.forecast.plan[number] for number in self._cells]
+        done, total = sum(each.num_done for each in plan), sum(each.num_blocks for each in plan)
+        line = "measuring first examples" if self.first_only else f"{name}{self._left()}"
+        self.bar.update(line, done, f"{done}/{total} examples · {line}", total=total)
+
+    def _left(self) -> str:
+        seconds = self.forecast.total(self._num_workers).seconds
+        return f" · about {format_duration(seconds)} left" if seconds >= 1 else ""
+
 
 def run_suite(
     forecast: Forecast, processes: Sequence[WorkerProcess], leaderboard: Path, console: Console
-) -> SuiteResult:
+) -> SuiteRun:  # fmt: skip
     """Measures the missing cells. Raises ConfigError before any measurement if the leaderboard cannot take the rows, or
     if the workers differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
-    result = SuiteResult(leaderboard)
+    measured = [planned.cell for planned in forecast.plan if planned.is_measured]
+    run = SuiteRun(forecast, len(processes), leaderboard, console)
     for file in dict.fromkeys(forecast.plan[number].cell.request.servers for number in missing):
         if file is not None:
             check_accepts_rows(leaderboard, read_servers(file).device)
-    check_takes_measured(leaderboard, [planned.cell for planned in forecast.plan if planned.is_measured])
-    say(console, f"{count_cells(forecast)}, {len(forecast.plan) - len(missing)} measured already")
-    for planned in forecast.plan:
-        if planned.is_measured:
-            result.add(planned.cell)
+    check_takes_measured(leaderboard, measured)
+    say(console, f"{counted(len(forecast.plan), 'cell')}, {len(measured)} measured already")
+    for cell in measured:
+        run.add(cell)
     if missing:
-        progress, machines = SuiteProgress(console, forecast, len(processes)), MachineCheck(leaderboard)
-        with progress.bar, WorkerPool(processes, machines.accept, progress.report) as pool:
+        machines = MachineCheck(leaderboard)
+        with run.bar, WorkerPool(processes, machines.accept, run.report) as pool:
             if not forecast.plan[0].cell.suite.is_served:  # else the servers' machine counts, not the worker's
                 machines.check_leaderboard()
             if line := machines.sharing_warning():
                 say(console, line)
-            measure(pool, progress, forecast, missing, result, console, machines.num_sharing())
-        result.losses = progress.losses
-    return result
+            run.measure(pool, missing, machines.num_sharing())
+    return run
 
 
 def check_takes_measured(leaderboard: Path, cells: Sequence[SuiteCell]) -> None:
@@ -95,30 +174,6 @@ def check_takes_measured(leaderboard: Path, cells: Sequence[SuiteCell]) -> None:
     if leaderboard.exists() and (there := load(leaderboard)):
         rows = [(str(cell.folder), row) for cell in cells for row in cell.rows()]
         check_together([*((f"{leaderboard}: rows.{number}", row) for number, row in enumerate(there)), *rows])
-
-
-def measure(
-    pool: WorkerPool, progress: SuiteProgress, forecast: Forecast, missing: Sequence[int], result: SuiteResult,
-    console: Console, num_sharing: int,
-) -> None:  # fmt: skip
-    """Measures one example of every task and pair without measured times, then all missing cells. The records of the
-    examples belong to the cells."""
-    if first := cells_to_try(forecast, missing):
-        say(console, f"measuring one example of each task on each pair ({len(first)}) to estimate the time of the rest")
-        progress.start(first, True, max_losses=1)
-        jobs = [cell_job(forecast.plan[number].cell, num_sharing, first_only=True) for number in first]
-        pool.run(jobs, 1, lambda job, event: None)
-    estimate, started = forecast.total(pool.num_workers), time.monotonic()
-    say(console, estimate_line(estimate, forecast, len(missing), bool(first)))
-
-    def finish(job: int, event: JobFinished) -> None:
-        failure = result.add(forecast.plan[missing[job]].cell, event.failure)
-        progress.finish(missing[job], replace(event, failure=failure))
-
-    progress.start(missing, False, MAX_LOSSES)
-    pool.run([cell_job(forecast.plan[number].cell, num_sharing) for number in missing], MAX_LOSSES, finish)
-    estimated = f"; the estimate was {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)}"
-    say(console, f"it took {format_duration(time.monotonic() - started)}{'' if estimate.unknown else estimated}")
 
 
 def cells_to_try(forecast: Forecast, missing: Sequence[int]) -> list[int]:
@@ -159,12 +214,10 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
     )
 
 
-def measure_suite(
-    forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
-) -> SuiteResult:
+def measure_suite(forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None) -> SuiteRun:
     """Measures the missing cells of a suite in one process of this machine, or with the workers of a ray cluster."""
     cell = forecast.plan[0].cell
-    folder = folder_of(cell.suite, cell.runs)
+    folder = cell.runs / FOLDER / cell.suite.name
     console = PlainConsole(stderr=True)
     console.file = sys.stderr  # keeps this stream when ray replaces sys.stderr
     if ray is None and num_workers is not None:
@@ -198,16 +251,17 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
     return WorkerSettings(options.device, options.threads)
 
 
-def show(result: SuiteResult, forecast: Forecast, console: Console) -> None:
+def show(result: SuiteRun, console: Console) -> None:
     """Prints the rows, the lost workers, and the failed cells with the commands that repeat them."""
     if result.rows:
-        order = {planned.cell.name: number for number, planned in enumerate(forecast.plan)}
+        order = {planned.cell.name: number for number, planned in enumerate(result.forecast.plan)}
         measured = sorted(result.rows, key=lambda each: order[each[0].name])
         console.print(measured_table(f"{measured[0][0].suite.name} · all subsets", measured))
     for line in result.losses:
         console.print(f"lost: {line}", soft_wrap=True)
     if result.failures:
-        console.print(f"\n{len(result.failures)} of {count_cells(forecast)} FAILED:", soft_wrap=True)
+        cells = counted(len(result.forecast.plan), "cell")
+        console.print(f"\n{len(result.failures)} of {cells} FAILED:", soft_wrap=True)
     for cell, failure in result.failures:
         console.print(f"{cell.name}: {failure}\n  {cell.request.command}", soft_wrap=True)
     if result.rows:

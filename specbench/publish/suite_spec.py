@@ -269,7 +269,10 @@ class SuiteSpec(Spec):
         self._check_repeated()
         self._check_methods()
         self._check_pairs()
-        self._check_exclusions()
+        for number, exclusion in enumerate(self.exclude):
+            for axis, excluded in exclusion.values().items():
+                for value in excluded:
+                    check_known(f"exclude.{number}", axis, value, self.axes()[axis])
         for metric in self.columns:
             check_metric("columns", metric)
         self._check_published()
@@ -331,12 +334,6 @@ class SuiteSpec(Spec):
             for key, named in (("subsets", pair.subsets), ("tasks", pair.tasks or ())):
                 for task in named:
                     check_known(f"pairs.{name}.{key}", "task", task, tasks)
-
-    def _check_exclusions(self) -> None:
-        for number, exclusion in enumerate(self.exclude):
-            for axis, excluded in exclusion.values().items():
-                for value in excluded:
-                    check_known(f"exclude.{number}", axis, value, self.axes()[axis])
 
     def _check_published(self) -> None:
         """Raises ConfigError for a figure that names a pair, task or method which the suite lacks."""

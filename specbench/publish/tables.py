@@ -1,21 +1,41 @@
-"""The tables of suites: boards, measured rows, and published figures."""
+"""The tables of suites: boards, the requirements of their pairs, measured rows, and published figures."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
-from specbench.publish.cells import SuiteCell, board_names, read_suite
+from specbench.models.heads.published import HEADS
+from specbench.publish.cells import board_names, read_suite
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
-from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PublishedTable
-from specbench.results.captions import FEW, dtype_and_device, verdict_word, warning_lines, why_unranked
+from specbench.publish.suite_spec import QUALITY
+from specbench.publish.suite_spec import Figure
+from specbench.publish.suite_spec import FigureColumn
+from specbench.publish.suite_spec import PublishedTable
+from specbench.results.captions import FEW
+from specbench.results.captions import dtype_and_device
+from specbench.results.captions import verdict_word
+from specbench.results.captions import warning_lines
+from specbench.results.captions import why_unranked
+from specbench.publish.suite_spec import PairSpec
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell
 from specbench.results.units import NULL, number, speed, unit_of
+from specbench.specs.catalogue import load_method
+from specbench.specs.method import MethodSpec
 
+GATED = ("meta-llama/", "google/gemma")  # models whose licence a user must accept on their page
+SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])")  # 7b, 8x22b, 68m
+BYTES_PER_PARAMETER = 2
+CAPTION = (
+    "weights: 2 bytes for each parameter, from the sizes in the models' names (≥: one name has no size); caches and "
+    "activations need more",
+    "*: gated; accept the licence on the model's page, then log in with `hf auth login`",
+)
 NOT_MEASURED = "not measured"
 MAX_NAMES = 5  # cells that a line lists
 MAX_FIGURES = 3  # figures in a row of a printed table; each takes three columns
@@ -39,11 +59,87 @@ def boards_table() -> Table:
     return Table("boards", columns, rows, caption)
 
 
+def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
+    """Returns a table with a line for each pair of a board. `name`: the board as the user gave it."""
+    memory = gpu_gigabytes()
+    lines = []
+    for each in found:
+        pair = each.suite.pairs[each.pair_name]
+        share = f"{len(each.measured)} of {len(each.cells)}"
+        lines.append([each.pair_name, "\n".join(needed_parts(each)), weights(pair), fits_on_gpu(pair, memory), share])
+    columns = [*words("pair", "needs"), *numbers("weights\nGB"), *words("fits on\nthis GPU")]
+    columns += numbers("measured\ncells")
+    here = "this machine has no GPU" if memory is None else f"this machine's GPU has {memory:.0f} GB"
+    caption = [*CAPTION[: 1 + any("*" in line[1] for line in lines)], here]
+    caption.append(f"measure a pair: specbench board run {name} --pair PAIR")
+    return Table(f"{found[0].suite.name} · what its pairs need", columns, lines, caption)
+
+
+def gpu_gigabytes() -> float | None:
+    """Returns the memory of the first CUDA GPU; None without one."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory / 1e9 if torch.cuda.is_available() else None
+
+
+def needed_parts(rows: PairRows) -> list[str]:
+    """Returns target and drafter, then the draft heads and other parts that the methods need. Gated models have an
+    asterisk."""
+    pair = rows.suite.pairs[rows.pair_name]
+    if pair.is_embedded:
+        return ["embedded, nothing is downloaded"]
+    if pair.servers is not None:
+        return list(filter(None, (pair.target, f"its servers in {pair.servers}")))
+    names = [each for each in (pair.target, pair.drafter) if each is not None]
+    methods = dict.fromkeys(chain.from_iterable(cell.methods for cell, _ in rows.cells))
+    parts = dict.fromkeys(filter(None, (part_of(pair, load_method(name)) for name in methods)))
+    return [*(f"{each} *" if each.startswith(GATED) else each for each in names), *parts]
+
+
+def sizes(pair: PairSpec) -> list[float | None]:
+    """Returns the parameters of the models in billions; None for a name without a size."""
+    found = [SIZE.search(name.lower()) for name in (pair.target, pair.drafter) if name]
+    return [each and int(each[1] or 1) * float(each[2]) / (1 if each[3] == "b" else 1000) for each in found]
+
+
+def weights(pair: PairSpec) -> str:
+    """Returns the gigabytes of the weights of both models, as far as their names have sizes."""
+    known = [size for size in sizes(pair) if size is not None]
+    least = "≥ " if None in sizes(pair) else ""
+    return f"{least}{sum(known) * BYTES_PER_PARAMETER:.0f}" if known and not pair.is_embedded else NULL
+
+
+def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
+    """Returns whether the weights fit on a GPU."""
+    known = [size for size in sizes(pair) if size is not None]
+    if pair.is_embedded or pair.servers is not None:
+        return "yes" if pair.is_embedded else "unknown"
+    if gigabytes is None or sum(known) * BYTES_PER_PARAMETER >= gigabytes:
+        return "no"
+    return "yes" if known and None not in sizes(pair) else "unknown"
+
+
+def part_of(pair: PairSpec, method: MethodSpec) -> str | None:
+    """Returns the published head for the pair's target, or the requirement that the drafter of a method declares."""
+    text = None if method.decoder is not None else method.drafter.needs
+    if text is None:
+        return None
+    kind = str(method.drafter.options.get("head", method.drafter.type))
+    if kind not in HEADS:
+        return f"{method.name}: {text.partition(' (')[0]}"
+    return HEADS[kind].get(str(pair.target), f"{method.name}: a head of this target (none is published)")
+
+
 def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
     """Returns a table with a line per cell and method, over all subsets of the task, with the suite's columns. The
     caption says what all cells share. `measured`: at least one cell, each with rows."""
     metrics = measured[0][0].suite.columns
-    axes = _axes([cell for cell, _ in measured])
+    cells = [cell for cell, _ in measured]
+    axes = {
+        "pair": [cell.pair_name for cell in cells], "task": [cell.task.label for cell in cells],
+        "T": [NULL if cell.temperature is None else f"{cell.temperature:g}" for cell in cells],
+        "seed": [str(cell.seed) for cell in cells],
+    }  # fmt: skip
     varying = [name for name, values in axes.items() if len(set(values)) > 1]
     labels = [" · ".join(axes[name][place] for name in varying or ["task"]) for place in range(len(measured))]
     lines: list[Sequence[str]] = []
@@ -51,8 +147,8 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
         first = [axes[name][place] for name in varying]
         for line, row in enumerate(rows_over_subsets(rows)):
             shown = [*first, str(row.n)] if line == 0 else [""] * (len(first) + 1)
-            cells = [cell for metric in metrics for cell in _metric_cells(row, metric)]
-            lines.append([*shown, row.method_name, verdict_word(row), *cells])
+            texts = chain.from_iterable(_metric_cells(row, metric) for metric in metrics)
+            lines.append([*shown, row.method_name, verdict_word(row), *texts])
         lines.append(RULE)
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
     columns = [*words(*varying), *numbers("n"), *words("method", "verdict")]
@@ -60,17 +156,8 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
         heading = HEADINGS.get(metric, metric.replace("_", " "))
         columns += numbers(heading)
         columns += words("of") if metric == QUALITY else ()
-    caption = [", ".join(same), *_measured_on(measured), *_remarks(measured, labels)]
+    caption = [", ".join(same), *_remarks(measured, labels)]
     return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
-
-
-def _axes(cells: Sequence[SuiteCell]) -> dict[str, list[str]]:
-    return {
-        "pair": [cell.pair_name for cell in cells],
-        "task": [cell.task.label for cell in cells],
-        "T": [NULL if cell.temperature is None else f"{cell.temperature:g}" for cell in cells],
-        "seed": [str(cell.seed) for cell in cells],
-    }
 
 
 def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
@@ -89,28 +176,21 @@ def _metric_cells(row: Row, metric: str) -> list[str]:
     return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
 
 
-def _measured_on(measured: Sequence[CellRows]) -> list[str]:
-    """Returns a line each on the models, machines, data and days of the rows."""
-    rows = [row for _, found in measured for row in found]
-    values = {
-        "target": {row.target for row in rows}, "on": {dtype_and_device(row) for row in rows},
-        "data": {str(row.data_source) for row in rows}, "measured": {row.created[:10] for row in rows},
-    }  # fmt: skip
-    return [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
-
-
 def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
-    """Returns lines on cells with few prompts, on warnings of speed-ups, and on rows that are not ranked."""
-    few = [
-        name
-        for name, (_, rows) in zip(labels, measured, strict=True)
-        if any(row.has_few_prompts for row in rows_over_subsets(rows))
-    ]
-    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
+    """Returns a line each on the models, machines, data and days of the rows, then lines on cells with few prompts, on
+    warnings of speed-ups, and on rows that are not ranked."""
+    every = [row for _, found in measured for row in found]
+    values = {
+        "target": {row.target for row in every}, "on": {dtype_and_device(row) for row in every},
+        "data": {str(row.data_source) for row in every}, "measured": {row.created[:10] for row in every},
+    }  # fmt: skip
     rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in rows_over_subsets(found)]
+    few = list(dict.fromkeys(name for row, name in rows if row.has_few_prompts))
+    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
     marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
     unranked = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := why_unranked(row))}
-    return [*([f"{FEW} in {where}"] if few else []), *marks, *sorted(unranked)]
+    lines = [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
+    return [*lines, *([f"{FEW} in {where}"] if few else []), *marks, *sorted(unranked)]
 
 
 def pair_table(rows: PairRows) -> Table:
@@ -140,7 +220,11 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
             continue
         for columns in _split_columns(published.columns):
             yield _published(published, columns, rows)
-        yield Text("\n".join([*_notes(published, published.differs == printed), ""]))
+        ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
+        differs = [f"- {each}" for each in published.differs]
+        same = ["differences: as above"] if published.differs == printed else ["differences:", *differs]
+        ours = [f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else []
+        yield Text("\n".join([f"published on: {published.hardware}{ratio}", *same, *ours, ""]))
         printed = published.differs
     if measured_only and unmeasured:
         labels = "; ".join(each.label for each in unmeasured)
@@ -209,10 +293,3 @@ def _decimals(figure: Figure) -> int:
 def _printed(figure: Figure, digits: int) -> str:
     spread = "" if figure.spread is None else f"±{figure.spread:.{digits}f}"
     return f"{figure.value:.{digits}f}{spread}"
-
-
-def _notes(published: PublishedTable, is_printed: bool) -> list[str]:
-    ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
-    notes = [f"published on: {published.hardware}{ratio}"]
-    notes += ["differences: as above"] if is_printed else ["differences:", *(f"- {each}" for each in published.differs)]
-    return notes + ([f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else [])

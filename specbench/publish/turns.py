@@ -25,7 +25,11 @@ from specbench.core.progress import Say
 from specbench.core.values import bytes_digest
 from specbench.models.timing import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
-from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob
+from specbench.publish.workers import Event
+from specbench.publish.workers import JobFinished
+from specbench.publish.workers import JobStarted
+from specbench.publish.workers import LogLine
+from specbench.publish.workers import RunJob
 from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request
@@ -81,8 +85,13 @@ def main() -> None:
         return found
 
     def send(event: Event) -> None:
-        if not isinstance(event, BlockRecorded):
-            write(event_message(event))
+        match event:
+            case LogLine(line):
+                write({"event": "line", "line": line})
+            case JobStarted(num_blocks=num_blocks):
+                write({"event": "started", "num_blocks": num_blocks})
+            case JobFinished(failure):
+                write({"event": "finished", "failure": failure})
 
     class TurnReports(SendingReports):
         def wait(self, number: int) -> None:
@@ -97,18 +106,6 @@ def main() -> None:
     except ConfigError as error:
         failure = str(error)
     send(JobFinished(failure))
-
-
-def event_message(event: Event) -> Message:
-    """Returns an event as JSON."""
-    match event:
-        case LogLine(line):
-            return {"event": "line", "line": line}
-        case JobStarted(num_blocks=num_blocks):
-            return {"event": "started", "num_blocks": num_blocks}
-        case JobFinished(failure):
-            return {"event": "finished", "failure": failure}
-    raise TypeError(event)
 
 
 def request_message(request: Request, output: Path) -> Message:

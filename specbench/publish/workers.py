@@ -4,9 +4,8 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from specbench.core.environment import PACKAGE, called
@@ -96,9 +95,10 @@ class JobFinished:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """The worker's process is gone. Its job, if it had one, is not finished."""
+    """The worker's process is gone. Its job, if it had one, is not finished. `is_last`: whether the job is given up."""
 
     reason: str
+    is_last: bool = False
 
 
 Event = WorkerReady | LogLine | JobStarted | BlockRecorded | JobFinished | WorkerLost
@@ -128,7 +128,7 @@ class WorkerPool:
         self._jobs: queue.SimpleQueue[tuple[int, RunJob] | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[str, int | None, Event]] = queue.SimpleQueue()
         self._processes, self._accept, self._report = processes, accept, report
-        self._is_closed = False
+        self._is_closed, self._max_losses, self._losses = False, 1, Counter[int]()
         self.num_workers = len(processes)  # without those that could not be opened
 
     def __enter__(self) -> "WorkerPool":
@@ -138,14 +138,15 @@ class WorkerPool:
             for _ in self._processes:
                 self._next_event()
         except BaseException:
-            self._close()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
+    def __exit__(self, *error: object) -> None:
+        self._is_closed = True
+        for process in self._processes:
+            self._jobs.put(None)
+            process.close()
 
     def _work(self, process: WorkerProcess) -> None:
         """Gives jobs to a process until the pool is closed or the process cannot be opened."""
@@ -175,12 +176,12 @@ class WorkerPool:
         fails after `max_losses` losses."""
         for waiting in enumerate(jobs):
             self._jobs.put(waiting)
-        losses, num_finished = Counter[int](), 0
+        self._losses, self._max_losses = Counter(), max_losses
+        num_finished = 0
         while num_finished < len(jobs):
             job, event = self._next_event()
             if job is not None and isinstance(event, WorkerLost):
-                losses[job] += 1
-                if losses[job] < max_losses:
+                if not event.is_last:
                     self._jobs.put((job, jobs[job]))
                     continue
                 times = f" {max_losses} times" if max_losses > 1 else ""
@@ -194,18 +195,15 @@ class WorkerPool:
         name, job, event = self._events.get()
         if isinstance(event, WorkerReady):
             self._accept(event)
+        if job is not None and isinstance(event, WorkerLost):
+            self._losses[job] += 1
+            event = replace(event, is_last=self._losses[job] == self._max_losses)
         self._report(name, job, event)
         if job is None and isinstance(event, WorkerLost):
             self.num_workers -= 1
             if not self.num_workers:
                 raise ConfigError(f"no worker is left: {event.reason}; everything measured is kept")
         return job, event
-
-    def _close(self) -> None:
-        self._is_closed = True
-        for process in self._processes:
-            self._jobs.put(None)
-            process.close()
 
 
 class MachineCheck:

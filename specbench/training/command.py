@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,19 @@ from specbench.core import bounded, dotted
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.files import TRAINING_RECORD, changed_settings
-from specbench.models.causal_lm import CausalLM
+from specbench.core.files import TRAINING_RECORD
+from specbench.core.files import changed_settings
 from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.consumption import CostMeter
-from specbench.models.loading import model_source
+from specbench.models.loading import choose_device, model_source
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
-from specbench.training.draft_head import DraftHead
 from specbench.training.objectives import build_objective
 from specbench.training.output import FORMAT, WITHOUT_EFFECT, OutputFolder, TrainingRecord, all_settings, data_record
 from specbench.training.spec import EXAMPLES, HEADS, KINDS, TrainSpec
 from specbench.training.train import (
     check_fit,
-    device_of,
     dtype_of,
     load_drafter,
     load_target,
@@ -90,20 +89,19 @@ def is_finished(spec: TrainSpec) -> bool:
     requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
     if spec.num_steps is None:  # the data determine it
         del requested["num_steps"]
-    check_same_settings(spec, {key: made.get(key) for key in requested}, requested)
-    check_same_settings(spec, {"data_digest": digest, "revisions": revisions}, {
-        "data_digest": load_data(spec).digest, "revisions": {
-            "target": checkpoint_identity(model_source(spec.target), spec.target_revision),
-            "drafter": spec.drafter and checkpoint_identity(model_source(spec.drafter), spec.drafter_revision),
-        },
-    })  # fmt: skip
+    check_same(spec, {key: made.get(key) for key in requested}, requested)
+    sources = {"target": (spec.target, spec.target_revision), "drafter": (spec.drafter, spec.drafter_revision)}
+    now = {role: name and checkpoint_identity(model_source(name), given) for role, (name, given) in sources.items()}
+    check_same(
+        spec, {"data_digest": digest, "revisions": revisions},
+        {"data_digest": load_data(spec).digest, "revisions": now},
+    )  # fmt: skip
     return True
 
 
-def check_same_settings(spec: TrainSpec, made: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
+def check_same(spec: TrainSpec, made: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Raises ConfigError with the differences between a finished training and the requested one."""
-    changed = "; ".join(changed_settings(made, requested))
-    if changed:
+    if changed := "; ".join(changed_settings(made, requested)):
         raise ConfigError(
             f"--output {spec.output}: has a finished training with other settings ({changed}): choose another "
             "--output, or delete it"
@@ -155,7 +153,7 @@ def train_with_settings(
     data = load_data(spec)
     if accelerator.is_main_process:
         warn_of_overlap(data, console)
-    device = device_of(spec, accelerator)
+    device = str(accelerator.device if accelerator.num_processes > 1 else choose_device(spec.device))
     target = load_target(spec, device)
     drafter = load_drafter(spec, device, target)
     check_fit(target, drafter)
@@ -164,10 +162,13 @@ def train_with_settings(
             objective = build_objective(spec, target, drafter, data, cache, console)
             preparation = meter.cost()
         num_steps = total_steps(spec, objective.num_items)
-        models = {"target": model_record(target), "drafter": model_record(drafter)}
+        models = {
+            role: {"name": model.name, "revision": model.revision}
+            for role, model in (("target", target), ("drafter", drafter))
+        }
         about = {"data": data_record(data), "models": models, "preparation": preparation}
         same = training_identity(spec, num_steps, about, accelerator.num_processes)
-        with output.open(same, is_main=accelerator.is_main_process):
+        with output.held(same) if accelerator.is_main_process else nullcontext():
             if accelerator.is_main_process:
                 steps = f"{counted(num_steps, 'step')} of {spec.gradient_accumulation} passes"
                 say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
@@ -182,11 +183,6 @@ def training_identity(spec: TrainSpec, num_steps: int, about: Mapping[str, Any],
         "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
         "data_digest": about["data"]["digest"], "models": about["models"],
     }  # fmt: skip
-
-
-def model_record(model: CausalLM | DraftHead) -> dict[str, str | None]:
-    """Returns a model's name, and the commit or the digest of its files."""
-    return {"name": model.name, "revision": model.revision}
 
 
 def warn_of_overlap(data: TrainingData, console: Console) -> None:

@@ -1,4 +1,5 @@
-"""`specbench train ngram` and `retrieval`: settings → texts → the target's tokens → a model with its record."""
+"""`specbench train ngram` and `retrieval`: settings → texts → the target's tokens → a model with its record, which is
+an n-gram model or a datastore: the tokens of documents and their suffix array."""
 
 import hashlib
 import time
@@ -7,23 +8,33 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.models.array_folder import ArrayModel, vocabulary_digest
+from specbench.models.array_folder import SUFFIX, Array, ArrayModel, vocabulary_digest
 from specbench.models.consumption import CostMeter
-from specbench.models.datastore import Datastore
+from specbench.models.datastore import DATASTORE_FOLDER, Datastore
 from specbench.models.loading import load_tokenizer
 from specbench.models.ngram import NgramModel
 from specbench.results.conditions import environment
 from specbench.training.command import warn_of_overlap
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
-from specbench.training.datastore_build import store_into
-from specbench.training.ngram_build import count_into
-from specbench.training.output import CorpusRecord, data_record, utc_now
+from specbench.training.ngram_build import (
+    CHUNK_TOKENS,
+    NOTHING,
+    CountingProgress,
+    Document,
+    append,
+    count_into,
+    ignore_progress,
+    smallest,
+    token_chunks,
+)
+from specbench.training.output import CorpusRecord, data_record
 from specbench.training.spec import CorpusModelSpec, CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
@@ -55,7 +66,8 @@ class TokenizedTexts:
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         start = time.perf_counter()
-        for prompts in in_batches(self._texts()):
+        texts = self._texts()
+        while prompts := next_batch(texts):
             batch = self._tokens(prompts)
             self.num_documents += len(batch)
             self.num_tokens += sum(map(len, batch))
@@ -97,18 +109,66 @@ class TokenizedTexts:
             self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
 
 
-def in_batches(prompts: Iterable[TrainingPrompt]) -> Iterator[list[TrainingPrompt]]:
-    """Yields the texts in batches for the tokenizer."""
+def next_batch(prompts: Iterator[TrainingPrompt]) -> list[TrainingPrompt]:
+    """Returns the next texts for the tokenizer, about BATCH_CHARACTERS; an empty list at the end."""
     batch: list[TrainingPrompt] = []
     size = 0
-    for prompt in prompts:
+    while size < BATCH_CHARACTERS and (prompt := next(prompts, None)) is not None:
         batch.append(prompt)
         size += len(prompt.whole)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return batch
+
+
+def build_datastore(documents: Iterable[Document], vocab_size: int, output: Path, tokenizer_digest: str) -> Datastore:
+    """Writes documents (token ids each) and their suffix array into the folder `output`.
+
+    A datastore at `output` is replaced when the new one is complete. Raises ConfigError if `output` is anything else,
+    for ids outside the vocabulary, and for a corpus without tokens.
+    """
+    with DATASTORE_FOLDER.replacing(Path(output)) as folder:
+        store_into(folder, documents, vocab_size, tokenizer_digest, ignore_progress)
+    return Datastore.load(output)
+
+
+def store_into(
+    folder: Path, documents: Iterable[Document], vocab_size: int, tokenizer_digest: str, progress: CountingProgress
+) -> None:
+    """Builds a datastore as `build_datastore` does, but into an empty folder. `progress` is called with the current
+    action and its number of tokens."""
+    chunks = [
+        np.where(chunk == NOTHING, vocab_size, chunk).astype(smallest(vocab_size))
+        for chunk in token_chunks(documents, vocab_size, CHUNK_TOKENS, progress)
+    ]
+    tokens = np.concatenate(chunks)
+    progress("sorting", len(tokens))
+    suffixes = suffix_array(tokens)
+    suffixes = suffixes[tokens[suffixes] != vocab_size].astype(smallest(len(tokens)))
+    arrays = {"tokens": tokens, "suffixes": suffixes}
+    for name, array in arrays.items():
+        append(folder / f"{name}{SUFFIX}", array)
+    fields = {"vocab_size": vocab_size, "num_tokens": len(suffixes), "num_documents": len(tokens) - len(suffixes),
+              "tokenizer_digest": tokenizer_digest}  # fmt: skip
+    DATASTORE_FOLDER.write(folder, fields, {name: (array.dtype.str, len(array)) for name, array in arrays.items()})
+
+
+def suffix_array(tokens: Array) -> Array:
+    """Returns the suffix array, the start positions of all suffixes in sorted order: int64 [n]. A suffix comes before
+    its continuations.
+
+    Prefix doubling: each round compares twice as many tokens, using the ranks of the round before.
+    """
+    ranks = tokens.astype(np.int64)
+    length = 1
+    while True:
+        keys = ranks * (int(ranks.max()) + 2)
+        keys[:-length] += ranks[length:] + 1
+        order = np.argsort(keys)
+        is_new = np.diff(keys[order]) != 0
+        ranks[order[1:]] = np.cumsum(is_new)
+        ranks[order[0]] = 0
+        if is_new.all():
+            return order
+        length *= 2
 
 
 NETWORK_FIELDS = ("dtype", "attention", "engine")  # of the environment, meaningless for these models
@@ -127,8 +187,7 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
         with model_type.kind.replacing(output) as folder, documents.bar:
             start = time.perf_counter()
             vocabulary: dict[str, int] = tokenizer.get_vocab()
-            digest = vocabulary_digest(vocabulary)
-            vocab_size = max(vocabulary.values()) + 1
+            digest, vocab_size = vocabulary_digest(vocabulary), max(vocabulary.values()) + 1
             if isinstance(spec, NgramSpec):
                 count_into(folder, documents, spec.order, vocab_size, digest, documents.building)
             else:
@@ -144,7 +203,6 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
                 cost=meter.cost(),
                 environment={k: v for k, v in environment("cpu", "", "").items() if k not in NETWORK_FIELDS},
                 command=command,
-                finished=utc_now(),
             )
             record.write(folder)
     return record

@@ -1,7 +1,7 @@
 """Stochastic corrective drafter fine-tuning (s-CDF) and its baselines (P0 §7, Alg. 1, App. D)."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.kinds import ScdfSpec
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     Batch,
@@ -29,59 +28,6 @@ from specbench.training.passes import (
 )
 from specbench.training.spec import TrainSpec
 from specbench.training.teacher import GenerationJob, Generator, Ids
-
-Prompts = Sequence[tuple[str, Ids]]  # language and token ids
-
-
-class LanguageDraws:
-    """Draws the data of a pass. Every draw depends only on the seed and the number of the pass."""
-
-    def __init__(self, spec: TrainSpec, settings: ScdfSpec, target: CausalLM, prompts: Prompts) -> None:
-        self._spec, self._settings = spec, settings
-        self._prompts: dict[str, list[Ids]] = {language: [] for language, _ in prompts}
-        for language, ids in prompts:
-            self._prompts[language].append(ids)
-        self._generator = Generator.of(target, Sampling(settings.temperature), spec.max_new_tokens)
-
-    def languages(self, number: int) -> Counter[str]:
-        """Returns the number of draws of each language for a pass: one, or a random number according to proportions."""
-        names, settings = list(self._prompts), self._settings
-        random = self._random("languages", number)
-        if settings.weighting == "balanced":
-            shares = torch.tensor([settings.proportions.get(name, 0.0) for name in names], dtype=torch.float64)
-            drawn = torch.multinomial(shares, settings.languages_per_pass, replacement=True, generator=random)
-        else:
-            drawn = torch.randperm(len(names), generator=random)[: settings.languages_per_pass]
-        return Counter(names[place] for place in sorted(drawn.tolist()))
-
-    def batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
-        """Returns the prompts of a pass with sampled continuations by the target, as mini-batches by language."""
-        prompts = [
-            (language, ids)
-            for language, times in languages.items()
-            for ids in self._prompts_of(number, language, times)
-        ]
-        jobs = [
-            GenerationJob(ids, stream_seed(self._spec.seed, "continuation", number, i))
-            for i, (_, ids) in enumerate(prompts)
-        ]
-        ends = self._generator.continue_all(jobs, self._spec.generation_batch)
-        samples: dict[str, list[Sample]] = {language: [] for language in languages}
-        for (language, ids), end in zip(prompts, ends, strict=True):
-            samples[language].append(Sample(language, (*ids, *end), len(ids)))
-        return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
-
-    def _prompts_of(self, number: int, language: str, times: int) -> list[Ids]:
-        """Returns prompts in random order. None is repeated before all were drawn."""
-        pool, random = self._prompts[language], self._random("prompts", number, language)
-        wanted = times * self._settings.prompts_per_language
-        rounds = -(-wanted // len(pool))
-        drawn = [place for _ in range(rounds) for place in torch.randperm(len(pool), generator=random).tolist()]
-        return [pool[place] for place in drawn[:wanted]]
-
-    def _random(self, *purpose: str | int) -> torch.Generator:
-        return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
-
 
 Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
 
@@ -160,35 +106,45 @@ class MeasuredLanguage:
         return sum(batch.num_learnt * loss for batch, loss in pairs) / self.num_tokens
 
     @property
-    def prompts(self) -> list[tuple[int, ...]]:
+    def prompts(self) -> list[Ids]:
         return [sample.ids[: sample.num_given] for batch in self.batches for sample in batch.samples]
 
 
 class CorrectiveObjective:
     """The loss of a language is D, the drafter's cross-entropy on the target's continuations. Its weight is
     (D − min D) / m, or a baseline's weight. With several processes, each measures all languages, and they share the
-    computation of gradients."""
+    computation of gradients. `prompts`: language and token ids."""
 
     columns: tuple[str, ...] = (
         "star_lang", "lang", "r", "weight", "unfairness", "acceptance", "prompt_tv_q", "prompt_tv_p",
     )  # fmt: skip
 
-    def __init__(self, spec: TrainSpec, target: CausalLM, prompts: Prompts) -> None:
+    def __init__(self, spec: TrainSpec, target: CausalLM, prompts: Sequence[tuple[str, Ids]]) -> None:
         assert spec.scdf is not None
         self.num_items = len(prompts)
         self._spec, self._settings, self._target = spec, spec.scdf, target
-        self._draws = LanguageDraws(spec, spec.scdf, target, prompts)
+        self._prompts: dict[str, list[Ids]] = {}
+        for language, ids in prompts:
+            self._prompts.setdefault(language, []).append(ids)
+        self._generator = Generator.of(target, Sampling(spec.scdf.temperature), spec.max_new_tokens)
         self._frozen = LogitsCache(target.model, target.vocab_size)
-        self._measured: Mapping[str, MeasuredLanguage] = {}
-        self._weights: Mapping[str, float] = {}
+        self._measured: dict[str, MeasuredLanguage] = {}
+        self._weights: dict[str, float] = {}
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a pass with constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
         self._frozen.forget()
-        languages = self._draws.languages(number)
-        batches = self._draws.batches(number, languages)
-        self._measured = {language: self._measure(language, found, drafter) for language, found in batches.items()}
-        self._weights = language_weights(self._settings, self._measured, languages)
+        languages = self._draw_languages(number)
+        batches = self._draw_batches(number, languages)
+        with torch.no_grad():
+            self._measured = {
+                language: MeasuredLanguage(found, [float(self._loss(batch, drafter)) for batch in found])
+                for language, found in batches.items()
+            }
+        shares = [times / languages.total() for times in languages.values()]  # of the draws, for the baselines
+        if self._settings.weighting == "corrective":
+            shares = corrective_weights([self._measured[language].divergence for language in languages])
+        self._weights = dict(zip(languages, shares, strict=True))
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
@@ -212,17 +168,49 @@ class CorrectiveObjective:
         """Returns None: there is no validation data."""
         return None
 
-    @torch.no_grad()
-    def _measure(self, language: str, batches: Sequence[Batch], drafter: nn.Module) -> MeasuredLanguage:
-        losses = [float(self._loss((language, place), batch, drafter)) for place, batch in enumerate(batches)]
-        return MeasuredLanguage(batches, losses)
+    def _draw_languages(self, number: int) -> Counter[str]:
+        """Returns the number of draws of each language for a pass: one, or a random number according to proportions."""
+        names, settings = list(self._prompts), self._settings
+        random = self._random("languages", number)
+        if settings.weighting == "balanced":
+            shares = torch.tensor([settings.proportions.get(name, 0.0) for name in names], dtype=torch.float64)
+            drawn = torch.multinomial(shares, settings.languages_per_pass, replacement=True, generator=random)
+        else:
+            drawn = torch.randperm(len(names), generator=random)[: settings.languages_per_pass]
+        return Counter(names[place] for place in sorted(drawn.tolist()))
 
-    def _loss(self, key: tuple[str, int], batch: Batch, drafter: nn.Module) -> Tensor:
+    def _draw_batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
+        """Returns the prompts of a pass with sampled continuations by the target, as mini-batches by language."""
+        prompts = [
+            (language, ids)
+            for language, times in languages.items()
+            for ids in self._draw_prompts(number, language, times)
+        ]
+        seed = partial(stream_seed, self._spec.seed, "continuation", number)
+        jobs = [GenerationJob(ids, seed(place)) for place, (_, ids) in enumerate(prompts)]
+        ends = self._generator.continue_all(jobs, self._spec.generation_batch)
+        samples: dict[str, list[Sample]] = {language: [] for language in languages}
+        for (language, ids), end in zip(prompts, ends, strict=True):
+            samples[language].append(Sample(language, (*ids, *end), len(ids)))
+        return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
+
+    def _draw_prompts(self, number: int, language: str, times: int) -> list[Ids]:
+        """Returns prompts in random order. None is repeated before all were drawn."""
+        pool, random = self._prompts[language], self._random("prompts", number, language)
+        wanted = times * self._settings.prompts_per_language
+        rounds = -(-wanted // len(pool))
+        drawn = [place for _ in range(rounds) for place in torch.randperm(len(pool), generator=random).tolist()]
+        return [pool[place] for place in drawn[:wanted]]
+
+    def _random(self, *purpose: str | int) -> torch.Generator:
+        return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
+
+    def _loss(self, batch: Batch, drafter: nn.Module) -> Tensor:
         """Returns the estimate of D on one mini-batch."""
         draft_logits = learnt_logits(drafter, batch, self._target.vocab_size)
         if self._settings.estimator == "sampled":
-            return cross_entropy_sampled(batch.learnt_ids.to(draft_logits.device), draft_logits).mean()
-        return cross_entropy_full(self._frozen.of(key, batch), draft_logits).mean()
+            return cross_entropy_sampled(batch.learnt_ids, draft_logits).mean()
+        return cross_entropy_full(self._frozen.of(batch), draft_logits).mean()
 
     def _part(self, language: str, place: int) -> LossPart:
         """Returns a mini-batch with its share of the language's weight. With weight 0 it reuses the measured loss."""
@@ -232,15 +220,4 @@ class CorrectiveObjective:
             known = torch.tensor(measured.losses[place])
             return LossPart(language, 0.0, batch.num_learnt, lambda drafter: known)
         share = batch.num_learnt / measured.num_tokens
-        return LossPart(language, weight * share, batch.num_learnt, partial(self._loss, (language, place), batch))
-
-
-def language_weights(
-    settings: ScdfSpec, measured: Mapping[str, MeasuredLanguage], languages: Counter[str]
-) -> dict[str, float]:
-    """Returns the constant weight of each language's D in a pass. For the baselines it is the language's share of the
-    draws."""
-    if settings.weighting == "corrective":
-        found = corrective_weights([measured[language].divergence for language in languages])
-        return dict(zip(languages, found, strict=True))
-    return {language: times / languages.total() for language, times in languages.items()}
+        return LossPart(language, weight * share, batch.num_learnt, partial(self._loss, batch))

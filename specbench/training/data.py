@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import IO, cast
@@ -23,7 +24,6 @@ from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
-from specbench.tasks.scoring.contract import Reference
 from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
 
 TEXT_FORMATS = (".txt", ".jsonl")
@@ -64,17 +64,20 @@ class CorpusFiles:
             finished += path.stat().st_size
 
     def _document(self, line: bytes, path: Path, number: int) -> str:
+        place = f"{path}, line {number}"
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{path}, line {number}: not UTF-8 text: convert the file") from error
-        return text if text_format(path) == ".txt" else self._cell(text, path, number)
-
-    def _cell(self, text: str, path: Path, number: int) -> str:
+            raise ConfigError(f"{place}: not UTF-8 text: convert the file") from error
+        if text_format(path) == ".txt":
+            return text
         row = bounded.parse_json(text, path, "correct it", number, strict=False)
-        place = f"{path}, line {number}"
+        hint = '(it is not a JSON object): write {"COLUMN": "…"} on each line'
+        if isinstance(row, dict):
+            key = next(iter(row)) if len(row) == 1 else "NAME"
+            hint = f"(columns: {', '.join(row)}): give --set data.column={key}"
         if not isinstance(row, dict) or self.column not in row:
-            raise ConfigError(f"{place}: has no column '{self.column}' {column_hint(row)}")
+            raise ConfigError(f"{place}: has no column '{self.column}' {hint}")
         cell = row[self.column]
         if not isinstance(cell, str):
             raise ConfigError(
@@ -83,17 +86,12 @@ class CorpusFiles:
         return cell
 
 
-def column_hint(row: object) -> str:
-    """Returns what a line without the column has, and a remedy."""
-    if not isinstance(row, dict):
-        return '(it is not a JSON object): write {"COLUMN": "…"} on each line'
-    names = list(row)
-    return f"(columns: {', '.join(names)}): give --set data.column={names[0] if len(names) == 1 else 'NAME'}"
-
-
 def text_format(path: Path) -> str:
     """Returns the suffix of a file name, without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
+
+
+Pairs = list[tuple[str, str | None]]  # prompts and answers
 
 
 @dataclass(frozen=True)
@@ -102,15 +100,8 @@ class TaskPrompts:
 
     language: str
     place: str
-    pairs: list[tuple[str, str | None]]
+    pairs: Pairs
     is_measured: bool = False
-
-
-def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
-    """Returns whether a subset is requested. With bundled samples, every subset with a sample is."""
-    if spec.subsets is not None and task.subsets:
-        return subset in spec.subsets
-    return spec.source != "sample" or task.sample_of(subset) is not None
 
 
 def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
@@ -138,16 +129,14 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
             f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after the "
             "split: give --data a file or folder that is"
         )
-    pairs = [(example.prompt, answer_of(example.reference)) for example in data.examples]
+    references = [example.reference for example in data.examples]
+    answers = [each[0] if isinstance(each, list) else each for each in references]  # the first of several right ones
+    pairs: Pairs = [
+        (example.prompt, answer if isinstance(answer, str) else None)
+        for example, answer in zip(data.examples, answers, strict=True)
+    ]
     language = subset if task.subsets else task.language or task.name
     return TaskPrompts(language, f"{task.name} ({data.location})", pairs, is_measured=spec.split is None)
-
-
-def answer_of(reference: Reference | None) -> str | None:
-    """Returns a reference as one text: the first of several right answers."""
-    if isinstance(reference, list):
-        return reference[0]
-    return reference if isinstance(reference, str) else None
 
 
 WORLD = "world:"
@@ -170,17 +159,7 @@ def is_measured(name: str) -> bool:
     return load_world(name).has_task
 
 
-def world_prompts(spec: DataSpec, names: Sequence[str], seed: int) -> list[TaskPrompts]:
-    """Returns up to `limit` different rows of each requested subset."""
-    return [
-        TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
-        for name in names
-        for subset in load_world(name).weights()
-        if spec.subsets is None or subset in spec.subsets
-    ]
-
-
-def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> list[tuple[str, str | None]]:
+def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> Pairs:
     """Returns different training rows as (prompt, answer). Of a conversation, it is the first turn."""
     world, random = load_world(name), Random(stream_seed(seed, "world", name, subset))
     found: dict[tuple[str, str | None], None] = {}
@@ -235,21 +214,26 @@ class TrainingData:
         return tuple(prompt.whole for prompt in self.prompts[language])
 
     @property
-    def prompt_digests(self) -> list[str]:
-        """Returns the digest of every prompt, as in the records of a run."""
-        texts = dict.fromkeys(prompt.text for prompts in self.prompts.values() for prompt in prompts)
-        return [text_digest(text) for text in texts]
-
-    @property
     def digest(self) -> str:
         """Returns 12 hex digits of SHA-256 over languages, prompts and answers, in order."""
         return bytes_digest(prompt.identity for prompts in self.prompts.values() for prompt in prompts)
 
 
 def load_data(spec: TrainSpec) -> TrainingData:
-    """Returns the data of a training, checked for its kind."""
+    """Returns the data of a training. Raises ConfigError also for s-CDF with a single language, or with a language that
+    has no data."""
     data = gather_data(spec.data, spec.seed)
-    check_languages(spec, data.languages)
+    if spec.scdf is None:
+        return data
+    for name in spec.scdf.proportions:
+        if name not in data.languages:
+            hint = nearest(name, data.languages)
+            raise ConfigError(f"scdf.proportions.{name}: the data has no language '{name}': {hint}")
+    if spec.scdf.weighting == "corrective" and len(data.languages) < 2:
+        raise ConfigError(
+            f"data: has one language, '{data.languages[0]}', and s-CDF gives the best language of a pass no weight: "
+            "name two or more"
+        )
     return data
 
 
@@ -280,53 +264,43 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     for task in tasks:
         subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
         yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
-    yield from world_prompts(spec, worlds, seed)
-    for language, files in spec.parallel.items():
-        yield TaskPrompts(language, files.source, aligned_pairs(language, files, spec.limit))
-    for language, file in spec.text.items():
-        yield TaskPrompts(language, file, text_pairs(language, file, spec))
+    for name in worlds:
+        for subset in load_world(name).weights():
+            if spec.subsets is None or subset in spec.subsets:
+                yield TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
+    files: Iterator[tuple[str, str, str, Pairs]] = chain(
+        ((name, "parallel", each.source, aligned_pairs(name, each)) for name, each in spec.parallel.items()),
+        ((name, "text", each, text_pairs(name, each, spec.column)) for name, each in spec.text.items()),
+    )
+    for language, key, file, pairs in files:
+        if not pairs:
+            raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
+        yield TaskPrompts(language, file, pairs[: spec.limit])
 
 
-def aligned_pairs(language: str, files: ParallelSpec, limit: int | None) -> list[tuple[str, str | None]]:
+def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
+    """Returns whether a subset is requested. With bundled samples, every subset with a sample is."""
+    if spec.subsets is not None and task.subsets:
+        return subset in spec.subsets
+    return spec.source != "sample" or task.sample_of(subset) is not None
+
+
+def aligned_pairs(language: str, files: ParallelSpec) -> Pairs:
     """Returns prompts made from the source's lines, with the target's lines as answers."""
     paths = {"source": files.source, **({"target": files.target} if files.target else {})}
     for path in paths.values():
         if not Path(path).is_file():
             raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
     rows = [row for _, row in parallel_rows({name: Path(path) for name, path in paths.items()})]
-    made = [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
-    return not_empty(made[:limit], f"data.parallel.{language}: '{files.source}'")
+    return [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
 
 
-def text_pairs(language: str, file: str, spec: DataSpec) -> list[tuple[str, str | None]]:
+def text_pairs(language: str, file: str, column: str) -> Pairs:
     """Returns the texts of a file as prompts without answers."""
     try:
-        corpus = CorpusFiles([Path(file)], spec.column)
-        texts: list[tuple[str, str | None]] = [(text, None) for text in corpus if text.strip()]
+        return [(text, None) for text in CorpusFiles([Path(file)], column) if text.strip()]
     except ConfigError as error:
         raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
-    return not_empty(texts[: spec.limit], f"data.text.{language}: '{file}'")
-
-
-def not_empty(pairs: list[tuple[str, str | None]], place: str) -> list[tuple[str, str | None]]:
-    if not pairs:
-        raise ConfigError(f"{place}: the corpus is empty: give a file with text")
-    return pairs
-
-
-def check_languages(spec: TrainSpec, languages: Iterable[str]) -> None:
-    """Raises ConfigError for a language without data, and for s-CDF with a single language."""
-    known = list(languages)
-    if spec.scdf is None:
-        return
-    for name in spec.scdf.proportions:
-        if name not in known:
-            raise ConfigError(f"scdf.proportions.{name}: the data has no language '{name}': {nearest(name, known)}")
-    if spec.scdf.weighting == "corrective" and len(known) < 2:
-        raise ConfigError(
-            f"data: has one language, '{known[0]}', and s-CDF gives the best language of a pass no weight: "
-            "name two or more"
-        )
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:
@@ -338,8 +312,7 @@ def total_steps(spec: TrainSpec, num_items: int) -> int:
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.epochs is not None
-    epochs, batch_size = spec.epochs
-    num_passes = epochs * -(-num_items // batch_size)
+    num_passes = spec.epochs * -(-num_items // spec.batch_size)
     num_steps = -(-num_passes // spec.gradient_accumulation)
     check_warmup(spec.warmup, num_steps)
     return num_steps

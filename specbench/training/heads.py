@@ -1,17 +1,27 @@
-"""Losses of Medusa, EAGLE and EAGLE-3 heads, which learn from the target's hidden states and distributions."""
+"""Draft heads in a training: their initialisation, the losses of Medusa, EAGLE and EAGLE-3, and the export."""
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import DynamicCache
+from transformers import DynamicCache, LlamaConfig
 
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.eagle import EagleHead
-from specbench.models.heads.medusa import MedusaHeads
-from specbench.training.passes import Batch, in_float32, unwrapped
+from specbench.models.heads.checkpoints import read_checkpoint
+from specbench.models.heads.eagle import EagleHead, EagleLayout
+from specbench.models.heads.eagle_checkpoint import LAYER_IDS, load_eagle
+from specbench.models.heads.medusa import MedusaHeads, load_medusa, with_vllm_names
+from specbench.training.passes import Batch, Sample, in_float32, unwrapped
+from specbench.training.spec import TrainSpec
 
 DraftNetwork = MedusaHeads | EagleHead
 
@@ -41,15 +51,9 @@ def read_by_target(target: CausalLM, batch: Batch, head: DraftNetwork) -> Target
     layers = head.layout.hidden_layers if isinstance(head, EagleHead) else (last,)
     ids = batch.ids[:, :-1].to(target.device)
     output = target.model(input_ids=ids, use_cache=False, output_hidden_states=list(layers))
-    rows, columns = places_of(batch, target.device)
+    rows, columns = batch.places.to(target.device)
     hidden = [output.hidden_states[layer].float() for layer in layers]
     return TargetOutput(ids, hidden, output.logits[rows, columns, : target.vocab_size])
-
-
-def places_of(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns the row and the column of the position before every learnt token, both [num_learnt]."""
-    rows, columns = batch.places
-    return rows.to(device), columns.to(device)
 
 
 class HeadLosses:
@@ -60,17 +64,21 @@ class HeadLosses:
     the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2).
     """
 
-    def __init__(
-        self, target: CausalLM, num_steps: int, decay: float, logit_weight: float = 1.0, state_weight: float = 0.0
-    ) -> None:
-        self.target, self.num_steps, self.decay = target, num_steps, decay
-        self.logit_weight, self.state_weight = logit_weight, state_weight
+    def __init__(self, spec: TrainSpec, target: CausalLM) -> None:
+        assert spec.head is not None
+        if spec.medusa is not None:
+            self.num_steps = spec.medusa.num_heads
+        elif (eagle := spec.eagle or spec.eagle3) is not None:
+            self.num_steps = eagle.num_draft_steps
+        self.target, self.decay = target, spec.head.decay
+        self.logit_weight = spec.eagle.logit_weight if spec.eagle is not None else 1.0
+        self.state_weight = spec.eagle.state_weight if spec.eagle is not None else 0.0
 
     def __call__(self, batch: Batch, model: nn.Module) -> Tensor:
         head: DraftNetwork = unwrapped(model)
         found = read_by_target(self.target, batch, head)
         teacher, is_covered = draft_teacher(head, found.logits)
-        rows, columns = places_of(batch, self.target.device)
+        rows, columns = batch.places.to(self.target.device)
         total = torch.zeros(len(rows), device=self.target.device)
         for number, step in enumerate(draft_steps(head, found, batch, self.num_steps)):
             entropy = -(teacher[step.learnt] * torch.log_softmax(in_float32(step.logits), dim=-1)).sum(-1)
@@ -97,7 +105,7 @@ def draft_teacher(head: DraftNetwork, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def draft_steps(head: DraftNetwork, found: TargetOutput, batch: Batch, num_steps: int) -> Iterator[DraftStep]:
     """Yields the output of draft steps 1, 2, … for the learnt tokens that have enough text before them."""
-    rows, columns = places_of(batch, found.ids.device)
+    rows, columns = batch.places.to(found.ids.device)
     states = unroll(head, found, num_steps) if isinstance(head, EagleHead) else list(found.hidden) * num_steps
     for step in range(num_steps):
         learnt = (columns > step).nonzero()[:, 0]
@@ -126,3 +134,160 @@ def unroll(head: EagleHead, found: TargetOutput, num_steps: int) -> list[Tensor]
         unrolled.append(head(tokens, states, positions, mask, cache))
         states = head.next_states(unrolled[-1])
     return unrolled
+
+
+OUTPUT_SCALE = 0.4  # new Medusa output layer ÷ the target's: the target's layer is too sharp at first
+NORM_SCALE = 0.5  # new EAGLE-3 norm ÷ the target's, for the same reason
+
+
+class DraftHead:
+    """A head that is trained for a target, with the attributes that a training records. Its weights are float32."""
+
+    def __init__(self, model: MedusaHeads | EagleHead, target: CausalLM, name: str, revision: str | None) -> None:
+        self.model: Any = model.float()
+        self.target = target
+        self.name = name
+        self.revision = revision
+        self.tokenizer = target.tokenizer
+        self.context_limit = target.context_limit
+        self.device = target.device
+        self.dtype = "float32"
+        self.attention = target.attention
+
+    @classmethod
+    def of(cls, spec: TrainSpec, target: CausalLM) -> "DraftHead":
+        """Returns the head that the settings name, or a new one. Raises ConfigError."""
+        if spec.drafter is None:
+            torch.manual_seed(stream_seed(spec.seed, "head"))
+            model = new_medusa(spec, target) if spec.medusa is not None else new_eagle(spec, target)
+            return cls(model.to(target.device), target, f"new {spec.kind}", None)
+        checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
+        checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
+        model = load_medusa(checkpoint, target) if spec.medusa else load_eagle(checkpoint, target)
+        if isinstance(model, EagleHead) and model.layout.norm_output:
+            raise checkpoint.problem(
+                "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
+                "train a new head"
+            )
+        return cls(model, target, spec.drafter, checkpoint.revision)
+
+    def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
+        """Restricts a new EAGLE-3 head to the `draft_vocab_size` most frequent tokens of the learnt texts."""
+        if spec.eagle3 is None or spec.drafter is not None or spec.eagle3.draft_vocab_size is None:
+            return
+        counts = Counter(token for sample in samples for token in sample.ids[sample.num_given :])
+        vocab_size, size = self.target.vocab_size, spec.eagle3.draft_vocab_size
+        if size >= vocab_size:
+            raise ConfigError(
+                f"eagle3.draft_vocab_size = {size}: the target has {vocab_size} tokens: give fewer, or null for all"
+            )
+        ranked = sorted(range(vocab_size), key=lambda token: -counts[token])
+        token_ids = torch.tensor(sorted(ranked[:size]), device=self.device)
+        self.model.d2t = token_ids - torch.arange(size, device=self.device)
+        rows = output_weight(self.target).index_select(0, token_ids)
+        self.model.lm_head.weight = nn.Parameter(rows.float().clone(), requires_grad=True)
+
+    @property
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of the head by name, without the target's."""
+        shared = {id(parameter) for parameter in self.target.model.parameters()}
+        return {name: value for name, value in self.model.named_parameters() if id(value) not in shared}
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Writes configuration and weights in the published layout of vLLM's Medusa, EAGLE or EAGLE-3."""
+        tensors = {
+            name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()
+        }  # fmt: skip
+        if isinstance(self.model, MedusaHeads):
+            config, tensors = medusa_config(self.model, self.target), with_vllm_names(tensors)
+        else:
+            config = eagle_config(self.model, self.target)
+            tensors = eagle_tensors(self.model, tensors, self.target.vocab_size)
+        save_file(tensors, folder / "model.safetensors")
+        config["torch_dtype"] = str(dtype).removeprefix("torch.")
+        write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def output_weight(target: CausalLM) -> Tensor:
+    """Returns the weight of the target's output layer: [vocab_size, width]."""
+    weight: Tensor = target.model.get_output_embeddings().weight
+    return weight.detach()[: target.vocab_size]
+
+
+def new_medusa(spec: TrainSpec, target: CausalLM) -> MedusaHeads:
+    """Returns heads that start with a scaled copy of the target's output layer."""
+    assert spec.medusa is not None
+    weight = output_weight(target)
+    heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
+    for output in heads.output_layers():
+        output.weight.data = OUTPUT_SCALE * weight.float()
+    return heads
+
+
+def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
+    """Returns a head with random weights; for EAGLE-3, with the target's output layer and a scaled norm."""
+    given = target.model.config.get_text_config()
+    fields = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
+              "head_dim", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")  # fmt: skip
+    found = {name: getattr(given, name) for name in fields if getattr(given, name, None) is not None}
+    config = LlamaConfig(vocab_size=given.vocab_size, num_hidden_layers=1, tie_word_embeddings=False, **found)
+    config._attn_implementation = "sdpa"
+    num_layers, is_third = given.num_hidden_layers, spec.eagle3 is not None
+    layers = (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))  # a target may have fewer than five
+    layout = EagleLayout(
+        generation=3 if is_third else 1,
+        hidden_layers=layers if is_third else (num_layers,),
+        target_width=given.hidden_size,
+        draft_vocab_size=target.vocab_size,
+    )
+    embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
+    head = EagleHead(config, layout, embed_tokens, None if is_third else lm_head)
+    if is_third:
+        head.lm_head.weight = nn.Parameter(output_weight(target).float().clone())
+        norms = [module for module in target.model.modules() if type(module).__name__.endswith("RMSNorm")]
+        if norms:
+            head.norm.weight.data = NORM_SCALE * norms[-1].weight.detach().float()
+    return head
+
+
+def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
+    """Returns the configuration for vLLM's Medusa, which assumes no biases by default."""
+    return {
+        "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
+        "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
+        "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
+        "hidden_size": output_weight(target).shape[1], "vocab_size": heads.vocab_size,
+    }  # fmt: skip
+
+
+def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
+    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is written twice, since
+    transformers before version 5 does not know `rope_parameters`. So are the layers whose hidden states the head reads:
+    vLLM numbers the inputs of layers, and SGLang, in `eagle_config`, the outputs."""
+    kept = head.config.to_diff_dict()
+    kept.pop("transformers_version", None)
+    rope: dict[str, Any] = dict(head.config.rope_parameters or {})
+    kept |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
+    kept |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+    given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    if head.layout.generation == 1:
+        return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
+    layout = head.layout
+    size = layout.draft_vocab_size if head.d2t is None else len(head.d2t)
+    return {
+        **given, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": size,
+        "target_hidden_size": layout.target_width, LAYER_IDS: list(layout.hidden_layers),
+        "eagle_config": {LAYER_IDS: [layer - 1 for layer in layout.hidden_layers], "use_aux_hidden_state": True},
+        "norm_before_residual": layout.norm_before_residual, "norm_output": layout.norm_logits,
+    }  # fmt: skip
+
+
+def eagle_tensors(head: EagleHead, own: dict[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+    """Returns the tensors with the published names, for a restricted vocabulary also `d2t` and `t2d`."""
+    if head.layout.generation == 1:
+        return {name.replace("midlayer.", "layers.0."): value for name, value in own.items()}
+    if head.d2t is None:
+        return own
+    offsets = head.d2t.cpu()
+    is_drafted = torch.zeros(vocab_size, dtype=torch.bool).index_fill_(0, offsets + torch.arange(len(offsets)), True)
+    return {**own, "d2t": offsets, "t2d": is_drafted}

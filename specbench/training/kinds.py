@@ -33,16 +33,12 @@ class ScdfSpec(Spec):
     """Relative frequency of each language if weighting is balanced: {en: 1, sw: 3}."""
 
     @model_validator(mode="after")
-    def _several_languages(self) -> "ScdfSpec":
+    def _check_weighting(self) -> "ScdfSpec":
         if self.weighting == "corrective" and self.languages_per_pass < 2:
             raise ConfigError(
                 "scdf.languages_per_pass = 1: the best language of a pass has weight 0, so nothing would be learnt: "
                 "give 2 or more, or scdf.weighting=equal"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _proportions(self) -> "ScdfSpec":
         if self.weighting != "balanced" and self.proportions:
             raise ConfigError(
                 f"scdf.proportions: have no effect with scdf.weighting = '{self.weighting}': set it to balanced, or "

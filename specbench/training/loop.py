@@ -1,12 +1,13 @@
-"""The training loop with its checkpoints and its log. An interrupted and resumed training has the same curve."""
+"""The training loop with its optimizers, its checkpoints and its log. An interrupted and resumed training has the same
+curve."""
 
 import csv
 import io
 import math
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.decoding.decoder import stream_seed
 from specbench.models.consumption import Cost, CostMeter
-from specbench.training.optimizers import make_optimizer, trained_parameters
+from specbench.models.loading import bitsandbytes
 from specbench.training.output import CHECKPOINT, OutputFolder
 from specbench.training.spec import TrainSpec
 
@@ -36,17 +37,6 @@ class StepCurve:
     learning_rate: float
     loss: dict[str, float]
     num_tokens: int
-
-    @classmethod
-    def of(cls, step: int, learning_rate: float, losses: Sequence[Loss]) -> "StepCurve":
-        """Returns the step with the mean losses over the tokens of each group."""
-        sums: dict[str, float] = defaultdict(float)
-        counts: dict[str, int] = defaultdict(int)
-        for group, loss, num_tokens in losses:
-            sums[group] += loss * num_tokens
-            counts[group] += num_tokens
-        means = {group: sums[group] / max(1, counts[group]) for group in sums}
-        return cls(step, learning_rate, means, sum(counts.values()))
 
 
 @dataclass
@@ -77,6 +67,66 @@ class RateProgress:
         }
 
 
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the trained parameters by name. Tied parameters occur once."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
+    """Returns AdamW (arXiv:1711.05101), with 8-bit state (arXiv:2110.02861) for quantised models, or Muon and AdamW.
+    The loop sets its learning rate at every update.
+
+    Raises ConfigError if bitsandbytes or torch's Muon is missing.
+    """
+    if spec.optimizer == "muon":
+        return MuonWithAdamW(model, spec.weight_decay)
+    parameters = list(trained_parameters(model).values())
+    if spec.quantize == "none":
+        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
+    optimizer: torch.optim.Optimizer = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit(
+        parameters, lr=0.0, weight_decay=spec.weight_decay
+    )
+    return optimizer
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon for the matrices inside the layers of a draft head, AdamW for its output layers, gains and biases."""
+
+    ADAMW_SHARE = 0.15  # of Muon's learning rate
+
+    def __init__(self, head: nn.Module, weight_decay: float) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise ConfigError("optimizer = 'muon': needs torch 2.9 or later: install it, or give optimizer=adamw")
+        outputs = {id(parameter) for layer in head.output_layers() for parameter in layer.parameters()}  # type: ignore[operator]
+        trained = list(trained_parameters(head).values())
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for parameter in trained:
+            (matrices if parameter.ndim == 2 and id(parameter) not in outputs else others).append(parameter)
+        self.parts: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay),
+            torch.optim.AdamW(others, lr=0.0, weight_decay=0.0),
+        ]
+        super().__init__(trained, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Performs one update with the learning rate of the first parameter group."""
+        rate = self.param_groups[0]["lr"]
+        for part, share in zip(self.parts, (1.0, self.ADAMW_SHARE), strict=True):
+            part.param_groups[0]["lr"] = rate * share
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of both optimizers."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the state of both optimizers."""
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+
+
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Sets the trained parameters."""
@@ -93,43 +143,28 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     write_bytes(folder / CHECKPOINT, content.getbuffer())
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> RateProgress:
+def load_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> RateProgress:  # fmt: skip
     """Loads a folder's checkpoint into model and optimizer. Returns its progress, or a new one without a checkpoint.
 
     Raises ConfigError if the file is not a complete checkpoint of this model.
     """
     if not (folder / CHECKPOINT).exists():
         return RateProgress()
-    with naming_checkpoint(folder):
-        content = read_checkpoint(folder)
+    try:
+        content = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         set_weights(model, content["weights"])
-        optimizer.load_state_dict(content["optimizer"])
+        if optimizer is not None:
+            optimizer.load_state_dict(content["optimizer"])
         progress = RateProgress(**content["progress"])
         progress.curve = [StepCurve(**point) for point in content["progress"]["curve"]]
-    return progress
-
-
-def load_weights(folder: Path, model: nn.Module) -> None:
-    """Loads the trained parameters of a folder's checkpoint into a model. Raises ConfigError as `load_checkpoint`."""
-    with naming_checkpoint(folder):
-        set_weights(model, read_checkpoint(folder)["weights"])
-
-
-def read_checkpoint(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
-    return content
-
-
-@contextmanager
-def naming_checkpoint(folder: Path) -> Iterator[None]:
-    """Turns any exception that a damaged checkpoint causes into a ConfigError that names the file."""
-    try:
-        yield
     except Exception as error:
         raise ConfigError(
             f"{folder / CHECKPOINT}: is not a checkpoint of this training ({type(error).__name__}): delete {folder} to "
             "start again"
         ) from error
+    return progress
 
 
 FIRST_COLUMNS = ("timestamp", "step", "pass")
@@ -178,41 +213,32 @@ class Log:
 class LossPart:
     """One mini-batch of a pass. Its loss is computed on request, so that only one graph is in memory.
 
-    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts.
+    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts. `group`: a language, or
+    "all" for a mini-batch of several. `weight`: a constant; no gradient flows through it. `num_tokens`: the number of
+    tokens over which the loss is averaged. `loss`: returns the drafter's loss, a float32 scalar with its graph.
     """
 
     group: str
-    """Language, or "all" for a mini-batch of several languages."""
     weight: float
-    """Constant factor of the loss; no gradient flows through it."""
     num_tokens: int
-    """Number of tokens that the loss is averaged over."""
     loss: Callable[[nn.Module], Tensor]
-    """The drafter's loss on this mini-batch: a float32 scalar with its graph."""
 
 
 class Objective(Protocol):
     """The loss of a training in passes, counted from 0. A step has one or more passes.
 
     Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. `columns`: the
-    log's columns after timestamp, step and pass.
+    log's columns after timestamp, step and pass. `parts`: returns the mini-batches of a pass; it may run the drafter
+    without gradients first, since s-CDF needs every group's loss. `rows`: returns the log rows of the last pass, one
+    per group, with the keys of `columns`; called before the update. `validation`: returns the mean loss on the
+    validation data, if any.
     """
 
     columns: tuple[str, ...]
 
-    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        """Returns the mini-batches of a pass. It may run the drafter without gradients first, since s-CDF needs every
-        group's loss."""
-        ...
-
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        """Returns the log rows of the last pass, one per group, with the keys of `columns`. Called before the
-        update."""
-        ...
-
-    def validation(self, drafter: nn.Module) -> float | None:
-        """Returns the mean loss on the validation data, if any."""
-        ...
+    def parts(self, drafter: nn.Module, number: int) -> list[LossPart]: ...
+    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]: ...
+    def validation(self, drafter: nn.Module) -> float | None: ...
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
@@ -278,7 +304,14 @@ class Loop:
             losses += self._pass(number, step)
             if self.is_due(step, self.spec.log_every):
                 self._log(step, place + 1, number, output)
-        return StepCurve.of(step, self._update(step), losses)
+        rate = self._update(step)
+        sums: dict[str, float] = defaultdict(float)
+        counts: Counter[str] = Counter()
+        for group, loss, num_tokens in losses:
+            sums[group] += loss * num_tokens
+            counts[group] += num_tokens
+        means = {group: sums[group] / max(1, counts[group]) for group in sums}
+        return StepCurve(step, rate, means, counts.total())
 
     def _pass(self, number: int, step: int) -> list[Loss]:
         """Adds the gradients of this process's parts of a pass. Returns the losses of all parts. Raises

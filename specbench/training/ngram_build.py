@@ -8,6 +8,7 @@ runs are merged into the level. The index of each position's k-gram is the conte
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.array_folder import SUFFIX, Array
 from specbench.models.ngram import NGRAM_FOLDER, NgramModel, array_name
 
-MIN_BUFFER = 4096  # minimum entries of a run per read
+MIN_BUFFER = 4096  # minimum entries of a run that are in memory
 
 
 class SortedRuns:
@@ -31,86 +32,43 @@ class SortedRuns:
 
     def add(self, keys: Array, inverse: bool) -> Array:
         """Appends a run of keys [n]. Returns the index of each key in the run, [n] (empty unless `inverse`)."""
-        order = np.argsort(keys) if inverse else None
-        ordered = np.sort(keys) if order is None else keys[order]
-        starts = first_of_each(ordered)
-        append(self.keys_path, ordered[starts])
-        append(self.counts_path, np.diff(starts, append=len(ordered)).astype(np.uint32))
-        self.ends.append(self.ends[-1] + len(starts))
-        places = np.empty(len(keys) if inverse else 0, dtype=np.int32)
-        if order is not None:
-            places[order] = ranks_of_groups(starts, len(keys))
-        return places
+        unique, counts = np.unique(keys, return_counts=True)
+        append(self.keys_path, unique)
+        append(self.counts_path, counts.astype(np.uint32))
+        self.ends.append(self.ends[-1] + len(unique))
+        return np.searchsorted(unique, keys).astype(np.int32) if inverse else np.empty(0, dtype=np.int32)
 
     def merge(self, num_buffered: int, index: bool) -> Iterator[tuple[Array, Array]]:
         """Yields all keys in order with their counts, in pieces of about `num_buffered` entries. With `index`, the rank
         of each entry's key among all keys is stored for `indices_of`."""
-        num_runs = len(self.ends) - 1
-        size = max(MIN_BUFFER, num_buffered // max(1, num_runs))
-        buffers = [RunBuffer(self, number, size) for number in range(num_runs)]
+        runs = [range(*ends) for ends in pairwise(self.ends) if ends[0] < ends[1]]
+        size = max(MIN_BUFFER, num_buffered // max(1, len(self.ends) - 1))
         num_merged = 0
         with self.indices_path.open("r+b") as indices_file:
-            while buffers := [buffer for buffer in buffers if buffer.fill()]:
-                cut = min(buffer.keys[-1] for buffer in buffers)
-                parts = [buffer.take(cut) for buffer in buffers]
-                keys = np.concatenate([keys for _, keys, _ in parts])
-                counts = np.concatenate([counts for _, _, counts in parts]).astype(np.int64)
-                order = np.argsort(keys, kind="stable")
-                ordered = keys[order]
-                starts = first_of_each(ordered)
+            while runs:
+                buffers = [read(self.keys_path, np.int64, run[:size]) for run in runs]
+                cut = min(keys[-1] for keys in buffers)
+                lengths = [int(np.searchsorted(keys, cut, side="right")) for keys in buffers]
+                taken = [run[:length] for run, length in zip(runs, lengths, strict=True)]
+                keys = np.concatenate([keys[:length] for keys, length in zip(buffers, lengths, strict=True)])
+                counts = np.concatenate([read(self.counts_path, np.uint32, part) for part in taken])
+                unique, ranks = np.unique(keys, return_inverse=True)
                 if index:
-                    ranks = np.empty(len(keys), dtype=np.int64)
-                    ranks[order] = num_merged + ranks_of_groups(starts, len(keys))
-                    for place, taken, _ in parts:
-                        indices_file.seek(place * 8)
-                        indices_file.write(ranks[: len(taken)].tobytes())
-                        ranks = ranks[len(taken) :]
-                num_merged += len(starts)
-                yield ordered[starts], np.add.reduceat(counts[order], starts)
+                    for part, own in zip(taken, np.split(ranks, np.cumsum(lengths)[:-1]), strict=True):
+                        indices_file.seek(part.start * 8)
+                        indices_file.write((num_merged + own).astype(np.int64).tobytes())
+                num_merged += len(unique)
+                yield unique, np.bincount(ranks, counts).astype(np.int64)
+                runs = [run[length:] for run, length in zip(runs, lengths, strict=True) if length < len(run)]
 
     def indices_of(self, number: int) -> Array:
         """Returns the rank of each key of a run among all keys, after a `merge` with `index`."""
-        start, end = self.ends[number : number + 2]
-        return np.fromfile(self.indices_path, dtype=np.int64, count=end - start, offset=start * 8)
+        return read(self.indices_path, np.int64, range(*self.ends[number : number + 2]))
 
 
-class RunBuffer:
-    """The entries of one run that are in memory."""
-
-    def __init__(self, runs: SortedRuns, number: int, size: int) -> None:
-        self.runs, self.size = runs, size
-        self.place, self.end = runs.ends[number : number + 2]
-        self.keys = np.empty(0, dtype=np.int64)
-        self.counts = np.empty(0, dtype=np.uint32)
-
-    def fill(self) -> bool:
-        """Reads more entries if few are left. Returns whether there are any."""
-        start = self.place + len(self.keys)
-        missing = min(self.size - len(self.keys), self.end - start)
-        if missing > 0 and len(self.keys) <= self.size // 2:
-            keys = np.fromfile(self.runs.keys_path, dtype=np.int64, count=missing, offset=start * 8)
-            counts = np.fromfile(self.runs.counts_path, dtype=np.uint32, count=missing, offset=start * 4)
-            self.keys, self.counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
-        return len(self.keys) > 0
-
-    def take(self, cut: int) -> tuple[int, Array, Array]:
-        """Removes and returns the entries up to and including a key: their offset in the files, keys and counts."""
-        count = int(np.searchsorted(self.keys, cut, side="right"))
-        taken = (self.place, self.keys[:count], self.counts[:count])
-        self.keys, self.counts, self.place = self.keys[count:], self.counts[count:], self.place + count
-        return taken
-
-
-def first_of_each(ordered: Array) -> Array:
-    """Returns the index of each value's first occurrence in a sorted array [n]."""
-    if len(ordered) == 0:
-        return np.empty(0, dtype=np.int64)
-    return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
-
-
-def ranks_of_groups(starts: Array, length: int) -> Array:
-    """Returns the group number of each of `length` positions. The groups begin at `starts`."""
-    return np.repeat(np.arange(len(starts)), np.diff(starts, append=length))
+def read(path: Path, dtype: type[np.generic], part: range) -> Array:
+    """Returns the elements of a file with these indices."""
+    return np.fromfile(path, dtype=dtype, count=len(part), offset=part.start * np.dtype(dtype).itemsize)
 
 
 def append(path: Path, array: Array) -> None:
@@ -153,10 +111,9 @@ class LevelWriter:
     def _write_contexts(self, keys: Array, counts: Array) -> None:
         if len(keys) == 0:
             return
-        contexts = keys // self.vocab_size
-        tokens = keys - contexts * self.vocab_size
+        contexts, tokens = np.divmod(keys, self.vocab_size)
         self._write_starts(int(contexts[-1]) + 1, contexts)
-        order = most_frequent_first(contexts, counts)
+        order = np.lexsort((-counts, contexts))  # the most frequent first, with ties in the old order
         self._append("tokens", tokens)
         self._append("ranked_tokens", tokens[order])
         self._append("ranked_counts", counts[order])
@@ -174,13 +131,6 @@ class LevelWriter:
             append(self.paths[kind], values.astype(self.dtypes[kind]))
 
 
-def most_frequent_first(contexts: Array, counts: Array) -> Array:
-    """Returns the order [n] that sorts each context's entries by descending count, with ties in the old order."""
-    most = int(counts.max())
-    groups = ranks_of_groups(first_of_each(contexts), len(contexts))
-    return np.argsort(groups * (most + 1) + (most - counts), kind="stable")
-
-
 CHUNK_TOKENS = 1 << 21
 NOTHING = -1  # marks the end of a document and a missing context
 CountingProgress = Callable[[str, int], None]
@@ -188,40 +138,33 @@ Document = Sequence[int] | Array
 
 
 def build_ngrams(
-    documents: Iterable[Document],
-    order: int,
-    vocab_size: int,
-    output: Path,
-    tokenizer_digest: str,
-    progress: CountingProgress | None = None,
+    documents: Iterable[Document], order: int, vocab_size: int, output: Path, tokenizer_digest: str,
     chunk_tokens: int = CHUNK_TOKENS,
-) -> NgramModel:
+) -> NgramModel:  # fmt: skip
     """Counts the n-grams up to `order` inside documents (token ids each), and writes them into the folder `output`.
 
-    `progress` is called with the current action and its number of tokens. A model at `output` is replaced when the new
-    one is complete. Raises ConfigError if `output` is anything else, for ids outside the vocabulary, and for a corpus
-    without tokens.
+    A model at `output` is replaced when the new one is complete. Raises ConfigError if `output` is anything else, for
+    ids outside the vocabulary, and for a corpus without tokens.
     """
     with NGRAM_FOLDER.replacing(Path(output)) as folder:
-        count_into(folder, documents, order, vocab_size, tokenizer_digest, progress, chunk_tokens)
+        count_into(folder, documents, order, vocab_size, tokenizer_digest, chunk_tokens=chunk_tokens)
     return NgramModel.load(output)
 
 
+def ignore_progress(doing: str, num_tokens: int) -> None:
+    """Ignores the progress of a build."""
+
+
 def count_into(
-    folder: Path,
-    documents: Iterable[Document],
-    order: int,
-    vocab_size: int,
-    tokenizer_digest: str,
-    progress: CountingProgress | None = None,
-    chunk_tokens: int = CHUNK_TOKENS,
-) -> None:
-    """Builds a model as `build_ngrams` does, but into an empty folder."""
+    folder: Path, documents: Iterable[Document], order: int, vocab_size: int, tokenizer_digest: str,
+    progress: CountingProgress = ignore_progress, chunk_tokens: int = CHUNK_TOKENS,
+) -> None:  # fmt: skip
+    """Builds a model as `build_ngrams` does, but into an empty folder. `progress` is called with the current action and
+    its number of tokens."""
     if order < 1:
         raise ConfigError(f"order = {order}: an n-gram has at least one token: give 1 or more (2 counts bigrams)")
-    say: CountingProgress = progress or (lambda doing, num_tokens: None)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        counter = NgramCounter(folder, Path(scratch), vocab_size, chunk_tokens, say)
+        counter = NgramCounter(folder, Path(scratch), vocab_size, chunk_tokens, progress)
         counts = counter.write_tokens(documents)
         writers = [counter.write_unigrams(counts)]
         for level in range(2, order + 1):
@@ -240,30 +183,22 @@ def token_chunks(
     end = np.array([NOTHING])
     parts: list[Array] = []
     size = num_tokens = 0
-
-    def chunk() -> Array:
-        tokens = np.concatenate(parts)
-        ids = tokens[tokens != NOTHING]
-        if len(ids) + len(parts) // 2 != len(tokens) or ids.min() < 0 or ids.max() >= vocab_size:
-            wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < vocab_size)
-            raise ConfigError(
-                f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check documents and tokenizer"
-            )
-        return tokens
-
-    for document in documents:
-        if len(document) == 0:
-            continue
-        parts += (np.asarray(document, dtype=np.int64), end)
-        size += len(document)
-        num_tokens += len(document)
-        if size >= chunk_tokens:
-            yield chunk()
+    for document in chain(documents, [None]):
+        if document is not None and len(document):
+            parts += (np.asarray(document, dtype=np.int64), end)
+            size += len(document)
+        if parts and (document is None or size >= chunk_tokens):
+            tokens = np.concatenate(parts)
+            ids = tokens[tokens != NOTHING]
+            if len(ids) != size or ids.min() < 0 or ids.max() >= vocab_size:
+                wrong = next(int(i) for part in parts[::2] for i in part if not 0 <= i < vocab_size)
+                raise ConfigError(
+                    f"token id {wrong} is outside the vocabulary of {vocab_size} tokens: check documents and tokenizer"
+                )
+            yield tokens
+            num_tokens += size
             progress("reading", num_tokens)
             parts, size = [], 0
-    if parts:
-        yield chunk()
-    progress("reading", num_tokens)
     if num_tokens == 0:
         raise ConfigError("the corpus has no tokens: give files with text")
 
@@ -330,9 +265,9 @@ class NgramCounter:
             append(self._path("contexts"), indices[places])
 
     def _chunks(self, name: str, dtype: type[np.signedinteger]) -> Iterable[Array]:
-        num_bytes = np.dtype(dtype).itemsize
-        for offset in range(0, self._path(name).stat().st_size, self.chunk_tokens * num_bytes):
-            yield np.fromfile(self._path(name), dtype=dtype, count=self.chunk_tokens, offset=offset)
+        length = self._path(name).stat().st_size // np.dtype(dtype).itemsize
+        for start in range(0, length, self.chunk_tokens):
+            yield read(self._path(name), dtype, range(start, start + self.chunk_tokens))
 
     def _path(self, name: str) -> Path:
         return self.scratch / name

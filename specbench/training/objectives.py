@@ -17,7 +17,7 @@ from specbench.models.text_model import shortest_context
 from specbench.running.prompts import PromptBudget, encode, shorten
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
-from specbench.training.draft_head import DraftHead, head_losses
+from specbench.training.heads import DraftHead, HeadLosses
 from specbench.training.loop import LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
@@ -55,8 +55,7 @@ class SampleObjective:
         self.samples, self.held_out = split_held_out(samples, share, seed)
         if mixes_groups:
             self.samples.sort(key=lambda sample: len(sample.ids))
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._totals: dict[str, tuple[float, int]] = {}  # of the last pass: each group's loss and tokens
 
     @property
     def num_items(self) -> int:
@@ -65,7 +64,7 @@ class SampleObjective:
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch. Their weights sum to 1."""
-        self._sums, self._counts = {}, {}
+        self._totals = {}
         samples = self.batch(number)
         if self._mixes_groups:
             batch = Batch(samples)
@@ -91,8 +90,8 @@ class SampleObjective:
     def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
         """Returns the loss and the tokens of each group in this process's part of the batch."""
         return [
-            {"lang": group, "loss": self._sums[group] / self._counts[group], "num_tokens": self._counts[group]}
-            for group in self._counts
+            {"lang": group, "loss": loss / num_tokens, "num_tokens": num_tokens}
+            for group, (loss, num_tokens) in self._totals.items()
         ]
 
     @torch.no_grad()
@@ -117,8 +116,8 @@ class SampleObjective:
         return losses.mean()
 
     def _count(self, group: str, loss: float, num_tokens: int) -> None:
-        self._sums[group] = self._sums.get(group, 0.0) + loss
-        self._counts[group] = self._counts.get(group, 0) + num_tokens
+        before, num_before = self._totals.get(group, (0.0, 0))
+        self._totals[group] = before + loss, num_before + num_tokens
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -185,65 +184,46 @@ def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
 ENTRY_BYTES = 12  # of a cached probability with its token id
 
 
-def soft_target_losses(target: CausalLM, samples: Sequence[Sample], top_k: int, batch_size: int) -> TokenLosses:
-    """Returns a drafter's cross-entropy on the target's `top_k` most probable tokens, without the tail."""
-    teacher = SoftTargets(target, samples, top_k, batch_size)
-
-    def losses(batch: Batch, drafter: nn.Module) -> Tensor:
-        logits = learnt_logits(drafter, batch, target.vocab_size)
-        probs, token_ids = (values.to(logits.device) for values in teacher.of(batch))
-        return truncated_cross_entropy(probs, token_ids, logits)
-
-    return losses
-
-
-def text_losses(vocab_size: int) -> TokenLosses:
+def text_losses(batch: Batch, drafter: nn.Module, vocab_size: int) -> Tensor:
     """Returns a drafter's cross-entropy on the samples' tokens."""
-
-    def losses(batch: Batch, drafter: nn.Module) -> Tensor:
-        logits = learnt_logits(drafter, batch, vocab_size)
-        return cross_entropy_sampled(batch.learnt_ids.to(logits.device), logits)
-
-    return losses
+    return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, vocab_size))
 
 
 class SoftTargets:
-    """The target's truncated probabilities for every learnt token of the samples.
+    """A drafter's cross-entropy on the target's `top_k` most probable tokens, without the tail.
 
-    If there is memory for all samples, those of similar length are scored together and cached. Otherwise each batch is
-    scored when it is used. In both cases the values do not depend on earlier calls.
+    If there is memory for the probabilities of all samples, those of similar length are scored together and cached.
+    Otherwise each batch is scored when it is used. In both cases the values do not depend on earlier calls.
     """
 
     def __init__(
-        self,
-        target: CausalLM,
-        samples: Sequence[Sample],
-        top_k: int,
-        batch_size: int,
+        self, target: CausalLM, samples: Sequence[Sample], top_k: int, batch_size: int,
         limit_bytes: int = MAX_CACHED_BYTES,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._target, self._top_k = target, top_k
         num_bytes = sum(sample.num_learnt for sample in samples) * top_k * ENTRY_BYTES
-        self._home: Mapping[Sample, Batch] = {}
-        if num_bytes <= limit_bytes:
-            unique = list(dict.fromkeys(samples))
-            self._home = {sample: batch for batch in batches_of(unique, batch_size) for sample in batch.samples}
+        unique = list(dict.fromkeys(samples)) if num_bytes <= limit_bytes else []
+        self._home = {sample: batch for batch in batches_of(unique, batch_size) for sample in batch.samples}
         self._kept: dict[Sample, tuple[Tensor, Tensor]] = {}
 
+    def __call__(self, batch: Batch, drafter: nn.Module) -> Tensor:
+        """Returns the loss on every learnt token: [num_learnt]."""
+        logits = learnt_logits(drafter, batch, self._target.vocab_size)
+        probs, token_ids = (values.to(logits.device) for values in self.of(batch))
+        return truncated_cross_entropy(probs, token_ids, logits)
+
     def of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns probabilities and token ids, both [num_learnt, top_k]."""
+        """Returns the target's probabilities and token ids, both [num_learnt, top_k]."""
         if not self._home:
             return self._scored(batch)
         for sample in batch.samples:
             if sample not in self._kept:
-                self._keep(self._home[sample])
+                home = self._home[sample]
+                lengths = [each.num_learnt for each in home.samples]
+                parts = (values.cpu().split(lengths) for values in self._scored(home))
+                self._kept.update(zip(home.samples, zip(*parts, strict=True), strict=True))
         probs, token_ids = zip(*(self._kept[sample] for sample in batch.samples), strict=True)
         return torch.cat(probs), torch.cat(token_ids)
-
-    def _keep(self, batch: Batch) -> None:
-        lengths = [sample.num_learnt for sample in batch.samples]
-        probs, token_ids = (values.cpu().split(lengths) for values in self._scored(batch))
-        self._kept.update(zip(batch.samples, zip(probs, token_ids, strict=True), strict=True))
 
     @torch.no_grad()
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -278,11 +258,12 @@ def build_objective(
 ) -> AnyObjective:  # fmt: skip
     """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    target: with weights if `train.computes_target`. drafter: has the target's vocabulary (see `train.check_fit`), and
+    target: as `train.load_target` returns it. drafter: has the target's vocabulary (see `train.check_fit`), and
     tokenizes raw texts. Samples are at most as long as the shorter context of the two. cache_folder: folder of the
     target's continuations. console: shows the progress of generation. Raises ConfigError if nothing can be learnt from
     the data, and if the target's server fails.
     """
+    losses: TokenLosses
     store = GenerationCache(cache_folder, console)
     context = target.context_limit if isinstance(drafter, DraftHead) else shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
@@ -301,17 +282,14 @@ def build_objective(
         else:
             samples = self_distill(spec, target, texts, store, limit)
     if spec.distill is not None:
-        batch_size = spec.distill.batch_size
-        losses = soft_target_losses(target, samples, spec.distill.top_k, spec.generation_batch)
-    elif spec.head is not None:
-        assert isinstance(drafter, DraftHead)
+        losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
+    elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
-        batch_size, losses = spec.head.batch_size, head_losses(spec, target)
+        losses = HeadLosses(spec, target)
     else:
-        assert spec.finetune is not None
-        batch_size, losses = spec.finetune.batch_size, text_losses(target.vocab_size)
-    is_head = spec.head is not None
-    return SampleObjective(samples, batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
+        losses = partial(text_losses, vocab_size=target.vocab_size)
+    is_head = isinstance(drafter, DraftHead)
+    return SampleObjective(samples, spec.batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
 
 
 def fitting_prompts(

@@ -5,10 +5,9 @@ import json
 import os
 import shutil
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,6 +19,7 @@ from safetensors import SafetensorError
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.environment import is_installed
+from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically
 from specbench.models.consumption import Cost
@@ -61,13 +61,15 @@ class OutputFolder(ResumableFolder):
 
     def check_writable(self) -> None:
         """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
-        with self._reporting_errors(), ExitStack() as cleanup:
-            for folder in reversed((self.path, *self.path.parents)):  # the deepest one is removed first
-                if not folder.exists():
-                    cleanup.callback(remove_empty, folder)
-            self.path.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=self.path):
-                pass
+        absent = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            with self._reporting_errors():
+                self.path.mkdir(parents=True, exist_ok=True)
+                TemporaryFile(dir=self.path).close()
+        finally:
+            for folder in absent:
+                with suppress(OSError):  # another process has written into it
+                    folder.rmdir()
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
@@ -89,14 +91,6 @@ class OutputFolder(ResumableFolder):
                 f"--output {self.path}: the training needs {decimal(num_bytes)} more disk space and {decimal(free)} "
                 "are free: make room, or choose another --output"
             )
-
-    def open(self, identity: Mapping[str, Any], is_main: bool = True) -> AbstractContextManager[None]:
-        """Locks the folder until the block ends. Only the main process of a training does.
-
-        Raises ConfigError if another training uses the folder, or, with the differences, if it has an unfinished
-        training with other settings.
-        """
-        return self.held(identity) if is_main else nullcontext()
 
     def holds(self) -> str:
         return "holds an unfinished training"
@@ -143,12 +137,6 @@ class OutputFolder(ResumableFolder):
         shutil.rmtree(self.work, ignore_errors=True)
 
 
-def remove_empty(folder: Path) -> None:
-    """Removes a folder if it exists and is empty."""
-    with suppress(OSError):
-        folder.rmdir()
-
-
 FORMAT = 1
 MOST_LISTED = 100_000  # prompt digests in the record, 1.6 MB
 
@@ -164,7 +152,7 @@ class DrafterRecord:
     cost: Cost
     environment: dict[str, Any]
     command: str | None = None
-    finished: str = ""
+    finished: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
@@ -220,12 +208,13 @@ class CorpusRecord(DrafterRecord):
 def data_record(data: TrainingData) -> dict[str, Any]:
     """Returns the identity of the data, and which parts `specbench run` measures. `prompts`: digests, by which a run
     finds prompts that were trained on; None for more than MOST_LISTED."""
+    texts = dict.fromkeys(prompt.text for prompts in data.prompts.values() for prompt in prompts)
     return {
         "digest": data.digest,
         "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
         "sources": list(data.sources),
         "overlap": list(data.overlap),
-        "prompts": data.prompt_digests if data.num_prompts <= MOST_LISTED else None,
+        "prompts": [text_digest(text) for text in texts] if data.num_prompts <= MOST_LISTED else None,
     }
 
 
@@ -242,26 +231,18 @@ def total_cost(costs: Sequence[Cost]) -> Cost:
     }
 
 
-def utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def draw_curves(record: TrainingRecord, path: Path) -> bool:
-    """Draws the chosen rate's loss per language and validation loss. Returns False without matplotlib."""
+def draw_curves(record: TrainingRecord, path: Path) -> None:
+    """Draws the chosen rate's loss per language and validation loss, unless matplotlib is missing."""
     if not is_installed("matplotlib"):
-        return False
+        return
     from matplotlib.figure import Figure
 
     curve = record.curves[record.chosen]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     panel: Any = figure.subplots()
-    lines: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
-    for point in curve["steps"]:
-        for language, loss in point["loss"].items():
-            lines[language][0].append(point["step"])
-            lines[language][1].append(loss)
-    for language, (steps, losses) in lines.items():
-        panel.plot(steps, losses, label=language, linewidth=1, marker="." if len(steps) < 30 else "")
+    for language in dict.fromkeys(language for point in curve["steps"] for language in point["loss"]):
+        line = {point["step"]: point["loss"][language] for point in curve["steps"] if language in point["loss"]}
+        panel.plot(*zip(*line.items(), strict=True), label=language, linewidth=1, marker="." if len(line) < 30 else "")
     if curve["validation"]:
         held_out = {int(num_done): loss for num_done, loss in curve["validation"].items()}
         panel.plot(*zip(*held_out.items(), strict=True), "ko--", label="validation")
@@ -270,4 +251,3 @@ def draw_curves(record: TrainingRecord, path: Path) -> bool:
     panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")
     panel.legend(ncols=2, frameon=False)
     figure.savefig(path, dpi=150)
-    return True

@@ -4,7 +4,7 @@ Logits are [num_positions, vocab]. Losses are computed in float32, or in float64
 """
 
 import inspect
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,15 +54,13 @@ class Batch:
         return torch.tensor([token for sample in self.samples for token in sample.ids[sample.num_given :]])
 
     @cached_property
-    def places(self) -> tuple[Tensor, Tensor]:
-        """Returns the row and the column of the position before every learnt token, both [num_learnt]."""
-        places = [
+    def places(self) -> Tensor:
+        """Returns the row and the column of the position before every learnt token: [2, num_learnt]."""
+        return torch.tensor([
             (row, column)
             for row, sample in enumerate(self.samples)
             for column in range(sample.num_given - 1, len(sample.ids) - 1)
-        ]
-        rows, columns = torch.tensor(places).T
-        return rows, columns
+        ]).T  # fmt: skip
 
 
 def batches_of(samples: Sequence[Sample], batch_size: int) -> list[Batch]:
@@ -106,23 +104,22 @@ def accepts_argument(model: nn.Module, argument: str) -> bool:
 
 
 class LogitsCache:
-    """Caches a frozen model's logits for a second use, up to a number of bytes."""
+    """Caches a frozen model's logits of batches for a second use, up to a number of bytes."""
 
     def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = MAX_CACHED_BYTES) -> None:
         self._model, self._vocab_size, self._limit_bytes = model, vocab_size, limit_bytes
-        self._kept: dict[Hashable, Tensor] = {}
+        self._kept: dict[int, Tensor] = {}
         self._num_bytes = 0
 
     @torch.no_grad()
-    def of(self, key: Hashable, batch: Batch) -> Tensor:
-        """Returns `learnt_logits`; `key` names the batch."""
-        if key in self._kept:
-            return self._kept[key]
+    def of(self, batch: Batch) -> Tensor:
+        """Returns `learnt_logits`. The batch must exist until `forget` is called."""
+        if id(batch) in self._kept:
+            return self._kept[id(batch)]
         logits = learnt_logits(self._model, batch, self._vocab_size)
-        num_bytes = logits.numel() * logits.element_size()
-        if self._num_bytes + num_bytes <= self._limit_bytes:
-            self._kept[key] = logits
-            self._num_bytes += num_bytes
+        if self._num_bytes + logits.nbytes <= self._limit_bytes:
+            self._kept[id(batch)] = logits
+            self._num_bytes += logits.nbytes
         return logits
 
     def forget(self) -> None:
@@ -144,7 +141,7 @@ def cross_entropy_full(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
 def cross_entropy_sampled(token_ids: Tensor, draft_logits: Tensor) -> Tensor:
     """Returns −ln q(x) of given tokens [num_positions]. For x ~ p its mean is H(p, q) (P0 eq. 10, right, and App.
     D.1)."""
-    return functional.cross_entropy(in_float32(draft_logits), token_ids, reduction="none")
+    return functional.cross_entropy(in_float32(draft_logits), token_ids.to(draft_logits.device), reduction="none")
 
 
 def truncated_probs(target_logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

@@ -229,27 +229,34 @@ class TrainSpec(Spec):
         return self
 
     @property
-    def validation_share(self) -> float:
-        """The share of the data that is held out for validation."""
-        block = self.distill or self.finetune or self.head
-        return block.validation_share if block else 0.0
-
-    @property
     def head(self) -> HeadSpec | None:
         """The settings of a draft head; None if a draft model is trained."""
         return self.medusa or self.eagle or self.eagle3
 
     @property
-    def epochs(self) -> tuple[int, int] | None:
-        """The number of epochs and the texts of a pass, None for kinds without epochs."""
-        block = self.finetune or self.head
-        return None if block is None else (block.epochs, block.batch_size)
+    def _of_texts(self) -> DistillSpec | FinetuneSpec | HeadSpec | None:
+        """The settings of a kind that learns fixed texts."""
+        return self.distill or self.finetune or self.head
+
+    @property
+    def validation_share(self) -> float:
+        """The share of the data that is held out for validation."""
+        return self._of_texts.validation_share if self._of_texts else 0.0
+
+    @property
+    def batch_size(self) -> int:
+        """The texts of a pass; 0 for s-CDF."""
+        return self._of_texts.batch_size if self._of_texts else 0
+
+    @property
+    def epochs(self) -> int | None:
+        """The number of epochs, None for kinds without epochs."""
+        return getattr(self._of_texts, "epochs", None)
 
     @property
     def answer_temperatures(self) -> tuple[float, ...]:
         """The temperatures at which the target answers the prompts."""
-        block = self.finetune or self.head
-        return (0.0,) if block is None else block.temperatures
+        return getattr(self._of_texts, "temperatures", (0.0,))
 
 
 def check_warmup(warmup: float, num_steps: int) -> None:

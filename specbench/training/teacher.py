@@ -315,41 +315,30 @@ def self_distill(
 def answer_prompts(
     spec: TrainSpec, target: CausalLM, texts: Texts, temperature: float, store: GenerationCache
 ) -> list[Sample]:
-    """Returns every prompt with the target's answer at one temperature. With a server, the target's weights are not
-    needed."""
+    """Returns every prompt with the target's answer at one temperature. If a server answers in its place, the target's
+    weights are not needed, and complete answers get the end token."""
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
     prompts = [tuple(encode(target, (text,), "auto")) for _, text in texts]
     server = spec.finetune.server if spec.finetune is not None else None
-    if server is not None and server.base_url is not None:
-        chat = uses_chat(target, "auto")
+    if server is None or server.base_url is None:
+        generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
+        jobs = [GenerationJob(ids, seed) for ids, seed in zip(prompts, seeds, strict=True)]
+        ends = store.continuations(target, generator, jobs, spec.generation_batch)
+    else:
+        chat, tokenizer = uses_chat(target, "auto"), target.tokenizer
         questions = [
             ServerQuestion(text, chat, temperature, spec.max_new_tokens, 0 if temperature == 0 else seed % 2**31)
             for (_, text), seed in zip(texts, seeds, strict=True)
         ]
-        ends = served_answers(CompletionServer(server.base_url, server.model or spec.target), target, questions, store)
-    else:
-        generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)
-        jobs = [GenerationJob(ids, seed) for ids, seed in zip(prompts, seeds, strict=True)]
-        ends = store.continuations(target, generator, jobs, spec.generation_batch)
+        asked = CompletionServer(server.base_url, server.model or spec.target)
+        common = {"url": asked.base_url, "model": asked.model}
+        keys = [json_digest({**common, **vars(question)}, WHOLE) for question in questions]
+        noun = f"answers of {asked.model} at temperature {temperature:g}"
+        eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        ends = [
+            (*tokenizer(answer["text"], add_special_tokens=False)["input_ids"], *(eos if answer["ended"] else []))
+            for answer in store.complete(keys, questions, asked.answers, noun)
+        ]
     return [
         Sample(language, (*ids, *end), len(ids)) for (language, _), ids, end in zip(texts, prompts, ends, strict=True)
-    ]
-
-
-def served_answers(
-    server: CompletionServer, target: CausalLM, questions: Sequence[ServerQuestion], store: GenerationCache
-) -> list[Ids]:
-    """Returns the server's answers at one temperature as target tokens, each with the end token if it is complete."""
-    keys = [
-        json_digest({"url": server.base_url, "model": server.model, **vars(question)}, WHOLE) for question in questions
-    ]
-    noun = f"answers of {server.model} at temperature {questions[0].temperature:g}"
-    found = store.complete(keys, questions, server.answers, noun)
-    eos = target.tokenizer.eos_token_id
-    return [
-        (
-            *target.tokenizer(answer["text"], add_special_tokens=False)["input_ids"],
-            *([eos] if answer["ended"] and eos is not None else []),
-        )
-        for answer in found
     ]

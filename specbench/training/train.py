@@ -27,16 +27,20 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import choose_device, load_model
 from specbench.results.conditions import environment
-from specbench.training.draft_head import DraftHead
-from specbench.training.loop import Loop, Objective, RateProgress, StepCurve, load_weights, set_weights
-from specbench.training.optimizers import trained_parameters
+from specbench.training.loop import Loop
+from specbench.training.loop import Objective
+from specbench.training.loop import RateProgress
+from specbench.training.loop import StepCurve
+from specbench.training.loop import set_weights
+from specbench.training.heads import DraftHead
+from specbench.training.loop import load_checkpoint
+from specbench.training.loop import trained_parameters
 from specbench.training.output import (
     OutputFolder,
     TrainingRecord,
     all_settings,
     draw_curves,
     total_cost,
-    utc_now,
 )
 from specbench.training.spec import TrainSpec
 
@@ -63,56 +67,38 @@ def dtype_of(spec: TrainSpec) -> str:
     return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
 
 
-def device_of(spec: TrainSpec, accelerator: Accelerator) -> str:
-    """Returns the device of this process: the requested one, or accelerate's if there are several processes."""
-    return str(accelerator.device) if accelerator.num_processes > 1 else str(choose_device(spec.device))
-
-
 def load_target(spec: TrainSpec, device: str) -> CausalLM:
-    """Returns the frozen target, without weights if they are not needed."""
-    if not computes_target(spec):
+    """Returns the frozen target. It has no weights if it neither continues nor scores texts, since plain texts are
+    learnt or a server generates."""
+    finetune = spec.finetune
+    if finetune is not None and (finetune.stage == "pretrain" or finetune.server.base_url is not None):
         return load_role(spec, "target", device=device, weights=False)
-    if spec.quantize == "nf4":
-        return load_in_four_bits(spec, "target", device)
-    target = load_role(spec, "target", dtype=dtype_of(spec), device=device)
+    target = load_role(spec, "target", dtype=dtype_of(spec), device=device, quantize=spec.quantize)
     target.model.requires_grad_(False)
     return target
-
-
-def computes_target(spec: TrainSpec) -> bool:
-    """Returns whether the target continues or scores texts. If plain texts are learnt or a server generates, only its
-    tokenizer is needed."""
-    finetune = spec.finetune
-    return finetune is None or (finetune.stage != "pretrain" and finetune.server.base_url is None)
 
 
 def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | DraftHead:
     """Returns the drafter before the training, in float32 unless it is quantised."""
     if spec.head is not None:
         return DraftHead.of(spec, target)
-    return load_draft_model(spec, device)
+    return load_role(spec, "drafter", dtype="float32", device=device, quantize=spec.quantize)
 
 
-def load_draft_model(spec: TrainSpec, device: str) -> CausalLM:
-    """Returns the draft model before the training."""
-    if spec.quantize == "nf4":
-        return load_in_four_bits(spec, "drafter", device)
-    return load_role(spec, "drafter", dtype="float32", device=device)
+def load_role(
+    spec: TrainSpec, role: Literal["target", "drafter"], *, quantize: str = "none", **options: Any
+) -> CausalLM:  # fmt: skip
+    """Returns the target or the draft model. `quantize`: nf4 loads it in 4 bits with bfloat16 computation
+    (arXiv:2305.14314). `options`: those of `load_model`.
 
-
-def load_role(spec: TrainSpec, role: Literal["target", "drafter"], **options: Any) -> CausalLM:
-    """Returns the target or the draft model. `options`: those of `load_model`."""
-    name, revision = getattr(spec, role), getattr(spec, f"{role}_revision")
-    return load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **options)
-
-
-def load_in_four_bits(spec: TrainSpec, role: Literal["target", "drafter"], device: str) -> CausalLM:
-    """Returns a model in 4-bit NF4 with bfloat16 computation (arXiv:2305.14314).
-
-    Raises ConfigError without bitsandbytes, or if the model cannot be loaded in 4 bits.
+    Raises ConfigError if the model cannot be loaded, or bitsandbytes is missing.
     """
+    name, revision = getattr(spec, role), getattr(spec, f"{role}_revision")
+    options |= {"revision": revision, "trust_remote_code": spec.trust_remote_code}
+    if quantize == "none":
+        return load_model(name, **options)
     try:
-        return load_role(spec, role, dtype="bfloat16", device=device, quantize="nf4")
+        return load_model(name, **{**options, "dtype": "bfloat16", "quantize": quantize})
     except ConfigError as error:
         raise ConfigError(f"quantize = 'nf4': {error}: try quantize=none") from error
 
@@ -130,7 +116,10 @@ def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
 def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:
     """Returns the network to train. Only its trained parameters, which are all or the adapters', require gradients."""
     if isinstance(drafter, DraftHead):
-        return drafter.train_only_own()
+        network: nn.Module = drafter.model.requires_grad_(False)
+        for parameter in drafter.own_parameters.values():
+            parameter.requires_grad_(True)
+        return network
     model = drafter.model
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -147,16 +136,6 @@ def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module
     )  # fmt: skip
     adapted: nn.Module = get_peft_model(model, config)
     return adapted
-
-
-def merge_adapters(model: nn.Module, spec: TrainSpec) -> nn.Module:
-    """Returns the network with the adapters merged into its weights."""
-    if spec.gradient_checkpointing:
-        model.gradient_checkpointing_disable()  # type: ignore[operator]
-    if spec.lora is None:
-        return model
-    whole: nn.Module = model.merge_and_unload()  # type: ignore[operator]
-    return whole
 
 
 def stored_dtype(drafter: CausalLM | DraftHead, spec: TrainSpec) -> torch.dtype:
@@ -207,10 +186,9 @@ def train_drafter(
         preparation=about.get("preparation", {}),
         environment=environment(str(drafter.device), drafter.dtype, drafter.attention),
         command=command,
-        finished=utc_now(),
     )
     if accelerator.is_main_process:
-        load_weights(rate_folder(folder, chosen), model)
+        load_checkpoint(rate_folder(folder, chosen), model)
         with folder.writing():
             write_finished(model, drafter, spec, folder, record)
     accelerator.wait_for_everyone()
@@ -292,9 +270,13 @@ def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folde
     """Writes a draft model, with merged adapters, and its tokenizer."""
     if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
         weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
-        model = prepare_network(load_draft_model(spec.model_copy(update={"quantize": "none"}), "cpu"), spec)
+        model = prepare_network(load_role(spec, "drafter", dtype="float32", device="cpu"), spec)
         set_weights(model, weights)
-    plain: Any = merge_adapters(model, spec)
+    plain: Any = model
+    if spec.gradient_checkpointing:
+        plain.gradient_checkpointing_disable()
+    if spec.lora is not None:
+        plain = plain.merge_and_unload()
     plain.to(stored_dtype(drafter, spec)).save_pretrained(folder)
     drafter.tokenizer.save_pretrained(folder)
 

@@ -25,7 +25,7 @@ from specbench.embedded.world import WORLDS
 from specbench.models.array_folder import vocabulary_digest
 from specbench.specs.components import build
 from specbench.training.command import cache_folder, train_with_settings
-from specbench.training.datastore_build import build_datastore
+from specbench.training.corpus import build_datastore
 from specbench.training.ngram_build import build_ngrams as count_ngrams
 from specbench.training.output import TrainingRecord
 from specbench.training.spec import TrainSpec

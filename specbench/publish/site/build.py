@@ -1,7 +1,7 @@
 """Writes leaderboard files as a site of static pages, and replaces an earlier site as a whole."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -17,14 +17,7 @@ from specbench.core.files import is_real_folder, replacing
 from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
-from specbench.publish.site.entries import (
-    Entries,
-    SiteRow,
-    columns_of,
-    columns_with_notes,
-    filter_choices,
-    read_entries,
-)
+from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.publish.suite_spec import PublishedTable
 from specbench.results.captions import model_name
@@ -32,27 +25,6 @@ from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files
 KIND = "specbench site"
-
-
-def write_site(folder: Path, pages: Iterable[tuple[str, str]], about: Mapping[str, Any]) -> int:
-    """Writes a site of these files (address, content), and replaces an earlier site. Returns the number of files.
-
-    Raises ConfigError if the folder holds anything else or cannot be written; an earlier site is then unchanged.
-    """
-    check_replaceable(folder)
-    try:
-        with replacing(folder) as building:
-            names = [_write(building, name, text) for name, text in pages]
-            mark = {"kind": KIND, **about, "files": sorted(names)}
-            _write(building, MARK, json.dumps(mark, ensure_ascii=False, indent=1) + "\n")
-            check_replaceable(folder)
-    except BlockingIOError as error:
-        raise ConfigError(f"--output {folder}: another process builds this site: wait until it has ended") from error
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is unchanged"
-        ) from error
-    return len(names)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -85,13 +57,6 @@ def _files_of_site(folder: Path) -> set[str]:
     return {name for name in mark["files"] if isinstance(name, str)} if is_site else set()
 
 
-def _write(building: Path, name: str, text: str) -> str:
-    path = building / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode("utf-8", "replace"))
-    return name
-
-
 MAX_PEERS = 20
 ASSETS = ("site.css", "site.js")
 Page = tuple[str, str]  # address from the site's folder, content
@@ -107,12 +72,30 @@ class BuiltSite:
 
 
 def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
-    """Writes the site of leaderboard files. Raises ConfigError for files that are not leaderboards or have no rows, and
-    for a folder that holds anything but a site."""
+    """Writes the site of leaderboard files, and replaces an earlier site. Raises ConfigError for files that are not
+    leaderboards or have no rows, and for a folder that holds anything but a site or cannot be written; an earlier site
+    is then unchanged."""
     check_replaceable(folder)
     entries = read_entries(files)
-    num_files = write_site(folder, pages(entries, title), {"title": title, "rows": len(entries.all)})
-    return BuiltSite(len(entries.all), num_files, entries.warnings)
+    about = {"kind": KIND, "title": title, "rows": len(entries.all)}
+    names = []
+    try:
+        with replacing(folder) as building:
+            for name, text in pages(entries, title):
+                path = building / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode("utf-8", "replace"))
+                names.append(name)
+            mark = json.dumps({**about, "files": sorted(names)}, ensure_ascii=False, indent=1) + "\n"
+            (building / MARK).write_bytes(mark.encode("utf-8", "replace"))
+            check_replaceable(folder)
+    except BlockingIOError as error:
+        raise ConfigError(f"--output {folder}: another process builds this site: wait until it has ended") from error
+    except OSError as error:
+        raise ConfigError(
+            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is unchanged"
+        ) from error
+    return BuiltSite(len(entries.all), len(names), entries.warnings)
 
 
 def pages(entries: Entries, title: str) -> Iterator[Page]:
@@ -132,26 +115,20 @@ def pages(entries: Entries, title: str) -> Iterator[Page]:
         yield page["entry"].address, render("row.html", root="../", page=page, about=about)
     for name, values in content.items():
         yield name, render(name, **values)
-    table = {
-        "columns": columns_of(rows),
-        "rows": rows,
-        "filters": filter_choices(rows),
-        "with_more": columns_with_notes(rows),
-    }
-    yield "index.html", render("index.html", **table)
+    yield "index.html", render("index.html", **index_table(rows))
 
 
 def row_pages(rows: Sequence[SiteRow]) -> Iterator[dict[str, Any]]:
     """Yields the template values of the page of each row, with up to MAX_PEERS rows that compare with it."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in rows:
-        groups.setdefault(entry.group.key, []).append(entry)
-    baselines = {(each.group.key, each.row.command): each.row for each in rows if each.row.method_name == "ar"}
+        groups.setdefault(entry.group_key, []).append(entry)
+    baselines = {(each.group_key, each.row.command): each.row for each in rows if each.row.method_name == "ar"}
     subsets = subset_rows(rows)
     for group in groups.values():
         for place, entry in enumerate(group):
             start = max(0, min(place - MAX_PEERS // 2, len(group) - MAX_PEERS))
-            baseline = baselines.get((entry.group.key, entry.row.command))
+            baseline = baselines.get((entry.group_key, entry.row.command))
             yield row_page(entry, subsets[entry.digest], group[start : start + MAX_PEERS], baseline)
 
 
@@ -213,9 +190,11 @@ def _renderer(title: str, entries: Entries, content: Collection[str]) -> Callabl
         loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    days = sorted({entry.row.created[:10] for entry in entries.all})  # without that of the build: it changes no page
+    dates = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     templates.globals = {
         **templates.globals, "title": title, "version": __version__, "num_rows": len(entries.all),
-        "dates": _dates(entries), "root": "", "about": measured_models([entry.row for entry in entries.all]),
+        "dates": dates, "root": "", "about": measured_models([entry.row for entry in entries.all]),
         "tabs": [(name, heading) for name, heading in TABS.items() if name in ("index.html", *content)],
     }  # fmt: skip
 
@@ -223,11 +202,3 @@ def _renderer(title: str, entries: Entries, content: Collection[str]) -> Callabl
         return templates.get_template(name).render(**values)
 
     return render
-
-
-def _dates(entries: Entries) -> str:
-    """Returns the days of the measurements. The day of the build is left out, so that the same rows give the same
-    pages.
-    """
-    days = sorted({entry.row.created[:10] for entry in entries.all})
-    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"

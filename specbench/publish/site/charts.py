@@ -193,7 +193,12 @@ def plot_points(
     places = [(x.scale(first), y.scale(second)) for first, second in values]
     order = sorted(range(len(group)), key=lambda number: number not in best)
     named = [(*places[n], names[n] if place < MAX_NAMES else "") for place, n in enumerate(order)]
-    whiskers = [box for n, place in enumerate(places) for box in _whiskers(place, x.interval(n), y.interval(n))]
+    whiskers: list[Box] = []  # the intervals as thin boxes
+    for n, (left, top) in enumerate(places):
+        if (ends := x.interval(n)) is not None:
+            whiskers.append((min(ends), top - 0.5, max(ends), top + 0.5))
+        if (ends := y.interval(n)) is not None:
+            whiskers.append((left - 0.5, min(ends), left + 0.5, max(ends)))
     labels = dict(zip(order, place_labels(named, frame, [*lines, *whiskers]), strict=True))
     return [
         PlotPoint(
@@ -202,16 +207,6 @@ def plot_points(
         )
         for n, entry in enumerate(group)
     ]  # fmt: skip
-
-
-def _whiskers(
-    place: tuple[float, float], x: tuple[float, float] | None, y: tuple[float, float] | None
-) -> Iterator[Box]:
-    """Yields the interval lines of a point as thin boxes."""
-    if x is not None:
-        yield min(x), place[1] - 0.5, max(x), place[1] + 0.5
-    if y is not None:
-        yield place[0] - 0.5, min(y), place[0] + 0.5, max(y)
 
 
 @dataclass(frozen=True)

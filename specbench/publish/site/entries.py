@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
@@ -19,14 +20,6 @@ from specbench.results.units import NULL, interval, number, speed, unit_of
 
 
 @dataclass(frozen=True)
-class ConditionGroup:
-    """Rows that compare with each other. `key`: 8 hex digits over their conditions, used in links."""
-
-    key: str
-    size: int
-
-
-@dataclass(frozen=True)
 class IndexCell:
     """A cell of the table of all rows. `key`: the sort key; None is the text, and an empty key means no value. `more`:
     small text after it."""
@@ -38,12 +31,14 @@ class IndexCell:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """A row of the site. `label`: its method with the settings that differ within its group. `is_whole`: whether it
-    covers all subsets of its task, or the task has no such row."""
+    """A row of the site. `group_key`: 8 hex digits over the conditions of the rows that compare with it, used in links;
+    `group_size`: their number. `label`: its method with the settings that differ within its group. `is_whole`: whether
+    it covers all subsets of its task, or the task has no such row."""
 
     digest: str
     side: RowWithRecords
-    group: ConditionGroup
+    group_key: str
+    group_size: int
     rank: RankedRow
     label: str
     is_whole: bool
@@ -67,13 +62,15 @@ class SiteRow:
         """The cells of the table of all rows by the key of their column."""
         row = self.row
         speedup, tokens_per_second = row.metric("speedup"), row.metric("tokens_per_second")
+        limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
+        truncation = ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
         return {
             "method": IndexCell(self.label),
             "task": IndexCell(row.task_name),
             "subset": IndexCell(row.subset),
             "load": IndexCell(row.level or NULL),
             "language": IndexCell(row.language or NULL, row.language or ""),
-            "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group.size}"),
+            "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group_size}"),
             "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
             "speed": IndexCell(speed(tokens_per_second), _sort_key(tokens_per_second)),
             "tau": _metric_cell(row, "mean_acceptance_length", 2),
@@ -83,17 +80,12 @@ class SiteRow:
             "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
             "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
             "gamma": IndexCell(str(row.num_draft_tokens)),
-            "temperature": IndexCell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), _limits(row)),
+            "temperature": IndexCell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), truncation),
             "seed": IndexCell(str(row.seed)),
             "target": IndexCell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
             "device": IndexCell(row.device),
             "engine": IndexCell(row.engine),
         }
-
-
-def _limits(row: Row) -> str:
-    limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
-    return ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
 
 
 def _metric_cell(row: Row, name: str, digits: int) -> IndexCell:
@@ -126,7 +118,7 @@ class Entries:
         groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
             if entry.is_whole and why_unranked(entry.row) is None:
-                groups.setdefault(entry.group.key, []).append(entry)
+                groups.setdefault(entry.group_key, []).append(entry)
         return list(groups.values())
 
 
@@ -142,22 +134,15 @@ def read_entries(files: Sequence[Path]) -> Entries:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
         )
-    return Entries(tuple(_entries(list(sides.values()))), tuple(runs.problem_lines()))
-
-
-def _entries(sides: Sequence[RowWithRecords]) -> list[SiteRow]:
-    whole = {id(row) for row in rows_of_subsets([side.row for side in sides], [])}
-    found = []
-    for shared, group in group_by_conditions(sides, SPEEDUP).items():
-        own = ConditionGroup(text_digest(shared, 8), len(group))
-        order = rank_rows(group, SPEEDUP)
+    whole = {id(row) for row in rows_of_subsets([side.row for side in sides.values()], [])}
+    found: list[SiteRow] = []
+    for shared, group in group_by_conditions(list(sides.values()), SPEEDUP).items():
+        key, order = text_digest(shared, 8), rank_rows(group, SPEEDUP)
         labels = distinct_names([each.row for each in order])
-        found += [
-            SiteRow(digest_of(row.model_dump(mode="json")), each.side, own, each, labels[row.key], id(row) in whole)
-            for each in order
-            for row in (each.row,)
-        ]
-    return found
+        for each in order:
+            digest, is_whole = digest_of(each.row.model_dump(mode="json")), id(each.row) in whole
+            found.append(SiteRow(digest, each.side, key, len(group), each, labels[each.row.key], is_whole))
+    return Entries(tuple(found), tuple(runs.problem_lines()))
 
 
 MAX_VALUE = 40  # shown characters of a value
@@ -228,21 +213,17 @@ COLUMNS = (
 FILTERS = ("task", "method", "subset", "verdict")
 
 
-def columns_of(rows: Sequence[SiteRow]) -> list[IndexColumn]:
-    """Returns the columns, without language and load if no row has one, and without engine if all are eager."""
+def index_table(rows: Sequence[SiteRow]) -> dict[str, Any]:
+    """Returns the template values of the table of all rows. Language and load are left out if no row has one, and
+    engine if all are eager. `filters`: the values that each filter offers. `with_more`: the columns in which a cell has
+    small text; all their cells leave room for it, so that numbers align."""
     is_shown = {
         "language": any(each.row.language for each in rows), "load": any(each.row.level for each in rows),
         "engine": any(each.row.engine != "eager" for each in rows),
     }  # fmt: skip
-    return [column for column in COLUMNS if is_shown.get(column.key, True)]
-
-
-def columns_with_notes(rows: Sequence[SiteRow]) -> set[str]:
-    """Returns the columns in which a cell has small text. All their cells leave room for it, so that numbers align."""
-    return {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)}
-
-
-def filter_choices(rows: Sequence[SiteRow]) -> list[tuple[str, list[str]]]:
-    """Returns the values that each filter offers."""
     values = zip(*(each.filter_values for each in rows), strict=True)
-    return [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)]
+    return {
+        "rows": rows, "columns": [column for column in COLUMNS if is_shown.get(column.key, True)],
+        "filters": [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)],
+        "with_more": {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)},
+    }  # fmt: skip

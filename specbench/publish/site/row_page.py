@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -64,8 +64,7 @@ NAMES = {
 OF_OVERHEAD = ("rule and sampling", "tokenizer", "other")
 
 
-@dataclass(frozen=True)
-class TimePart:
+class TimePart(NamedTuple):
     """A part of the time per token."""
 
     name: str
@@ -73,16 +72,12 @@ class TimePart:
     milliseconds: float
 
 
-@dataclass(frozen=True)
-class TimeBreakdown:
-    """The parts of the time per token of one method."""
+class TimeBreakdown(NamedTuple):
+    """The parts of the time per token of one method, and their sum in milliseconds."""
 
     label: str
-    parts: tuple[TimePart, ...]
-
-    @property
-    def total(self) -> float:
-        return sum(part.milliseconds for part in self.parts)
+    parts: Sequence[TimePart]
+    total: float
 
 
 def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
@@ -95,7 +90,8 @@ def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
     parts = {"draft": draft, "verify": verify}
     known = {name: found for name in OF_OVERHEAD if (found := spent[name]) is not None}
     parts |= known if len(known) == len(OF_OVERHEAD) else {"overhead": max(0.0, whole - draft - verify)}
-    return TimeBreakdown(label, tuple(TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()))
+    named = [TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()]
+    return TimeBreakdown(label, named, sum(parts.values()))
 
 
 @dataclass(frozen=True)
@@ -148,17 +144,13 @@ def histogram_of(side: RowWithRecords) -> Histogram:
         counts = accepted_tokens_per_step_of(side.records, side.method)
     if counts and sum(counts) and not decodes_alone(side.row):
         return Histogram(counts)
-    return Histogram((), _why_unknown(side.row, bool(side.records)))
-
-
-def _why_unknown(row: Row, has_records: bool) -> str:
-    if decodes_alone(row):
-        return "Nothing is drafted: one model decodes alone, one token per pass."
-    if "decoder" in row.options:
-        return "Unknown: external code decodes and does not report its steps."
-    if has_records or row.accepted_tokens_per_step is not None:
-        return "Unknown: the answers have no target pass after the first token."
-    return "Unknown: the row lacks it, and the records of its run are not available."
+    if decodes_alone(side.row):
+        return Histogram((), "Nothing is drafted: one model decodes alone, one token per pass.")
+    if "decoder" in side.row.options:
+        return Histogram((), "Unknown: external code decodes and does not report its steps.")
+    if side.records or counts is not None:
+        return Histogram((), "Unknown: the answers have no target pass after the first token.")
+    return Histogram((), "Unknown: the row lacks it, and the records of its run are not available.")
 
 
 LOSSLESS = {
@@ -191,12 +183,7 @@ def row_page(
     }  # fmt: skip
 
 
-KEPT_OPTIONS = (
-    "--judge",
-    "--judge-base-url",
-    "--judge-prices",
-    "--lm-eval-include",
-)  # of a command; `request` lacks them
+KEPT_OPTIONS = ("--judge", "--judge-base-url", "--judge-prices", "--lm-eval-include")  # which `request` lacks
 DEFAULT_THREADS = 1  # of the embedded target
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.group_statistics import estimate, ratios, variance
+from specbench.analysis.fairness_groups import estimate, ratios, variance
 from specbench.results.bootstrap import SHARE, Bounds, Metric, interval, ratio
 from specbench.results.check_speed import typical_ratio
 from specbench.results.log_ratios import SIGNS

@@ -5,22 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness_drafters import DrafterEntry, ModelForecaster, forced_numbers, make_entries
+from specbench.analysis.fairness_drafters import (
+    REFERENCES,
+    CommonRecords,
+    DrafterEntry,
+    Reference,
+    RunMethods,
+    common_records,
+    forced_numbers,
+    make_entries,
+    model_forecaster,
+    texts_of,
+)
 from specbench.analysis.fairness_groups import GroupSums
 from specbench.analysis.fairness_report import (
     FairnessReport,
     compare_drafters,
     drafter_report,
     sums_by_group,
-)
-from specbench.analysis.fairness_runs import (
-    REFERENCES,
-    CommonRecords,
-    Reference,
-    RunMethods,
-    common_records,
-    read_run,
-    texts_of,
 )
 from specbench.analysis.representation import Representation, representation
 from specbench.core.console import counted
@@ -29,12 +31,12 @@ from specbench.core.extras import require
 from specbench.core.progress import Say, say_nothing
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.text_model import shortest_context
-from specbench.results.leaderboard import load, set_fields
+from specbench.results.leaderboard import ROWS, load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
-from specbench.results.runs import RecordedRun
+from specbench.results.runs import RUN_HINT, RecordedRun, split_detail
 from specbench.specs.languages import identifiable_code
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
@@ -95,6 +97,38 @@ def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
     return list(found.values()), pair
 
 
+def read_run(text: str) -> tuple[RecordedRun, list[str]]:
+    """Returns the run and the drafting methods that RUN or RUN:METHOD names.
+
+    Raises ConfigError for a path without a finished run, for a run that another process is measuring, for damaged
+    records, and if no such method drafts.
+    """
+    path, method = split_detail(text)
+    if not path.is_dir():
+        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
+    for name in (ROWS, "records.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
+    run = RecordedRun(path)
+    if split_precision(run.rows[0].dtype)[1] != "none":
+        raise ConfigError(
+            f"run '{path}': its target was {run.rows[0].dtype}, and texts are scored without quantization: give a run "
+            "without --quantize"
+        )
+    routes = run.identity.get("routes", {})
+    if not isinstance(routes, dict):
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {RUN_HINT}")
+    assert run.records  # reads them now, so that damaged records are reported before any model is loaded
+    # AR drafts nothing, and external code has no draft distribution.
+    names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)
+    drafting = list(dict.fromkeys(names))
+    if not drafting:
+        raise ConfigError(f"run '{path}': none of its methods drafts: run one with a drafter, such as --method sd")
+    if method is not None and method not in drafting:
+        raise ConfigError(f"run '{text}': no method '{method}' that drafts: {nearest(method, drafting)}")
+    return run, drafting if method is None else [method]
+
+
 def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> FairnessReport:
     """Reads the runs, loads the models, and returns the report. Raises ConfigError for bad input, and BoundViolation if
     numbers contradict the theorems."""
@@ -146,7 +180,7 @@ def sums_of_entries(
     prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, request.data)
     texts = texts_of(common, prompts, target, request.reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
-    forced = forced_numbers(ModelForecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
+    forced = forced_numbers(model_forecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
     numbers = dict(zip(forecasters, forced, strict=True))
     return [
         sums_by_group(entry, common, {r: numbers[each.name, each.revision] for r, each in entry.forecasters.items()})
@@ -159,11 +193,11 @@ def sample_representations(
 ) -> dict[int, Representation]:
     """Samples texts from every draft model. Returns their languages by the model's id; empty if no texts were requested
     or `languages` is empty."""
-    models: dict[int, CausalLM] = {id(entry.model): entry.model for entry in entries if entry.model is not None}
-    if not request.samples or not languages:
-        return {}
+    models = {id(entry.model): entry.model for entry in entries if request.samples and languages}
     found = {}
     for name, model in models.items():
+        if model is None:
+            continue
         progress(f"sampling {request.samples} texts from {model.name}")
         found[name] = representation(
             model, request.samples, seed=request.seed, prompt=request.prompt, languages=languages

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from specbench.analysis.group_statistics import Array, quality_weighted, spearman
+from specbench.analysis.fairness_groups import quality_weighted, spearman
 from specbench.analysis.representation import LanguageShare, Representation, representation, share_of
 from specbench.analysis.sweep import KEPT, conditions, title
 from specbench.analysis.trials import (
@@ -30,6 +30,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers
 from specbench.results import plots
 from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.log_ratios import Array
 from specbench.results.plots import Panel, save_picture
 from specbench.results.quality import CorpusStatistics
 from specbench.results.row import Row

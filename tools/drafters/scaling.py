@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.analysis.fairness_runs import read_run
+from specbench.analysis.fairness import read_run
 from specbench.embedded.family import member_path
 from specbench.results.bootstrap import Metric
 from specbench.results.log_ratios import expanded_confidence, ratio_of, resamples

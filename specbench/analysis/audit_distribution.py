@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specbench.analysis.audit_report import DrawStatistics
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verification
@@ -69,10 +70,8 @@ def exact_distributions(
     """
     drawn_tokens: dict[PromptPrefix, set[int]] = defaultdict(set)
     for per_prompt in sequences:
-        for prompt, drawn in enumerate(per_prompt):
-            for tokens in drawn:
-                for length, token in enumerate(tokens):
-                    drawn_tokens[prompt, tokens[:length]].add(token)
+        for key, counter in count_next_tokens(per_prompt).items():
+            drawn_tokens[key] |= counter.keys()
     rows: dict[PromptPrefix, TokenDistribution] = {}
     keys = sorted(drawn_tokens)
     for (prompt, prefix), following in zip(keys, [*keys[1:], None], strict=True):
@@ -223,6 +222,22 @@ def judge_draws(
     return found, counts.outlier
 
 
+def judge_samples(
+    sequences: Sequence[Sequence[Tokens]], others: Sequence[Sequence[Tokens]], noise: float
+) -> tuple[DrawStatistics, Outlier | None]:
+    """Returns the test of drawn sequences (one list per prompt) against other draws after the same prompts, and the
+    token farthest from its expectation. `noise`: as in `judge_draws`."""
+    counts, own, other = CountTest(), count_next_tokens(sequences), count_next_tokens(others)
+    for key in own.keys() & other.keys():
+        pooled = own[key] + other[key]
+        probs = np.array(list(pooled.values())) / pooled.total()
+        row = TokenDistribution(np.array(list(pooled)), probs, log_p={}, mean=0.0, variance=0.0, third=0.0)
+        counts.add(key, own[key], row, noise, num_others=other[key].total())
+    by_token, p_value = counts.p_values(max_length(sequences))
+    num_tokens = sum(counter.total() for counter in own.values())
+    return DrawStatistics(num_tokens=num_tokens, p_value=p_value, p_by_token=by_token), counts.outlier
+
+
 def log_p_value(value: float, mean: float, variance: float, third: float, noise_deviations: float) -> float:
     """Returns the two-sided p-value by Pearson III, after forgiving one token of the lowest log p and the noise.
     `third`: central moment."""
@@ -304,13 +319,6 @@ def score_probs(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sa
     return process(model.score(ids, num_rows).logits, sampling)
 
 
-class AnyDecoder(Protocol):
-    """The part of `decoding.decoder.Decoder` that the audit of a method needs."""
-
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes one prompt with the random stream of `seed`."""
-
-
 @dataclass(frozen=True)
 class MethodDraws:
     """The draws of a method. `sequences`: the drawn tokens per prompt, up to `most_tokens` in each draw; `steps`: of
@@ -337,7 +345,7 @@ class MethodDraws:
 
 
 def draw_many(
-    decoder: AnyDecoder,
+    decoder: Decoder,
     prompts: Sequence[list[int]],
     stop: StopRules,
     num_draws: int,

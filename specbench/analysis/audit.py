@@ -232,7 +232,6 @@ def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
 
 
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
-    """Returns the verdict on a method that was not run."""
     return MethodVerdict(
         method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
     )
@@ -250,7 +249,6 @@ def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tu
 
 
 def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
-    """Returns whether two models give the same ids to the same tokens."""
     return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
 
 

@@ -194,7 +194,6 @@ def count_next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefi
 
 
 def max_length(sequences: Sequence[Sequence[Tokens]]) -> int:
-    """Returns the length of the longest drawn sequence."""
     return max(len(tokens) for drawn in sequences for tokens in drawn)
 
 

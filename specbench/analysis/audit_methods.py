@@ -64,7 +64,6 @@ class AuditedMethod:
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
-        """Notes why a part of the audit could not be run."""
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
 
 

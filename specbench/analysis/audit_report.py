@@ -209,13 +209,11 @@ ANSWER_SCORERS = {"target": "the target in this process", "ar": "the server 'ar'
 
 
 def audit_table(audit: AuditReport) -> Table:
-    """Returns a table with a line per method."""
     title = f"audit · {audit.task} · {audit.target}"
     return Table(title, COLUMNS, [cells(verdict) for verdict in audit.verdicts], caption(audit))
 
 
 def cells(verdict: MethodVerdict) -> list[str]:
-    """Returns the line of a method."""
     greedy, draws = verdict.greedy, verdict.distribution
     row = [verdict.method, verdict.verdict]
     if greedy is None:
@@ -272,7 +270,6 @@ def caption(audit: AuditReport) -> list[str]:
 
 
 def control_result(control: ControlTest) -> str:
-    """Returns whether the control was caught, with its p-value."""
     return f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}"
 
 
@@ -316,5 +313,4 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
 
 
 def p_value(value: float) -> str:
-    """Returns a p-value as text."""
     return "< 1e-9" if value < 1e-9 else f"{value:.2g}"

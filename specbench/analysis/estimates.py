@@ -167,7 +167,6 @@ class _Replayer:
         return True
 
     def emit_own(self) -> None:
-        """Moves past the target's own token."""
         window, offset = self.window, self.offset
         if offset == window.num_accepted:
             self.move(window.next_token, stay=False)
@@ -223,7 +222,6 @@ class StepCosts:
         return replace(plain, factor=measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
-        """Returns the seconds of a step with `num_drafted` draft tokens."""
         verify, overhead = (
             float(np.interp(place, list(points), list(points.values())))
             for place, points in ((num_drafted + 1, self.verify), (num_drafted, self.overhead))
@@ -313,7 +311,6 @@ class Recording:
 
 
 def read_generation(record: Record, method: MethodSpec, cell: Cell) -> RecordedGeneration:
-    """Returns a method's generation in a record, with its limits."""
     generation = record["methods"][method.name]
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     room = [cell.task.generation.max_new_tokens]
@@ -396,7 +393,6 @@ def count_confirmed(steps: Sequence[ReplayedStep], generation: Generation) -> in
 
 
 def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
-    """Returns AR's seconds per token."""
     generations = [record["methods"]["ar"] for record in records]
     num_tokens = sum(step_sum(g, EMITTED) for g in generations)
     return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0

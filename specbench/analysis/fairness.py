@@ -64,7 +64,6 @@ class FairnessRequest:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for options that do not fit together."""
         if (self.before is None) != (self.after is None):
             given, missing = ("--before", "--after") if self.after is None else ("--after", "--before")
             raise ConfigError(f"{given}: needs {missing} as well")

@@ -262,7 +262,6 @@ class DrafterEntry:
 
     @property
     def rows(self) -> list[Row]:
-        """Returns the rows of the method in its run."""
         return self.run.rows_of(self.method) if self.run is not None and self.method is not None else []
 
     @property
@@ -271,7 +270,6 @@ class DrafterEntry:
         return self.models[0] if len(self.models) == 1 and set(self.forecasters) <= {WHOLE} else None
 
     def route(self, record: Record) -> str:
-        """Returns the route that a record took."""
         return str(record["methods"][self.method].get("route") or WHOLE) if self.method is not None else WHOLE
 
     def num_draft_tokens(self, route: str) -> int:

@@ -123,7 +123,6 @@ def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
 
 
 def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
-    """Returns the teacher-forced numbers, a line per group."""
     rows = [[label, *forced_cells(group.forced)] for label, group in drafter.groups.items() if group.forced]
     columns = words("group") + numbers(
         "cross-entropy\n(D)", "divergence\n(KL)", "acceptance\nrate (α_T)", "drafter's\nfit\n(1−r_q)",
@@ -164,7 +163,6 @@ def bounds_table(drafter: DrafterReport) -> Table:
 
 
 def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
-    """Returns the lines below the teacher-forced numbers."""
     source = "the target's own continuations" if report.reference == "continuation" else "the data's references"
     num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
     cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
@@ -191,7 +189,6 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
 
 
 def measured_table(drafter: DrafterReport) -> Table:
-    """Returns the measured numbers, a line per group."""
     groups = drafter.groups
     has_bleu = any(group.measured and group.measured.bleu for group in groups.values())
     has_rank = any(group.representation_rank for group in groups.values())
@@ -213,7 +210,6 @@ def measured_table(drafter: DrafterReport) -> Table:
 
 
 def measured_caption(drafter: DrafterReport) -> list[str]:
-    """Returns the lines below the measured numbers."""
     lines = [f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"]
     lines += _spread_lines(drafter, ("acceptance_rate", "speedup"))
     found = drafter.family.correlations.representation_and_measured
@@ -241,7 +237,6 @@ def overview(report: FairnessReport) -> Table:
 
 
 def overview_caption(report: FairnessReport) -> list[str]:
-    """Returns the lines below the table of all drafters."""
     lines = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
     if any(drafter.method is None for drafter in report.drafters):
         lines.append(

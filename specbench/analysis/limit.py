@@ -333,7 +333,6 @@ def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
 
 
 def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Say = say_nothing) -> LimitReport:
-    """Measures two loaded models."""
     models = (target, drafter)
     points = points_for(models, options.context)
     works = [work_of(model) for model in models]

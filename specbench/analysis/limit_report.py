@@ -66,12 +66,10 @@ class Ratio(Metric):
 
     @property
     def digits(self) -> int:
-        """Returns the number of decimals that are shown."""
         return 2 if self.value >= 0.1 else 3
 
     @property
     def text(self) -> str:
-        """Returns the figure, with its interval if it has one."""
         return with_interval(self, self.digits)
 
     @property
@@ -228,7 +226,6 @@ def bounds_table(report: LimitReport) -> Table:
 
 
 def lengths_table(report: LimitReport) -> Table:
-    """Returns the passes after the context, a line per query length."""
     rows = [
         [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
          ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
@@ -240,7 +237,6 @@ def lengths_table(report: LimitReport) -> Table:
 
 
 def contexts_table(report: LimitReport) -> Table:
-    """Returns the passes over one token, a line per context."""
     rows = [
         [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
          ms(own.bound_seconds)]
@@ -312,7 +308,6 @@ def explanations(report: LimitReport) -> list[str]:
 
 
 def ms(seconds: float) -> str:
-    """Returns seconds as milliseconds with three digits."""
     return _three_digits(MS * seconds) if seconds else NULL
 
 
@@ -327,7 +322,6 @@ def _three_digits(value: float) -> str:
 
 
 def share_of(part: Quartiles, whole: Quartiles) -> str:
-    """Returns a median as a share of another, in percent."""
     return f"{part.median / whole.median:.0%}"
 
 

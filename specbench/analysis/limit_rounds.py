@@ -137,7 +137,6 @@ class Points:
 
     @property
     def most_tokens(self) -> int:
-        """Returns the tokens of the longest sequence."""
         num_after = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
         return max(max(self.every_context) + 1, self.context + num_after)
 
@@ -202,7 +201,6 @@ def within(token_ids: list[int], vocab_size: int) -> list[int]:
 
 
 def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: StepTimings) -> None:
-    """Adds the seconds of one speculative generation."""
     generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
     num_steps = len(generation.steps)
     timings.per_draft_token.append(drafter.seconds_per_token())

@@ -156,7 +156,6 @@ def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) 
 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
-    """Returns a table with a line for each temperature and subset."""
     rows = [
         (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
          score(metrics.get(each.quality or ""), each.quality), score(each.adjusted_acceptance, each.quality),
@@ -266,7 +265,6 @@ def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tup
 
 
 def order_table(trials: Trials, order: LanguageOrder) -> Table:
-    """Returns a table with a line for each subset, the best represented language first."""
     found = {"α": order.correlation("acceptance_rate"), "speed-up": order.correlation("speedup")}
     correlations = ", ".join(f"{name} {NULL if rho is None else f'{rho:z.2f}'}" for name, rho in found.items())
     rows = [

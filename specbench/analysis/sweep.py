@@ -222,7 +222,6 @@ def conditions(trials: Trials) -> str:
 
 
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
-    """Returns a table with a line for each measured value."""
     quality = values[0].run.quality
     rows = [
         (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
@@ -260,7 +259,6 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
 
 
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
-    """Returns a table of estimates and real runs at the same settings."""
     quality = checks[0].run.quality if checks else None
     rows = [
         [shown(check.estimate.threshold), str(check.estimate.num_draft_tokens),
@@ -287,7 +285,6 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
 
 
 def heading(quality: str | None, method: str) -> str:
-    """Returns the heading of a column with the scores of AR and of a method."""
     return f"{unit_of(quality).label}\nar → {method}"
 
 

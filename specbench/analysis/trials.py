@@ -56,13 +56,11 @@ def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> Me
 
 
 def fuzzy_at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
-    """Returns a fuzzy method at another threshold and draft length."""
     changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
     return changed.model_copy(update={"name": name}) if name else changed
 
 
 def shown(value: Any) -> str:
-    """Returns a value as text, for tables and names."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
@@ -107,7 +105,6 @@ class EvidenceFile(RecordFile):
         self._method = method
 
     def append(self, record: Record) -> None:
-        """Adds the evidence to the record, then writes the record."""
         generation = record["methods"][self._method]
         generation[EVIDENCE] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
         super().append(record)
@@ -134,7 +131,6 @@ class TrialRun:
         return main_metric(self.scoring)
 
     def metrics(self, name: str) -> dict[str, Metric]:
-        """Returns every metric of one method over all subsets."""
         return metrics_of(self.records, self.method(name), self.seed, self.scoring)
 
 

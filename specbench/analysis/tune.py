@@ -151,7 +151,6 @@ class Tuner:
 
     @property
     def quality(self) -> str:
-        """Returns the score that thresholds trade for speed."""
         quality = self.trials.quality
         assert quality is not None  # checked by `check_quality`
         return quality
@@ -161,7 +160,6 @@ class Tuner:
         return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
-        """Measures the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
         methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)

@@ -93,7 +93,6 @@ class TreeCosts:
     drafting: tuple[float, float]
 
     def step(self, num_nodes: int, depth: int) -> float:
-        """Returns the cost of a step, interpolated between measured sizes."""
         sizes = sorted(self.verifying)
         verifying = float(np.interp(num_nodes, sizes, [self.verifying[size] for size in sizes]))
         fixed, per_level = self.drafting
@@ -235,7 +234,6 @@ def ranks_table(chances: LevelChances) -> Table:
 
 
 def costs_table(costs: TreeCosts) -> Table:
-    """Returns a table of the measured costs of a step."""
     rows = [[f"{size:.3g}", f"{cost:.2f}"] for size, cost in sorted(costs.verifying.items())]
     fixed, per_level = costs.drafting
     drafting = f"drafting: {fixed:.3f} + {per_level:.3f} per level"
@@ -244,7 +242,6 @@ def costs_table(costs: TreeCosts) -> Table:
 
 
 def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
-    """Returns a table of the measured sizes of growing trees."""
     rows = [
         [str(size), number(metrics["tree_nodes"], 1), number(metrics["tree_depth"], 1),
          with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
@@ -255,7 +252,6 @@ def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
 
 
 def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
-    """Returns a table of the measured shapes, with expected and measured numbers."""
     rows = [
         [str(shape.num_nodes), str(shape.depth), f"{shape.tokens:.2f}",
          with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]

@@ -141,7 +141,6 @@ def calibration_of(loaded: Loaded) -> CalibrationSpec:
 
 
 def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
-    """Returns a table of the presets with their metrics on the calibration slice."""
     rows = []
     for preset, file in zip(presets, files, strict=True):
         metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")

@@ -251,7 +251,6 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
 
 
 def sizes_table(report: VocabReport) -> Table:
-    """Returns the sizes of both vocabularies and of their intersection."""
     both, texts = report.overlap, report.text_overlap
     shared_plain = both.intersection / max(1, both.target_plain)
     rows = [
@@ -265,7 +264,6 @@ def sizes_table(report: VocabReport) -> Table:
 
 
 def injectivity_table(report: VocabReport) -> Table:
-    """Returns how many texts round-trip through each tokenizer."""
     rows = [
         _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
                "yes, on these" if found.injective else "no")
@@ -276,7 +274,6 @@ def injectivity_table(report: VocabReport) -> Table:
 
 
 def decompositions_table(found: Decompositions) -> Table:
-    """Returns the distributions of decompositions and draft passes over the target's tokens."""
     summaries: dict[str, CountSummary] = {
         "length in bytes": found.length,
         "decompositions into D": found.number,
@@ -305,7 +302,6 @@ def lengths_table(found: Sequence[LengthSummary]) -> Table:
 
 
 def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
-    """Returns the expected acceptance of each method."""
     rows = [
         _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
         for of in found
@@ -315,7 +311,6 @@ def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
 
 
 def methods_table(report: VocabReport) -> Table:
-    """Returns the verdict on each method."""
     rows = [[fit.method, "yes" if fit.runs else "no", fit.verdict, fit.reason] for fit in report.methods]
     title = "methods for this pair, if the drafter is accurate"
     return Table(title, words("method", "runs", "verdict", "why"), rows)

@@ -76,8 +76,8 @@ def worse(tmp_path_factory, folder):
     return path / "second"
 
 
-def asked(*runs, **options):
-    return fairness_report(FairnessRequest([str(run) for run in runs], **options))
+def asked(*runs, subsets=None, **given):
+    return fairness_report(FairnessRequest([str(run) for run in runs], RunOptions(subsets=subsets), **given))
 
 
 @pytest.fixture(scope="module")

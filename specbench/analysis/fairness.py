@@ -38,6 +38,7 @@ from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RUN_HINT, RecordedRun, split_detail
 from specbench.specs.languages import identifiable_code
+from specbench.specs.run_options import RunOptions
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 
@@ -45,9 +46,11 @@ RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 @dataclass(frozen=True)
 class FairnessRequest:
     """The options of `specbench fairness`. `runs`, `before`, `after`: RUN or RUN:METHOD; `samples`: the number of texts
-    to sample for the representation of languages, 0 for none; `prompt`: the beginning of these texts."""
+    to sample for the representation of languages, 0 for none; `prompt`: the beginning of these texts; `drafters`: more
+    drafters than those of the runs."""
 
     runs: Sequence[str]
+    options: RunOptions
     before: str | None = None
     after: str | None = None
     drafters: Sequence[str] = ()
@@ -55,13 +58,6 @@ class FairnessRequest:
     samples: int = 0
     prompt: str = ""
     tasks: Sequence[str] = ()
-    subsets: Sequence[str] = ()
-    data: str | None = None
-    seed: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
-    threads: int | None = None
-    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         if (self.before is None) != (self.after is None):
@@ -73,8 +69,8 @@ class FairnessRequest:
             raise ConfigError(f"--reference {self.reference}: {nearest(self.reference, REFERENCES)}")
         if self.samples < 0:
             raise ConfigError(f"--samples {self.samples}: give 0 (no representation) or more")
-        if self.seed < 0:
-            raise ConfigError(f"--seed {self.seed}: give 0 or more")
+        if self.options.seed < 0:
+            raise ConfigError(f"--seed {self.options.seed}: give 0 or more")
 
 
 def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
@@ -131,17 +127,17 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
 def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> FairnessReport:
     """Reads the runs, loads the models, and returns the report. Raises ConfigError for bad input, and BoundViolation if
     numbers contradict the theorems."""
-    methods, pair = read_runs(request)
-    common = common_records([run for run, _ in methods], request.tasks, request.subsets)
+    (methods, pair), options = read_runs(request), request.options
+    common = common_records([run for run, _ in methods], request.tasks, options.subsets or ())
     row = common.runs[0].rows[0]
-    set_threads(request.threads, row.target.startswith(EMBEDDED))
+    set_threads(options.threads, row.target.startswith(EMBEDDED))
     languages = [
         group.language for group in common.groups.values() if group.language and identifiable_code(group.language)
     ]
     if request.samples and languages:
         require("lingua", "--samples")
     progress("loading models")
-    loader = ModelLoader(request.device, request.dtype, trust_remote_code=request.trust_remote_code)
+    loader = ModelLoader(options.device, options.dtype, trust_remote_code=options.trust_remote_code)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
     sums = sums_of_entries(request, common, entries, target, progress)
@@ -152,18 +148,18 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
         places = [(entry.run.path, entry.method) if entry.run else None for entry in entries]
         before, after = (places.index(each) for each in pair)
         names = (entries[before].label, entries[after].label)
-        comparison = compare_drafters(names, sums[before], sums[after], request.seed)
+        comparison = compare_drafters(names, sums[before], sums[after], options.seed)
     return FairnessReport(
         target=row.target,
         target_revision=row.target_revision,
         reference=request.reference,
-        seed=request.seed,
+        seed=options.seed,
         num_samples=request.samples,
         num_prompts=len({key[:3] for keys in common.keys.values() for key in keys}),
         num_left_out=common.num_left_out,
         runs=tuple(str(run.path) for run in common.runs),
         drafters=tuple(
-            drafter_report(entry, own, common, tasks, texts.get(id(entry.model)), request.seed)
+            drafter_report(entry, own, common, tasks, texts.get(id(entry.model)), options.seed)
             for entry, own in zip(entries, sums, strict=True)
         ),
         comparison=comparison,
@@ -176,7 +172,7 @@ def sums_of_entries(
 ) -> list[dict[str, GroupSums]]:  # fmt: skip
     """Returns the sums of the groups of every drafter, from the records and from teacher-forced passes."""
     models = [model for entry in entries for model in entry.models]
-    prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, request.data)
+    prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, request.options.data)
     texts = texts_of(common, prompts, target, request.reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
     forced = forced_numbers(model_forecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
@@ -199,7 +195,7 @@ def sample_representations(
             continue
         progress(f"sampling {request.samples} texts from {model.name}")
         found[name] = representation(
-            model, request.samples, seed=request.seed, prompt=request.prompt, languages=languages
+            model, request.samples, seed=request.options.seed, prompt=request.prompt, languages=languages
         )
     return found
 

@@ -1,10 +1,11 @@
 """`specbench predict`: speeds and speed-ups on another machine, from recorded steps and the pass times of that machine.
 
 Every recorded pass gets the time of a pass of its length there; nothing is averaged over steps, and no formula is used.
-A recorded generation is also divided into the steps of shorter draft lengths. Whether a draft token is accepted depends only on its position in the text: the drafter's token there depends on nothing
-but the text before it. A shorter draft length changes only where steps end, so the recorded verdicts give its steps.
-One kind of position has no verdict: after a fully accepted draft the target's own token follows, and nothing was
-drafted there.
+
+A recorded generation is also divided into the steps of a shorter draft length. Whether a draft token is accepted
+depends only on its position in the text: the drafter's token there depends on nothing but the text before it. A shorter
+draft length changes only where steps end, so the recorded verdicts give its steps. One kind of position has no verdict:
+after a fully accepted draft the target's own token follows, and nothing was drafted there.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -204,9 +204,11 @@ def write_presets(
             "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
         }  # fmt: skip
         kept = {key: value for key, value in data.items() if key not in DEFAULTS or value != DEFAULTS[key]}
-        data = {key: _without_nulls(value) for key, value in kept.items()}
-        data["calibration"] = calibration.model_dump(mode="json")
-        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        for key, value in kept.items():
+            if isinstance(value, dict):
+                kept[key] = {name: option for name, option in value.items() if option is not None}
+        kept["calibration"] = calibration.model_dump(mode="json")
+        text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
         write_output("--output", path, sealed(f"{comment}\n{text}".encode()).decode(), kept="; the runs are kept")
         load_file(path)
         paths.append(path)
@@ -239,8 +241,3 @@ def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, 
 
 def _named(name: str | None, revision: str | None) -> str:
     return f"{name} ({revision})" if revision else str(name)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Returns a mapping without its null values; any other value unchanged."""
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value

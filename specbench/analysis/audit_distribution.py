@@ -58,12 +58,9 @@ class TokenDistribution:
 
 @torch.inference_mode()
 def exact_distributions(
-    target: ScoringModel,
-    prompts: Sequence[list[int]],
-    sequences: Iterable[Sequence[Sequence[Tokens]]],
-    sampling: Sampling,
-    num_draws: int,
-) -> dict[PromptPrefix, TokenDistribution]:
+    target: ScoringModel, prompts: Sequence[list[int]], sequences: Iterable[Sequence[Sequence[Tokens]]],
+    sampling: Sampling, num_draws: int,
+) -> dict[PromptPrefix, TokenDistribution]:  # fmt: skip
     """Returns the distribution after every prefix in `sequences` (by method, then by prompt); scores each prefix once.
 
     A token is frequent if at least five of `num_draws` draws are expected to show it.
@@ -268,13 +265,9 @@ class Cut:
 
 @torch.inference_mode()
 def choose_prompts(
-    target: ScoringModel,
-    drafter: ScoringModel | None,
-    answers: Sequence[BaselineAnswer],
-    sampling: Sampling,
-    num_prompts: int,
-    num_tokens: int,
-) -> list[Cut]:
+    target: ScoringModel, drafter: ScoringModel | None, answers: Sequence[BaselineAnswer], sampling: Sampling,
+    num_prompts: int, num_tokens: int,
+) -> list[Cut]:  # fmt: skip
     """Returns the best cuts of `num_prompts` answers, for draws of `num_tokens` tokens. At least one of them repeats a
     pair of tokens, if there is such a cut: drafters that copy from the text then draft."""
     per_answer = [list_cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
@@ -344,13 +337,9 @@ class MethodDraws:
 
 
 def draw_many(
-    decoder: Decoder,
-    prompts: Sequence[list[int]],
-    stop: StopRules,
-    num_draws: int,
-    seed_of: Callable[[int, int], int],
-    num_tokens: int = NUM_TOKENS,
-) -> MethodDraws:
+    decoder: Decoder, prompts: Sequence[list[int]], stop: StopRules, num_draws: int,
+    seed_of: Callable[[int, int], int], num_tokens: int = NUM_TOKENS,
+) -> MethodDraws:  # fmt: skip
     """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
     seed of a draw from the numbers of its prompt and of the draw."""
     stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())

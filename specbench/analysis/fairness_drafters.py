@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.progress import Say, say_nothing
+from specbench.core.progress import Say
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.drafters.ngram import ngram_drafter
@@ -82,12 +82,9 @@ REFERENCES: tuple[str, ...] = get_args(Reference)
 
 
 def texts_of(
-    common: CommonRecords,
-    prompts: Mapping[Key, RecordedPrompt],
-    target: CausalLM,
-    reference: Reference,
+    common: CommonRecords, prompts: Mapping[Key, RecordedPrompt], target: CausalLM, reference: Reference,
     context_limit: int | None,
-) -> dict[Key, Sample]:
+) -> dict[Key, Sample]:  # fmt: skip
     """Returns the text to score for every common record: after its prompt, AR's tokens in the first run, or the row's
     reference. A text has at most `context_limit` tokens with its prompt; texts without a position are left out.
 
@@ -221,11 +218,7 @@ Numbers = dict[Key, Array]  # by text, the numbers of its positions [num_positio
 
 @torch.inference_mode()
 def forced_numbers(
-    target: Forecaster,
-    drafters: Sequence[Forecaster],
-    texts: Mapping[Key, Sample],
-    vocab_size: int,
-    progress: Say = say_nothing,
+    target: Forecaster, drafters: Sequence[Forecaster], texts: Mapping[Key, Sample], vocab_size: int, progress: Say
 ) -> list[Numbers]:
     """Returns the numbers of each drafter at every scored position of the texts. `progress` gets lines with the number
     of finished texts.

@@ -95,20 +95,15 @@ def comparison_table(found: DrafterComparison) -> Table:
         [label, *(change_cell(label, name, changes.get(name)) for name in COLUMNS)]
         for label, changes in found.groups.items()
     ]
+    means = {name.removesuffix(".mean"): each for name, each in found.family.items() if name.endswith(".mean")}
+    overall = found.family if len(found.groups) > 1 else means  # a single group has no spread
     caption = [
         "differences after − before with 95 % intervals, paired by prompt",
-        *(change_line(name, change) for name, change in overall_changes(found).items()),
+        *(change_line(name, change) for name, change in overall.items()),
         *exclusion_notes(sides),
     ]
     columns = words("group") + numbers(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
-
-
-def overall_changes(found: DrafterComparison) -> dict[str, NumberChange]:
-    """Returns the changes over all groups; for a single group its own changes, because it has no spread."""
-    if len(found.groups) > 1:
-        return found.family
-    return {name.removesuffix(".mean"): change for name, change in found.family.items() if name.endswith(".mean")}
 
 
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
@@ -144,10 +139,8 @@ def bounds_table(drafter: DrafterReport) -> Table:
     it."""
     forced = {label: group.forced for label, group in drafter.groups.items() if group.forced}
     what = "speed-up" if all(found.speedup for found in forced.values()) else "tokens per pass"
-    rows = []
-    for label, found in forced.items():
-        links = found.speedup if what == "speed-up" and found.speedup else found.tokens_per_pass
-        rows.append([label, *(f"{value:.2f}" for value in links.model_dump().values())])
+    chains = {label: (what == "speed-up" and found.speedup) or found.tokens_per_pass for label, found in forced.items()}
+    rows = [[label, *(f"{value:.2f}" for _, value in chain)] for label, chain in chains.items()]
     columns = words("group") + numbers(
         "expected\n(S_T)", "at least, by\nacceptance\nrate (α_T)", "at least, by\ndivergence\n(KL)",
         "at least, by\ncross-entropy\n(D)",

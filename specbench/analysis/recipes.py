@@ -140,19 +140,14 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
         run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
             f"temperature={temperature:g}", [trials.base]
         )
-        rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@")]
-        points += [temperature_point(temperature, run, row, trials.base.name) for row in rows]
+        for row in run.rows_of(trials.base):
+            quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Metric()
+            scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
+            if quality is not None and scorer is not None:
+                records = [record for record in run.records if record["subset"] == row.subset]
+                adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
+            points.append(TemperaturePoint(temperature, run, row, quality, adjusted))
     return points
-
-
-def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
-    """Returns one row of a run with its quality-adjusted α."""
-    quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Metric()
-    scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
-    if quality is not None and scorer is not None:
-        records = [record for record in run.records if record["subset"] == row.subset]
-        adjusted = adjusted_acceptance(records, method, quality, scorer, run.seed)
-    return TemperaturePoint(temperature, run, row, quality, adjusted)
 
 
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
@@ -250,7 +245,7 @@ def check_languages(spec: RunSpec) -> None:
 def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
     """Measures one run over all subsets, and samples texts that the drafter writes without a prompt."""
     run = trials.run("language-order", [trials.base])
-    rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@") and row.subset != "all"]
+    rows = [row for row in run.rows_of(trials.base) if row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
     say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
     languages = [row.language for row in rows if row.language]

@@ -125,6 +125,9 @@ class TrialRun:
     def method(self, name: str) -> MethodSpec:
         return next(method for method in self.methods if method.name == name)
 
+    def rows_of(self, method: MethodSpec) -> list[Row]:
+        return [row for row in self.rows if row.method_name == method.name]
+
     @property
     def quality(self) -> str | None:
         """Returns the main score that all subsets share; None if there is none."""

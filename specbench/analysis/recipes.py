@@ -17,7 +17,6 @@ from specbench.analysis.trials import (
     TrialRun,
     Trials,
     TuningReport,
-    check_files,
     dumped,
     finish,
     open_trials,
@@ -286,7 +285,6 @@ def run_recipe(
         raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
     if path is not None:
         raise ConfigError(f"--path {path}: a recipe sweeps no key of a method: leave --path or --recipe out")
-    check_files(request)
     return RECIPES[recipe](request, values, samples, console)
 
 

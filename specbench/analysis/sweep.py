@@ -16,7 +16,6 @@ from specbench.analysis.trials import (
     TrialRun,
     Trials,
     TuningReport,
-    check_files,
     finish,
     fuzzy_at,
     open_trials,
@@ -46,7 +45,6 @@ def run_sweep(
     request: Request, path: str | None, values: str | None, *, measure_all: bool, num_checks: int, console: Console
 ) -> TuningReport:
     """Measures what was not measured before. Raises ConfigError for bad input, before anything is measured."""
-    check_files(request)
     spec = trial_spec(request, "sweep", console)
     method = spec.methods[1]
     by_path = values_by_path(method, path, values)

@@ -244,8 +244,15 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
     """Returns the specification of the runs: AR and one method on one task, with the subsets that the user's files
     have. `kind`: the command.
 
-    Raises ConfigError for several tasks or methods, and for a method that drafts nothing.
+    Raises ConfigError for several tasks or methods, for a method that drafts nothing, for a picture that cannot be
+    written, and for a leaderboard that cannot take the rows.
     """
+    options = request.options
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None and options.device_map == "none":
+        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
+        check_accepts_rows(request.leaderboard, str(choose_device(options.device)))
     for option, names in (("task", request.tasks), ("method", request.methods)):
         if len(set(names)) != 1:
             raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
@@ -278,16 +285,6 @@ class TuningReport:
     data: dict[str, Any]
     tables: Sequence[Table]
     folder: Path
-
-
-def check_files(request: Request) -> None:
-    """Raises ConfigError for a picture that cannot be written, and for a leaderboard that cannot take the rows."""
-    if request.plot is not None:
-        check_plot(request.plot)
-    options = request.options
-    if request.leaderboard is not None and options.device_map == "none":
-        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
-        check_accepts_rows(request.leaderboard, str(choose_device(options.device)))
 
 
 def finish(

@@ -44,9 +44,8 @@ def run_tune(
 ) -> TuningReport:  # fmt: skip
     """Tunes a method and writes the method files. `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for
     bad input, before anything is measured."""
-    check_method_file(output)
     spec = trial_spec(request, "tune", console)
-    check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
+    check_method_files(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
     tried = parse_candidates(spec.methods[1], lengths, sizes)
     check_quality(spec, step)
     trials = open_trials(spec, request, console, "tune")
@@ -163,8 +162,9 @@ def file_of(output: Path, label: str) -> Path:
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
 
 
-def check_method_file(output: Path) -> None:
-    """Raises ConfigError if method files of this name cannot be written or read back. Called before the runs."""
+def check_method_files(output: Path, labels: Sequence[str]) -> None:
+    """Raises ConfigError if method files of this name cannot be written or read back, and for an existing file, unless
+    it begins with the digest of the other lines: then tune wrote it and nobody changed it."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
     if not NAME.fullmatch(output.stem):
@@ -172,11 +172,6 @@ def check_method_file(output: Path) -> None:
     if output.parent.exists() and not output.parent.is_dir():
         raise ConfigError(f"--output {output}: {output.parent} is not a folder: choose another place")
     check_output("--output", output)
-
-
-def check_replaceable(output: Path, labels: Sequence[str]) -> None:
-    """Raises ConfigError for an existing file, unless it begins with the digest of the other lines: then tune wrote it
-    and nobody changed it."""
     for path in (file_of(output, label) for label in labels):
         if path.exists() and path.read_bytes() != sealed(path.read_bytes().partition(b"\n")[2]):
             raise ConfigError(

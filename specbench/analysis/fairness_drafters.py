@@ -147,7 +147,8 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
     """
     size, made = max(1, CHUNK // target_logits.shape[-1]), []
     for parts in zip(target_logits.split(size), draft_logits.split(size), tokens.split(size), strict=True):
-        (p, log_p), (q, log_q), chosen = *map(_distribution, parts[:2]), parts[2][:, None]
+        (p, log_p), (q, log_q) = map(_distribution, parts[:2])
+        chosen = parts[2][:, None]
         # No term p ln(p/q) − p + q is below 0, so that rounding cannot make the divergence negative.
         kl = (p * (log_p - log_q) - p + q.clamp_min(TINY)).clamp_min(0.0).sum(-1)
         columns = [

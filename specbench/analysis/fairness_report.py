@@ -145,7 +145,7 @@ def drafter_report(
             task=task, subset=subset, language=language, num_prompts=len(own.sums),
             measured=None if entry.method is None else measured_numbers(own, scorer, seed),
             forced=forced_numbers_of(f"{entry.label}, {label}", own, seed),
-            representation_rank=share and share.rank, representation_share=share and share.share,
+            representation_rank=share.rank if share else None, representation_share=share.share if share else None,
         )  # fmt: skip
     costs = {group.cost_ratio for group in sums.values()}
     return DrafterReport(

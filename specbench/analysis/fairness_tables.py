@@ -138,8 +138,9 @@ def bounds_table(drafter: DrafterReport) -> Table:
     """Returns the expected speed-up with its bounds, a line per group. Without a draft cost, tokens per pass replace
     it."""
     forced = {label: group.forced for label, group in drafter.groups.items() if group.forced}
-    what = "speed-up" if all(found.speedup for found in forced.values()) else "tokens per pass"
-    chains = {label: (what == "speed-up" and found.speedup) or found.tokens_per_pass for label, found in forced.items()}
+    speedups = {label: found.speedup for label, found in forced.items() if found.speedup}
+    what = "speed-up" if len(speedups) == len(forced) else "tokens per pass"
+    chains = speedups if what == "speed-up" else {label: found.tokens_per_pass for label, found in forced.items()}
     rows = [[label, *(f"{value:.2f}" for _, value in chain)] for label, chain in chains.items()]
     columns = words("group") + numbers(
         "expected\n(S_T)", "at least, by\nacceptance\nrate (α_T)", "at least, by\ndivergence\n(KL)",

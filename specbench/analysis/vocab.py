@@ -29,7 +29,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.resources import EMBEDDED
 from specbench.core.table import Table, numbers, words
 from specbench.core.threads import set_threads
-from specbench.models.causal_lm import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.units import NULL, interval, number
@@ -202,7 +202,8 @@ def vocab_report(options: RunOptions, task: str | None, acceptance: bool, consol
         )
         return make_report(own, other, texts, texts_from)
     set_threads(None, target.startswith(EMBEDDED))
-    dtype, models = options.dtype, []
+    dtype: str = options.dtype
+    models: list[CausalLM] = []
     for name, revision in names:
         model = load_model(
             name, revision=revision, dtype=dtype, device=options.device, trust_remote_code=options.trust_remote_code

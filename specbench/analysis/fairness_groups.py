@@ -329,6 +329,11 @@ def variance_bounds(bounds: Bounds) -> Bounds:
     return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
 
 
+def of_values(statistic: Callable[[Array], Array], values: Values) -> Values:
+    """Returns a statistic over groups of the number of each group."""
+    return lambda sums: statistic(values(sums))
+
+
 def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
     """Returns the mean mass of p on tokens that q excludes, for every teacher-forced group."""
     totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
@@ -344,8 +349,8 @@ def summarize_family(
     for name, values in values_by_name(step_costs(groups.values())).items():
         if np.isfinite(found := values(totals)).all():
             spreads[name] = GroupSpread(
-                variance=estimate(sums, lambda s, of=values: variance(of(s)), seed, *variance_bounds(bounds_of(name))),
-                max_over_min=estimate(sums, lambda s, of=values: max_over_min(of(s)), seed, least=1.0),
+                variance=estimate(sums, of_values(variance, values), seed, *variance_bounds(bounds_of(name))),
+                max_over_min=estimate(sums, of_values(max_over_min, values), seed, least=1.0),
                 worst=names[int(found.argmin())],
                 best=names[int(found.argmax())],
             )

@@ -211,7 +211,7 @@ def vocab_report(options: RunOptions, task: str | None, acceptance: bool, consol
         dtype = model.dtype if dtype == "auto" else dtype
         models.append(model)
     own, other = (NamedTokenizer(model.name, model.tokenizer) for model in models)
-    return make_report(own, other, texts, texts_from, ModelPair(*models), options.seed)
+    return make_report(own, other, texts, texts_from, ModelPair(models[0], models[1]), options.seed)
 
 
 BAR_WIDTH = 30

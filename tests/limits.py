@@ -1,9 +1,8 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
-from specbench.analysis.limit import make_report
+from specbench.analysis.limit import Work, make_report
 from specbench.analysis.limit_report import LimitReport, ModelConditions
-from specbench.analysis.limit_rounds import ModelTimings, PairTimings, Points, StepTimings
-from specbench.analysis.limit_work import Rates, Work
+from specbench.analysis.limit_rounds import ModelTimings, PairTimings, Points, Rates, StepTimings
 
 WORK = {
     "target": Work(weight_bytes=7_100_000, matmul_weights=1_000),

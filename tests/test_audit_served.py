@@ -14,9 +14,8 @@ from rich.console import Console
 from scipy import stats
 
 from specbench.analysis.audit import run_audit
-from specbench.analysis.audit_distribution import Tokens, moments_of_pooled
+from specbench.analysis.audit_distribution import Tokens, judge_samples, moments_of_pooled
 from specbench.analysis.audit_report import AuditReport, MethodVerdict, audit_table
-from specbench.analysis.audit_served import judge_samples
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.models import load_served
 from specbench.results.execute import execute

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
-from specbench.analysis import audit_methods as subjects
+from specbench.analysis import audit as subjects
 from specbench.core.errors import ConfigError
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation

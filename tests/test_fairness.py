@@ -4,15 +4,15 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.fairness import FairnessRequest, fairness_report
-from specbench.analysis.fairness_drafters import DrafterEntry, make_labels
+from specbench.analysis.fairness import FairnessRequest, fairness_report, read_run
+from specbench.analysis.fairness_drafters import DrafterEntry, make_labels, texts_of
 from specbench.analysis.fairness_groups import BoundViolation, check_fitness
-from specbench.analysis.fairness_runs import read_run, truncate
 from specbench.analysis.fairness_tables import (
     MIN_MASS,
     bounds_table,
@@ -35,7 +35,6 @@ from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_
 from specbench.results.runs import RecordedRun
 from specbench.running.request import Request as RunRequest
 from specbench.specs.run import RunOptions
-from specbench.training.passes import Sample
 from tests.test_leaderboard import row as leaderboard_row
 
 NAMES = ("en", "de", "sw")
@@ -77,8 +76,8 @@ def worse(tmp_path_factory, folder):
     return path / "second"
 
 
-def asked(*runs, **options):
-    return fairness_report(FairnessRequest([str(run) for run in runs], **options))
+def asked(*runs, subsets=None, **given):
+    return fairness_report(FairnessRequest([str(run) for run in runs], RunOptions(subsets=subsets), **given))
 
 
 @pytest.fixture(scope="module")
@@ -393,8 +392,14 @@ def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
 
 def test_positions_beyond_the_shortest_context_are_left_out():
     def cut(context_limit):
-        return truncate(Sample("en", (1, 2, 3, 4, 5, 6), 3), context_limit).ids
+        key = ("mgsm", "en", 0, 0, 0)
+        record = {"methods": {"ar": {"token_ids": [4, 5, 6]}}}
+        common = SimpleNamespace(keys={key[:2]: [key]}, runs=[SimpleNamespace(records={key: record})])
+        prompts = {key: SimpleNamespace(prompt_ids=(1, 2, 3))}
+        return texts_of(common, prompts, None, "continuation", context_limit)[key].ids
 
     assert cut(4) == (1, 2, 3, 4, 5)
-    assert cut(2) == (1, 2, 3)
+    assert cut(3) == (1, 2, 3, 4)
+    with pytest.raises(ConfigError, match="no text has a position"):
+        cut(2)
     assert cut(None) == (1, 2, 3, 4, 5, 6)

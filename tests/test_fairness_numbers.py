@@ -16,32 +16,38 @@ from specbench.analysis.fairness_drafters import (
     CROSS_ENTROPY,
     EXCLUDED,
     NUM_COLUMNS,
-    ModelForecaster,
-    NgramForecaster,
     batches,
+    model_forecaster,
+    ngram_forecaster,
     position_numbers,
 )
 from specbench.analysis.fairness_groups import (
     WIDTH,
     BoundViolation,
     GroupSums,
-    add_rank,
     bound_chain,
     check_bounds,
     check_fitness,
+    estimate,
     forced_numbers_of,
     forced_sums,
     group_sums,
+    max_over_min,
     measured_numbers,
     pinsker,
+    ratios,
+    spearman,
     summarize_family,
     tokens_per_pass,
+    variance,
 )
 from specbench.analysis.fairness_report import compare_drafters
-from specbench.analysis.group_statistics import estimate, max_over_min, ratios, spearman, variance
-from specbench.analysis.representation import Representation
 from specbench.analysis.representation import rank_languages as shares_of
-from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
+from specbench.results.bootstrap import NUM_RESAMPLES
+from specbench.results.bootstrap import SHARE
+from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Prompts
+from specbench.analysis.representation import share_of
 from specbench.results.row import BoundChain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer
@@ -297,16 +303,13 @@ def test_the_intervals_of_a_change_stay_where_the_numbers_can_be():
 
 
 def test_ranks_of_languages_and_those_never_written_last():
-    found = Representation(model="m", revision=None, prompt="", num_texts=4, num_unknown=0, max_new_tokens=8,
-                           temperature=1.0, seed=0, languages=shares_of(["en", "en", "de", "en"]))  # fmt: skip
-    ranks = {name: add_rank(plain(name), found) for name in ("en", "de", "sw")}
-    assert [each.representation_rank for each in ranks.values()] == [1, 2, 3]
-    assert [each.representation_share for each in ranks.values()] == [0.75, 0.25, 0.0]
+    shares = shares_of(["en", "en", "de", "en"])
+    found = [share_of(shares, language) for language in ("en", "de", "sw")]
+    assert [each.rank for each in found] == [1, 2, 3] and [each.share for each in found] == [0.75, 0.25, 0.0]
     assert [(s.language, s.rank) for s in shares_of(["de", "en", "en", "de", "fr", "es", "ja", "ja", "ja"])] == [
         ("ja", 1), ("de", 2), ("en", 2), ("es", 4), ("fr", 4)
     ]  # fmt: skip
-    no_language = plain("x").model_copy(update={"language": None})
-    assert add_rank(no_language, found) == no_language
+    assert share_of(shares, None) is None
 
 
 def test_acceptance_times_bleu():
@@ -340,7 +343,7 @@ TEXTS = [
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "mamba2"])
 def test_texts_in_one_batch_have_the_logits_of_each_alone(kind):
     model = tiny.causal_lm(kind)
-    together = ModelForecaster(model).logits(Batch(TEXTS))
+    together = model_forecaster(model).logits(Batch(TEXTS))
     alone = [model.score(list(text.ids[:-1]), text.num_learnt).logits for text in TEXTS]
     assert together.shape == (8, model.vocab_size)
     assert torch.allclose(together, torch.cat(alone), atol=1e-4)
@@ -355,7 +358,7 @@ class Bigrams:
 
 
 def test_an_ngram_model_forecasts_its_relative_frequencies():
-    found = NgramForecaster(Bigrams(), 12, "bigrams", torch.device("cpu")).logits(Batch(TEXTS[:1])).softmax(-1)
+    found = ngram_forecaster(Bigrams(), 12, "bigrams", torch.device("cpu")).logits(Batch(TEXTS[:1])).softmax(-1)
     assert found.shape == (2, 12)
     assert found[0, [7, 8]].tolist() == pytest.approx([0.75, 0.25]) and found[1, [8, 9]].sum() == pytest.approx(1)
 

@@ -10,14 +10,27 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.limit import LimitOptions, RoundDraws, limits_of, model_limit, verdict, wide_intervals
+from specbench.analysis.limit import (
+    AttentionLayer,
+    LimitOptions,
+    RoundDraws,
+    Work,
+    limits_of,
+    model_limit,
+    verdict,
+    wide_intervals,
+    work_of,
+)
 from specbench.analysis.limit_report import Costs, LimitReport, ModelConditions, Ratio, fastest_length, tables
 from specbench.analysis.limit_rounds import (
     COMPILED_LENGTHS,
+    LEAST_BYTES,
     NUM_DRAFT_TOKENS,
     TURNS,
     ModelTimings,
     Points,
+    RateBenchmark,
+    Rates,
     StepTimings,
     TimedDrafter,
     TimedPasses,
@@ -26,7 +39,6 @@ from specbench.analysis.limit_rounds import (
     time_passes,
     time_steps,
 )
-from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, RateBenchmark, Rates, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.timing import Clock, PassLog
 from specbench.results.metrics import expected_speedup
@@ -42,7 +54,7 @@ HEAD, NORMS = 257 * 32, 9 * 32
 @pytest.fixture
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is timed as shortly as it can be, for tests that do not judge how long it takes."""
-    for name in ("limit_rounds.TURN_SECONDS", "limit_rounds.SINGLE_SECONDS", "limit_work.ENOUGH_SECONDS"):
+    for name in ("limit_rounds.TURN_SECONDS", "limit_rounds.SINGLE_SECONDS", "limit_rounds.ENOUGH_SECONDS"):
         monkeypatch.setattr(f"specbench.analysis.{name}", 1e-4)
 
 
@@ -404,7 +416,7 @@ def test_rates_are_rates() -> None:
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
-    monkeypatch.setattr("specbench.analysis.limit_work.TimedCall.seconds", lambda self: 0.25)
+    monkeypatch.setattr("specbench.analysis.limit_rounds.TimedCall.seconds", lambda self: 0.25)
     benchmark = benchmarks()[0]
     assert benchmark.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 

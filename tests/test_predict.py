@@ -12,8 +12,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict, why_only_own
-from specbench.analysis.repartition import RecordedVerdicts, last_token_acceptance, query_lengths
+from specbench.analysis.predict import (
+    Machine,
+    Prediction,
+    RecordedRow,
+    RecordedVerdicts,
+    last_token_acceptance,
+    predict,
+    query_lengths,
+    why_only_own,
+)
 from specbench.models import timing
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Prompts

@@ -11,13 +11,11 @@ import pytest
 import torch
 import yaml
 
-from specbench.analysis.estimates import StepCosts, count_confirmed
-from specbench.analysis.replay import (
-    KEY,
+from specbench.analysis.estimates import (
     RecordedGeneration,
-    RecordingRule,
-    ReplaySetting,
-    record_evidence,
+    RecordedStep,
+    StepCosts,
+    count_confirmed,
     recorded_steps,
     replay,
 )
@@ -25,6 +23,8 @@ from specbench.analysis.sweep import pick_evenly, values_by_path
 from specbench.analysis.trials import fuzzy_at
 from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
+from specbench.analysis.trials import EVIDENCE
+from specbench.analysis.trials import RecordingRule
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.generation_state import StopRules
@@ -69,7 +69,7 @@ def decode_toys(
         stop=StopRules(MOST, eos_token_ids=EOS), generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     made = as_record(generation)
-    kept = recorded_steps({**made, KEY: rule.take(len(made["steps"]))})
+    kept = recorded_steps({**made, EVIDENCE: rule.take(len(made["steps"]))})
     greedy = target_sampling.greedy, draft_sampling.greedy
     return made, RecordedGeneration(kept, len(made["token_ids"]), MOST, EOS, length, *greedy)
 
@@ -84,7 +84,7 @@ def test_the_exact_steps_are_those_of_real_runs(samplings: tuple[Sampling, Sampl
             for threshold in THRESHOLDS:
                 real, _ = decode_toys(seed, threshold, length, *samplings)
                 for recorded in recordings:
-                    steps = replay(recorded, ReplaySetting(threshold, length))
+                    steps = replay(recorded, threshold, length)
                     exact = [step for step in steps if step.exact]
                     assert steps[: len(exact)] == exact, "exact steps come first"
                     assert count_confirmed(steps, real) == len(exact)
@@ -99,7 +99,7 @@ def test_at_its_own_setting_the_walk_is_the_recorded_run(samplings: tuple[Sampli
     for seed in range(6):
         for threshold in THRESHOLDS:
             real, recorded = decode_toys(seed, threshold, LONGEST, *samplings)
-            steps = replay(recorded, ReplaySetting(threshold, LONGEST))
+            steps = replay(recorded, threshold, LONGEST)
             assert all(step.exact for step in steps)
             counts = [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in steps]
             assert counts == real["steps"]
@@ -111,7 +111,7 @@ def test_wrong_evidence_is_found_out() -> None:
     for seed in range(24):
         real, recorded = decode_toys(seed, 0.1, LONGEST, GREEDY, GREEDY)
         wrong = [replace(w, divergence=tuple(0.2 - d for d in w.divergence)) for w in recorded.windows]
-        steps = replay(replace(recorded, windows=wrong), ReplaySetting(0.1, LONGEST))
+        steps = replay(replace(recorded, windows=wrong), 0.1, LONGEST)
         num_wrong += count_confirmed(steps, real) < sum(step.exact for step in steps)
     assert num_wrong > 6
 
@@ -125,7 +125,7 @@ def test_all_of_the_same_text_is_exact_whatever_the_steps() -> None:
         for threshold in (0.02, 0.05):
             real, other = decode_toys(seed, threshold, LONGEST, GREEDY, GREEDY)
             if real["token_ids"] == decode_toys(seed, 0.0, LONGEST, GREEDY, GREEDY)[0]["token_ids"]:
-                steps = replay(recorded, ReplaySetting(threshold, LONGEST))
+                steps = replay(recorded, threshold, LONGEST)
                 assert all(step.exact for step in steps) and len(steps) == len(other.windows)
                 longer += len(steps) < len(recorded.windows)
     assert longer > 3
@@ -137,24 +137,26 @@ def test_the_first_step_accepts_more_at_larger_thresholds_and_longer_drafts() ->
         if not recorded.windows:  # the first token ended it
             continue
         for length in (1, 3, LONGEST):
-            accepted = [replay(recorded, ReplaySetting(t, length))[0].num_accepted for t in THRESHOLDS]
+            accepted = [replay(recorded, t, length)[0].num_accepted for t in THRESHOLDS]
             assert accepted == sorted(accepted)
         for threshold in THRESHOLDS:
-            accepted = [replay(recorded, ReplaySetting(threshold, n))[0].num_accepted for n in range(1, LONGEST + 1)]
+            accepted = [replay(recorded, threshold, n)[0].num_accepted for n in range(1, LONGEST + 1)]
             assert accepted == sorted(accepted)
 
 
 def test_sampled_drafts_of_another_length_are_never_exact() -> None:
     _, recorded = decode_toys(0, 0.05, LONGEST, WARM, WARM)
-    assert not any(step.exact for step in replay(recorded, ReplaySetting(0.05, 3)))
+    assert not any(step.exact for step in replay(recorded, 0.05, 3))
     with pytest.raises(ValueError, match="recorded with 6 draft tokens, not 7"):
-        replay(recorded, ReplaySetting(0.05, 7))
+        replay(recorded, 0.05, 7)
 
 
 def test_the_comparison_is_that_of_the_rule() -> None:
     """In float32, and at the threshold itself only where the rule takes it."""
-    at_it = float(torch.tensor(0.3))
-    assert not ReplaySetting(0.3, 1).accepts(at_it) and ReplaySetting(0.3, 1, inclusive=True).accepts(at_it)
+    window = RecordedStep(1, [3], [float(torch.tensor(0.3))], [4, 5], 0, 4)
+    recorded = RecordedGeneration([window], 2, MOST, EOS, 1, True, True)
+    found = [replay(replace(recorded, inclusive=each), 0.3, 1)[0].num_accepted for each in (False, True)]
+    assert found == [0, 1]
 
 
 @pytest.mark.slow
@@ -168,14 +170,14 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
         threshold: float, length: int, keep: bool = False
     ) -> tuple[list[dict[str, Any]], list[RecordedGeneration]]:
         decoder = compose(fuzzy_at(base, threshold, length), embedded_pair, GREEDY)
-        decoder = record_evidence(decoder) if keep else decoder
+        decoder = replace(decoder, rule=RecordingRule(decoder.rule)) if keep else decoder
         records, kept = [], []
         for prompt in prompts:
             stop = StopRules(80, embedded_pair.target.eos_token_ids)
             record = as_record(decoder.generate(prompt, stop, seed=0))
             records.append(record)
             if isinstance(decoder.rule, RecordingRule):
-                made = recorded_steps({**record, KEY: decoder.rule.take(len(record["steps"]))})
+                made = recorded_steps({**record, EVIDENCE: decoder.rule.take(len(record["steps"]))})
                 kept.append(
                     RecordedGeneration(made, len(record["token_ids"]), 80, stop.eos_token_ids, length, True, True)
                 )
@@ -184,7 +186,7 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
     _, recorded = measure(0.1, 10, keep=True)
     taus = []
     for threshold in (0.1, 0.3, 0.6):
-        walks = [replay(each, ReplaySetting(threshold, 5)) for each in recorded]
+        walks = [replay(each, threshold, 5) for each in recorded]
         real, _ = measure(threshold, 5)
         for steps, record in zip(walks, real, strict=True):
             assert count_confirmed(steps, record) == sum(step.exact for step in steps)
@@ -263,7 +265,9 @@ def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., t
 
     folders = {path.parent.name: path.read_text() for path in Path("out").glob("*/records.jsonl")}
     assert len(folders) == 4
-    assert {name.startswith("record-") for name, text in folders.items() if KEY in text} == {True}, "ordinary ones not"
+    assert {name.startswith("record-") for name, text in folders.items() if EVIDENCE in text} == {True}, (
+        "ordinary ones not"
+    )
 
     found, err = call("fsd", as_json=True, runs="out")
     assert err.count("all 6 examples are measured already") == 4

@@ -140,7 +140,6 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_smaller_decisions() -> None:
-    assert tuner.fastest({5: 10.0, 10: 12.0, 15: 12.0}) == 10
     assert tuner.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
     assert tuner.candidate_thresholds({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
     assert tuner.candidate_thresholds({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]

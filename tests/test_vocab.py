@@ -251,9 +251,9 @@ def test_intersection_accepts_at_least_as_much_as_union() -> None:
 def test_the_value_of_sd_is_the_mean_overlap_of_the_two_models() -> None:
     models = ModelPair(model(made.bytes_only(), 0), model(made.bytes_only(), 1))
     assert models.drafter is not None
-    reference = accepted.SampledPositions(models.target, made.TEXTS[:6], 0)
+    texts = accepted.sample_texts(models.target, made.TEXTS[:6], 0)
     overlaps = []
-    for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
+    for prompt_ids, new_ids, _ in texts:
         ids = (prompt_ids + new_ids)[:-1]
         rows = [
             process(each.score(ids, len(new_ids)).logits, accepted.SAMPLING) for each in (models.target, models.drafter)
@@ -276,9 +276,9 @@ def test_the_value_of_a_token_bridge_is_that_of_the_models_whatever_is_drawn(see
     bias = torch.zeros(head.out_features)
     bias[ends] = 5.0  # so that ends are drawn often
     models.drafter.model.lm_head.bias = torch.nn.Parameter(bias)
-    reference = accepted.SampledPositions(models.target, made.TEXTS[:6], seed)
+    texts = accepted.sample_texts(models.target, made.TEXTS[:6], seed)
     chances, given_no_end = [], []
-    for prompt_ids, new_ids in zip(reference.prompts, reference.continued, strict=True):
+    for prompt_ids, new_ids, _ in texts:
         ids = (prompt_ids + new_ids)[:-1]
         rows = [
             process(each.score(ids, len(new_ids)).logits, accepted.SAMPLING) for each in (models.target, models.drafter)

@@ -2,62 +2,67 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rich.console import Console
 
-from specbench.analysis.audit_methods import (
-    GREEDY,
-    Audit,
-    AuditedMethod,
-    AuditPrompt,
-    eager_baseline,
-    has_same_tokens,
-    make_control,
-    make_subjects,
-    same_vocabulary_drafter,
-    without_evidence,
-)
-from specbench.analysis.audit_report import AuditedIdentity, AuditReport
-from specbench.analysis.audit_served import PairedAudit, ServedAudit
-from specbench.core.environment import EMBEDDED, set_threads
+from specbench.analysis.audit_methods import Audit
+from specbench.analysis.audit_methods import AuditedMethod
+from specbench.analysis.audit_methods import AuditPrompt
+from specbench.analysis.audit_report import AuditedIdentity
+from specbench.analysis.audit_report import AuditReport
+from specbench.core.environment import EMBEDDED
+from specbench.core.environment import set_threads
+from specbench.analysis.audit_distribution import WithoutResidual
+from specbench.analysis.audit_report import MethodVerdict
+from specbench.analysis.audit_report import VerdictName
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import DraftingDecoder
+from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import CausalLM
+from specbench.integrations.entry import load, takes_sampling
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import NUM_LONG_TOKENS
+from specbench.results.verdict import NUM_LONG_TOKENS, declares_lossless
 from specbench.running.checked import ALL, all_methods, run_spec
 from specbench.running.compose import compose
 from specbench.running.identity import drafter_identity
-from specbench.running.models import Models, load_models
+from specbench.running.models import Models, load_models, parts
 from specbench.running.plan import Cell, Loaded, check_prompts, load_data, with_present_subsets, with_prompt_stops
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import Request
 from specbench.running.requirements import reserve_for
-from specbench.specs.catalogue import load_method, versioned_name
+from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import versioned_name
+from specbench.served.decoder import SERVED
+from specbench.served.decoder import ServedDecoder
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 
+GREEDY = Sampling(0.0)
+HOTTER = 1.5
+EAGER = "ar (eager)"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
 
 
 def run_audit(
     request: Request, num_draws: int, temperature: float, progress: Say, console: Console,
-    load: Callable[[RunSpec], Models] | None = None,
+    load_servers: Callable[[RunSpec], Models] | None = None,
 ) -> AuditReport:  # fmt: skip
     """Audits the methods of a request, or all known methods if the request names only "all". `progress` gets lines of
-    text; `console` gets lines about subsets that have no files. `load`: returns the servers of the request, if it has
-    any; then the request's target, if named, is loaded into this process and scores their answers.
+    text; `console` gets lines about subsets that have no files. `load_servers`: returns the servers of the request, if
+    it has any; then the request's target, if named, is loaded into this process and scores their answers.
 
     Raises ConfigError for a named method that does not fit the models. With "all", such a method is "not run", with the
     reason.
     """
     check_numbers(num_draws, temperature)
-    own_target = None if load is None else request.options.target
+    own_target = None if load_servers is None else request.options.target
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
     audits_all = ALL in request.methods
@@ -70,14 +75,15 @@ def run_audit(
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
-    models = (load or load_models)(spec)
+    models = (load_servers or load_models)(spec)
     scoring = scoring_target(models, own_target)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
     subjects, unfit = make_subjects(spec.methods, models, sampling, strict=not audits_all)
     identities = audited_identities(subjects, spec.methods, models)
-    kind = Audit if load is None else PairedAudit if own_target is None else ServedAudit
-    audit = prepare_audit(spec, models, loaded, subjects, sampling, num_draws, progress, scoring, kind)
+    audit = prepare_audit(spec, models, loaded, subjects, sampling, num_draws, progress, scoring)
+    if load_servers is not None:
+        audit = replace(audit, is_served=True, reference="ar" if own_target is None else "target")
     findings = audit.findings()
     target, conditions = models.target, models.environment()
     return AuditReport(
@@ -92,11 +98,11 @@ def run_audit(
 def audited_identities(
     subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: Models
 ) -> dict[str, AuditedIdentity]:
-    """Returns the identities of the audited methods in leaderboard rows, by name. External decoders have none."""
+    """Returns the identities of the audited methods in leaderboard rows, by name."""
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     found = {}
     for method in methods:
-        if isinstance(decoder := decoders.get(method.name), Decoder):
+        if (decoder := decoders.get(method.name)) is not None:
             drafter = drafter_identity(decoder, models)
             found[method.name] = AuditedIdentity(
                 method=versioned_name(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
@@ -107,7 +113,7 @@ def audited_identities(
 
 def prepare_audit(
     spec: RunSpec, models: Models, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
-    num_draws: int, progress: Say, scoring: ScoringModel, kind: type[Audit],
+    num_draws: int, progress: Say, scoring: ScoringModel,
 ) -> Audit:  # fmt: skip
     """Returns the audit of the methods on the prompts of all subsets. Compiles or records the passes that it needs.
     `scoring`: the target that scores answers."""
@@ -115,16 +121,16 @@ def prepare_audit(
     fitting = [method for method in spec.methods if method.name in names]
     drafting = same_vocabulary_drafter(fitting, models)
     control = make_control(fitting[0], drafting, models, sampling)
-    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if isinstance(made, Decoder)]
+    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if made is not None]
     compared = [*subjects, *([eager_baseline(spec.methods[0], target)] if target.static is not None else [])]
     prompts = make_prompts(spec, models, loaded)
     reserve_for(
         models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
     )
     reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
-    return kind(
-        compared, prompts, scoring, token_text(target), drafting[1] if drafting else None, control, sampling, num_draws,
-        spec.seed, progress, list(reading.values()),
+    return Audit(
+        compared, prompts, scoring, partial(token_text, target), drafting[1] if drafting else None, control, sampling,
+        num_draws, spec.seed, progress, list(reading.values()),
     )  # fmt: skip
 
 
@@ -172,14 +178,98 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPro
     return prompts
 
 
-def token_text(model: CausalLM) -> Callable[[Sequence[int]], str]:
-    """Returns a function from token ids to text. For a single token that is no text by itself, the function returns the
-    tokenizer's spelling."""
+def token_text(model: CausalLM, token_ids: Sequence[int]) -> str:
+    """Returns the text of tokens; for a single token that is no text by itself, the tokenizer's spelling."""
+    text = model.decode_text(token_ids)
+    if len(token_ids) == 1 and (not text or "\N{REPLACEMENT CHARACTER}" in text):
+        return str(model.tokenizer.convert_ids_to_tokens(token_ids[0]))
+    return text
 
-    def text_of(token_ids: Sequence[int]) -> str:
-        text = model.decode_text(token_ids)
-        if len(token_ids) == 1 and (not text or "\N{REPLACEMENT CHARACTER}" in text):
-            return str(model.tokenizer.convert_ids_to_tokens(token_ids[0]))
-        return text
 
-    return text_of
+def make_subjects(
+    methods: Sequence[MethodSpec], models: Models, sampling: Sampling, strict: bool
+) -> tuple[list[AuditedMethod], list[MethodVerdict]]:
+    """Returns the methods that fit the models, and verdicts on the others. If `strict`, raises ConfigError for a method
+    that does not fit."""
+    subjects, others = [], []
+    for method in methods:
+        if method.decodes_with == "drafter" and not has_same_tokens(models.drafters[method.name], models.target):
+            reason = "its tokens are the drafter's, which are not the target's: nothing to compare"
+            others.append(without_evidence("lossy by design", method, reason))
+            continue
+        try:
+            subjects.append(make_subject(method, models.pair(method), sampling))
+        except ConfigError as error:
+            if strict:
+                raise
+            others.append(without_evidence("not run", method, str(error)))
+    return subjects, others
+
+
+def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
+    """Returns a method composed for greedy decoding and for draws. Raises ConfigError if it can do neither."""
+    is_served = method.decoder is not None and method.decoder.type == SERVED
+    declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
+    subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
+    try:
+        subject.greedy = compose(method, pair, GREEDY)
+    except ConfigError as error:
+        subject.refuse("greedy", error)
+        subject.drawing = compose(method, pair, sampling)
+        return subject
+    if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
+        subject.note = "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
+        return subject
+    try:
+        subject.drawing = compose(method, pair, sampling)
+    except ConfigError as error:
+        subject.refuse("draws", error)
+    return subject
+
+
+def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
+    """Returns AR of a compiled target on the eager engine: it shows whether both engines write the same text.
+
+    It is no part of the noise floor: the audit must not tolerate a difference between the engines.
+    """
+    eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
+    made = compose(baseline, ModelPair(eager), GREEDY)
+    return AuditedMethod(
+        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager, compared with AR of this engine"
+    )
+
+
+def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
+    return MethodVerdict(
+        method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
+    )
+
+
+def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:
+    """Returns a draft model with the target's tokens, and its method; None if there is none. The run's draft model goes
+    before those that methods name, which may be trained for other prompts, so that few of their tokens are accepted."""
+    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
+        drafter = models.drafters.get(method.name)
+        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
+        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
+            return method, drafter
+    return None
+
+
+def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
+    return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
+
+
+def make_control(
+    baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: Models, sampling: Sampling
+) -> tuple[str, Decoder]:
+    """Returns the name and decoder of a wrong method: speculative decoding without the residual, or AR at a higher
+    temperature if no drafter has the target's tokens. `drafting`: the result of `same_vocabulary_drafter`."""
+    autoregressive = compose(baseline, models.pair(baseline), sampling)
+    assert isinstance(autoregressive, DraftingDecoder | ServedDecoder)
+    if drafting is None or isinstance(autoregressive, ServedDecoder):
+        hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
+        return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
+    method, drafter = drafting
+    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
+    return "rejected drafts replaced by draws from p instead of the residual", wrong

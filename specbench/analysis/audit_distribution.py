@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specbench.analysis.audit_report import DrawStatistics
+from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Proposal, Step, Verification
@@ -57,22 +58,17 @@ class TokenDistribution:
 
 @torch.inference_mode()
 def exact_distributions(
-    target: ScoringModel,
-    prompts: Sequence[list[int]],
-    sequences: Iterable[Sequence[Sequence[Tokens]]],
-    sampling: Sampling,
-    num_draws: int,
-) -> dict[PromptPrefix, TokenDistribution]:
+    target: ScoringModel, prompts: Sequence[list[int]], sequences: Iterable[Sequence[Sequence[Tokens]]],
+    sampling: Sampling, num_draws: int,
+) -> dict[PromptPrefix, TokenDistribution]:  # fmt: skip
     """Returns the distribution after every prefix in `sequences` (by method, then by prompt); scores each prefix once.
 
     A token is frequent if at least five of `num_draws` draws are expected to show it.
     """
     drawn_tokens: dict[PromptPrefix, set[int]] = defaultdict(set)
     for per_prompt in sequences:
-        for prompt, drawn in enumerate(per_prompt):
-            for tokens in drawn:
-                for length, token in enumerate(tokens):
-                    drawn_tokens[prompt, tokens[:length]].add(token)
+        for key, counter in count_next_tokens(per_prompt).items():
+            drawn_tokens[key] |= counter.keys()
     rows: dict[PromptPrefix, TokenDistribution] = {}
     keys = sorted(drawn_tokens)
     for (prompt, prefix), following in zip(keys, [*keys[1:], None], strict=True):
@@ -195,7 +191,6 @@ def count_next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefi
 
 
 def max_length(sequences: Sequence[Sequence[Tokens]]) -> int:
-    """Returns the length of the longest drawn sequence."""
     return max(len(tokens) for drawn in sequences for tokens in drawn)
 
 
@@ -221,6 +216,22 @@ def judge_draws(
         standard_error=math.sqrt(variance) / num_tokens,
     )  # fmt: skip
     return found, counts.outlier
+
+
+def judge_samples(
+    sequences: Sequence[Sequence[Tokens]], others: Sequence[Sequence[Tokens]], noise: float
+) -> tuple[DrawStatistics, Outlier | None]:
+    """Returns the test of drawn sequences (one list per prompt) against other draws after the same prompts, and the
+    token farthest from its expectation. `noise`: as in `judge_draws`."""
+    counts, own, other = CountTest(), count_next_tokens(sequences), count_next_tokens(others)
+    for key in own.keys() & other.keys():
+        pooled = own[key] + other[key]
+        probs = np.array(list(pooled.values())) / pooled.total()
+        row = TokenDistribution(np.array(list(pooled)), probs, log_p={}, mean=0.0, variance=0.0, third=0.0)
+        counts.add(key, own[key], row, noise, num_others=other[key].total())
+    by_token, p_value = counts.p_values(max_length(sequences))
+    num_tokens = sum(counter.total() for counter in own.values())
+    return DrawStatistics(num_tokens=num_tokens, p_value=p_value, p_by_token=by_token), counts.outlier
 
 
 def log_p_value(value: float, mean: float, variance: float, third: float, noise_deviations: float) -> float:
@@ -254,13 +265,9 @@ class Cut:
 
 @torch.inference_mode()
 def choose_prompts(
-    target: ScoringModel,
-    drafter: ScoringModel | None,
-    answers: Sequence[BaselineAnswer],
-    sampling: Sampling,
-    num_prompts: int,
-    num_tokens: int,
-) -> list[Cut]:
+    target: ScoringModel, drafter: ScoringModel | None, answers: Sequence[BaselineAnswer], sampling: Sampling,
+    num_prompts: int, num_tokens: int,
+) -> list[Cut]:  # fmt: skip
     """Returns the best cuts of `num_prompts` answers, for draws of `num_tokens` tokens. At least one of them repeats a
     pair of tokens, if there is such a cut: drafters that copy from the text then draft."""
     per_answer = [list_cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
@@ -304,13 +311,6 @@ def score_probs(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sa
     return process(model.score(ids, num_rows).logits, sampling)
 
 
-class AnyDecoder(Protocol):
-    """The part of `decoding.decoder.Decoder` that the audit of a method needs."""
-
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
-        """Decodes one prompt with the random stream of `seed`."""
-
-
 @dataclass(frozen=True)
 class MethodDraws:
     """The draws of a method. `sequences`: the drawn tokens per prompt, up to `most_tokens` in each draw; `steps`: of
@@ -337,13 +337,9 @@ class MethodDraws:
 
 
 def draw_many(
-    decoder: AnyDecoder,
-    prompts: Sequence[list[int]],
-    stop: StopRules,
-    num_draws: int,
-    seed_of: Callable[[int, int], int],
-    num_tokens: int = NUM_TOKENS,
-) -> MethodDraws:
+    decoder: Decoder, prompts: Sequence[list[int]], stop: StopRules, num_draws: int,
+    seed_of: Callable[[int, int], int], num_tokens: int = NUM_TOKENS,
+) -> MethodDraws:  # fmt: skip
     """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
     seed of a draw from the numbers of its prompt and of the draw."""
     stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())

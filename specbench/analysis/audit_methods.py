@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
 
 from specbench.analysis.audit_distribution import (
-    AnyDecoder,
     Cut,
     MethodDraws,
     Outlier,
-    WithoutResidual,
+    Tokens,
     choose_prompts,
     draw_many,
     exact_distributions,
     judge_draws,
+    judge_samples,
     reported_counts,
 )
 from specbench.analysis.audit_report import (
@@ -31,33 +30,30 @@ from specbench.analysis.audit_report import (
 )
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
-from specbench.decoding.decoder import DraftingDecoder, stream_seed
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.decoder import Decoder, stream_seed
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.entry import load, takes_sampling
-from specbench.integrations.served.decoder import SERVED, ServedDecoder
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.integrations.served.decoder import SERVED
+from specbench.integrations.served.decoder import ServedDecoder
+from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import (
-    NUM_LONG_TOKENS,
-    NUM_TOKENS,
-    BaselineAnswer,
-    DecodeText,
-    Greedy,
-    Noise,
-    compare_greedy,
-    declares_lossless,
-    measure_noise,
-)
-from specbench.running.compose import compose, unique
-from specbench.running.models import Models, parts
-from specbench.specs.method import MethodSpec
+from specbench.results.verdict import NUM_LONG_TOKENS
+from specbench.results.verdict import NUM_TOKENS
+from specbench.results.verdict import BaselineAnswer
+from specbench.results.verdict import DecodeText
+from specbench.results.verdict import Greedy
+from specbench.results.verdict import Noise
+from specbench.results.verdict import compare_greedy
+from specbench.results.verdict import measure_noise
+from specbench.running.compose import unique
+from specbench.served.engine import Engine
 
 NUM_DRAW_PROMPTS = 3
 NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
 MIN_ACCEPTED = 20  # draft tokens: with fewer of them a test says little about a method
+NUM_ANSWERS = 4  # whole drawn answers of a server: to score one, a server of the target gets a request for each token
 AR = "ar"
+AR_AGAIN = "ar again"  # no method has a name with a blank
 CONTROL = ""  # no method has this name
 CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # names of the controls, by the length of a draw
 JudgeDraws = Callable[[MethodDraws], tuple[DrawStatistics, Outlier | None]]
@@ -71,12 +67,11 @@ class AuditedMethod:
     name: str
     declared_lossless: bool | None
     num_draft_tokens: int
-    greedy: AnyDecoder | None
-    drawing: AnyDecoder | None
+    greedy: Decoder | None
+    drawing: Decoder | None
     note: str | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
-        """Notes why a part of the audit could not be run."""
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
 
 
@@ -94,20 +89,23 @@ class Audit:
     """An audit of methods on one target. `subjects`: AR, then the others. `control`: the name and decoder of a wrong
     method. `drafter`: None, or a draft model with the target's vocabulary, used only to choose prompts. `num_draws`: 0
     for no distribution test. `progress` gets lines of text. `models`: the methods' models, which read the prompt of
-    many draws only once."""
+    many draws only once. `is_served`: whether servers answer. `reference`: "ar" if the target of the servers is not in
+    this process, so that its exact probabilities are not known: then draws are compared with further draws of the first
+    server, which is AR."""
 
-    reference: ClassVar[Reference] = "target"
     subjects: Sequence[AuditedMethod]
     prompts: Sequence[AuditPrompt]
     target: ScoringModel
     decode_text: DecodeText
     drafter: ScoringModel | None
-    control: tuple[str, AnyDecoder]
+    control: tuple[str, Decoder]
     sampling: Sampling
     num_draws: int
     seed: int
     progress: Say
     models: Sequence[CausalLM] = ()
+    is_served: bool = False
+    reference: Reference = "target"
 
     def findings(self) -> AuditFindings:
         """Returns the verdicts. A method that raises ConfigError is "not run", with the reason."""
@@ -184,16 +182,52 @@ class Audit:
     def _make_judge(
         self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float
     ) -> JudgeDraws:
-        """Returns the test of one method's draws. All methods are tested against one table of exact probabilities."""
+        """Returns the test of one method's draws. All methods are tested against one table of exact probabilities, or
+        against the same draws of AR."""
+        if self.reference == "ar":
+            baseline = self.subjects[0].drawing
+            assert baseline is not None
+            others = {
+                num_tokens: self._draw(AR_AGAIN, baseline, prompt_ids, num_tokens).sequences
+                for num_tokens in {each.most_tokens for each in draws.values()}
+            }
+            return lambda each: judge_samples(each.sequences, others[each.most_tokens], noise)
         self.progress("exact probabilities")
         sequences = [each.sequences for each in draws.values()]
         rows = exact_distributions(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
         return lambda each: judge_draws(each.sequences, rows, noise)
 
-    def _test_answers(self, noise: Noise) -> Mapping[str, DrawStatistics]:
-        """Returns the test of whole drawn answers by subject. It is empty for methods of this process: their greedy
-        answers show errors that begin late in a text."""
-        return {}
+    def _test_answers(self, noise: Noise) -> dict[str, DrawStatistics]:
+        """Returns the test of whole drawn answers of servers to the first prompts, by their log-probabilities under the
+        target. A server that raises ConfigError has no test. The greedy answers of methods of this process show errors
+        that begin late in a text."""
+        found: dict[str, list[list[Tokens]]] = {}
+        prompts = self.prompts[:NUM_ANSWERS]
+        for subject in self.subjects if self._knows_probabilities else ():
+            if subject.drawing is None:
+                continue
+            self.progress(f"{subject.name}: whole answers")
+            seed_of = partial(stream_seed, self.seed, "audit-answers", subject.name)
+            try:
+                found[subject.name] = [
+                    [tuple(subject.drawing.generate(prompt.ids, prompt.stop, seed_of(number)).token_ids)]
+                    for number, prompt in enumerate(prompts)
+                ]
+            except ConfigError as error:
+                subject.refuse("whole answers", error)
+        if not found:
+            return {}
+        rows = exact_distributions(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
+        tests = {name: judge_draws(each, rows, self._allowance(noise))[0] for name, each in found.items()}
+        return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
+
+    @property
+    def _knows_probabilities(self) -> bool:
+        """Returns whether the log-probabilities of servers' samples are known. A server that holds the target reports
+        only the most probable tokens, so that those at another temperature or top-p are not."""
+        sampling = self.sampling
+        is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
+        return self.is_served and (self.reference == "target" or is_whole)
 
     def _draw_all(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
         """Returns the draws of every method that draws, and of the control. If a method drafts nothing in its short
@@ -215,7 +249,7 @@ class Audit:
         return draws
 
     def _draw(
-        self, name: str, decoder: AnyDecoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
+        self, name: str, decoder: Decoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
     ) -> MethodDraws:
         """Returns the draws of one method. Long draws have other random streams than short draws, because the short
         draws decide whether there are long ones."""
@@ -305,99 +339,3 @@ def reasons_for_doubt(
 
 def too_few_accepted(num_accepted: int) -> str:
     return f"a verdict needs {MIN_ACCEPTED} accepted draft tokens, and there were {num_accepted}"
-
-
-GREEDY = Sampling(0.0)
-HOTTER = 1.5
-EAGER = "ar (eager)"
-
-
-def make_subjects(
-    methods: Sequence[MethodSpec], models: Models, sampling: Sampling, strict: bool
-) -> tuple[list[AuditedMethod], list[MethodVerdict]]:
-    """Returns the methods that fit the models, and verdicts on the others. If `strict`, raises ConfigError for a method
-    that does not fit."""
-    subjects, others = [], []
-    for method in methods:
-        if method.decodes_with == "drafter" and not has_same_tokens(models.drafters[method.name], models.target):
-            reason = "its tokens are the drafter's, which are not the target's: nothing to compare"
-            others.append(without_evidence("lossy by design", method, reason))
-            continue
-        try:
-            subjects.append(make_subject(method, models.pair(method), sampling))
-        except ConfigError as error:
-            if strict:
-                raise
-            others.append(without_evidence("not run", method, str(error)))
-    return subjects, others
-
-
-def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
-    """Returns a method composed for greedy decoding and for draws. Raises ConfigError if it can do neither."""
-    is_served = method.decoder is not None and method.decoder.type == SERVED
-    declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
-    subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
-    try:
-        subject.greedy = compose(method, pair, GREEDY)
-    except ConfigError as error:
-        subject.refuse("greedy", error)
-        subject.drawing = compose(method, pair, sampling)
-        return subject
-    if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
-        subject.note = "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
-        return subject
-    try:
-        subject.drawing = compose(method, pair, sampling)
-    except ConfigError as error:
-        subject.refuse("draws", error)
-    return subject
-
-
-def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
-    """Returns AR of a compiled target on the eager engine: it shows whether both engines write the same text.
-
-    It is no part of the noise floor: the audit must not tolerate a difference between the engines.
-    """
-    eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
-    made = compose(baseline, ModelPair(eager), GREEDY)
-    return AuditedMethod(
-        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager, compared with AR of this engine"
-    )
-
-
-def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
-    """Returns the verdict on a method that was not run."""
-    return MethodVerdict(
-        method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
-    )
-
-
-def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: Models) -> tuple[MethodSpec, CausalLM] | None:
-    """Returns a draft model with the target's tokens, and its method; None if there is none. The run's draft model goes
-    before those that methods name, which may be trained for other prompts, so that few of their tokens are accepted."""
-    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
-        drafter = models.drafters.get(method.name)
-        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
-        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
-            return method, drafter
-    return None
-
-
-def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
-    """Returns whether two models give the same ids to the same tokens."""
-    return drafter.vocabulary == target.vocabulary and drafter.vocab_size == target.vocab_size
-
-
-def make_control(
-    baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: Models, sampling: Sampling
-) -> tuple[str, AnyDecoder]:
-    """Returns the name and decoder of a wrong method: speculative decoding without the residual, or AR at a higher
-    temperature if no drafter has the target's tokens. `drafting`: the result of `same_vocabulary_drafter`."""
-    autoregressive = compose(baseline, models.pair(baseline), sampling)
-    assert isinstance(autoregressive, DraftingDecoder | ServedDecoder)
-    if drafting is None or isinstance(autoregressive, ServedDecoder):
-        hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
-        return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
-    method, drafter = drafting
-    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
-    return "rejected drafts replaced by draws from p instead of the residual", wrong

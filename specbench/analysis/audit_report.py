@@ -209,25 +209,21 @@ ANSWER_SCORERS = {"target": "the target in this process", "ar": "the server 'ar'
 
 
 def audit_table(audit: AuditReport) -> Table:
-    """Returns a table with a line per method."""
     title = f"audit · {audit.task} · {audit.target}"
     return Table(title, COLUMNS, [cells(verdict) for verdict in audit.verdicts], caption(audit))
 
 
 def cells(verdict: MethodVerdict) -> list[str]:
-    """Returns the line of a method."""
     greedy, draws = verdict.greedy, verdict.distribution
-    row = [verdict.method, verdict.verdict]
-    if greedy is None:
-        row += [NULL] * 3
-    else:
+    compared, drawn = [NULL] * 3, [NULL] * 3
+    if greedy is not None:
         position = NULL if greedy.median_position is None else f"{greedy.median_position:g}"
-        row += [f"{greedy.num_equal}/{greedy.num_prompts}", str(greedy.num_near_ties), position]
-    if draws is None:
-        return [*row, *[NULL] * 3]
-    counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
-    shown = "/".join(NULL if count is None else str(count) for count in counts)
-    return [*row, p_value(draws.p_value), log_p_of(draws), shown if draws.num_drafted else NULL]
+        compared = [f"{greedy.num_equal}/{greedy.num_prompts}", str(greedy.num_near_ties), position]
+    if draws is not None:
+        counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
+        shown = "/".join(NULL if count is None else str(count) for count in counts)
+        drawn = [p_value(draws.p_value), log_p_of(draws), shown if draws.num_drafted else NULL]
+    return [verdict.method, verdict.verdict, *compared, *drawn]
 
 
 def log_p_of(draws: DrawStatistics) -> str:
@@ -272,7 +268,6 @@ def caption(audit: AuditReport) -> list[str]:
 
 
 def control_result(control: ControlTest) -> str:
-    """Returns whether the control was caught, with its p-value."""
     return f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}"
 
 
@@ -289,10 +284,9 @@ def paragraphs(audit: AuditReport) -> Iterator[str]:
     """Yields a paragraph about each method that is not simply lossless, or whose verdict has a reason."""
     for verdict in audit.verdicts:
         parts = [part for part in (verdict.reason, *evidence(verdict)) if part]
-        if verdict.verdict != "lossless" and parts:
-            yield f"{verdict.method} – {verdict.verdict}: {'. '.join(parts)}."
-        elif parts:
-            yield f"{verdict.method}: {'. '.join(parts)}."
+        if parts:
+            name = "" if verdict.verdict == "lossless" else f" – {verdict.verdict}"
+            yield f"{verdict.method}{name}: {'. '.join(parts)}."
 
 
 def evidence(verdict: MethodVerdict) -> Iterator[str]:
@@ -316,5 +310,4 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
 
 
 def p_value(value: float) -> str:
-    """Returns a p-value as text."""
     return "< 1e-9" if value < 1e-9 else f"{value:.2g}"

@@ -1,22 +1,189 @@
-"""Estimates for every threshold and every shorter draft length from one recorded run, and their errors."""
+"""Estimates for every threshold and every shorter draft length from one recorded run, and their errors.
+
+A recorded generation is replayed at another threshold and a shorter draft length.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from specbench.analysis.replay import KEY, RecordedGeneration, ReplayedStep, ReplaySetting, recorded_steps, replay
-from specbench.analysis.trials import TrialRun, dumped, shown_metrics
+from specbench.analysis.trials import EVIDENCE, TrialRun, dumped, shown_metrics
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
+from specbench.decoding.proposal import OUT_OF_VOCABULARY
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds
 from specbench.running.plan import Cell
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.specs.method import MethodSpec
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """One recorded step, which emitted `num_accepted` draft tokens and then `next_token`.
+
+    start: the number of new tokens before the step. own: the greedy target's token at every drafted position and after
+    the last one; None if the target samples.
+    """
+
+    start: int
+    token_ids: Sequence[int]
+    divergence: Sequence[float]
+    own: Sequence[int] | None
+    num_accepted: int
+    next_token: int | None  # None if the end of the text cut it off
+
+
+def recorded_steps(generation: Generation) -> list[RecordedStep]:
+    """Returns the steps of a recorded generation. Raises KeyError if it was recorded without evidence."""
+    evidence, tokens, made = generation[EVIDENCE], generation["token_ids"], []
+    start = 1  # the token of the prefill
+    own = evidence["own"] or [None] * len(generation["steps"])
+    columns = (generation["steps"], evidence["token_ids"], evidence["divergence"], own)
+    for step, token_ids, divergence, own_ids in zip(*columns, strict=True):
+        end, num_accepted = start + step[EMITTED], step[ACCEPTED]
+        next_token = tokens[end - 1] if step[EMITTED] > num_accepted else None
+        made.append(RecordedStep(start, token_ids, divergence, own_ids, num_accepted, next_token))
+        start = end
+    return made
+
+
+@dataclass(frozen=True)
+class RecordedGeneration:
+    """One recorded generation. `max_tokens`: the new tokens that limit and context allow; `num_draft_tokens`: the
+    recorded draft length; `greedy_target`, `greedy_drafts`: unless both are greedy, another decision changes the random
+    stream, and no later step is exact; `inclusive`: whether the rule accepts at the threshold."""
+
+    windows: Sequence[RecordedStep]
+    num_tokens: int
+    max_tokens: int
+    eos_token_ids: frozenset[int]
+    num_draft_tokens: int
+    greedy_target: bool
+    greedy_drafts: bool
+    inclusive: bool = False
+
+
+class ReplayedStep(NamedTuple):
+    """The counts of a step in the order of records. `exact`: whether a real run makes exactly this step."""
+
+    num_drafted: int
+    num_judged: int
+    num_accepted: int
+    num_emitted: int
+    exact: bool
+
+
+def replay(recorded: RecordedGeneration, threshold: float, num_draft_tokens: int) -> list[ReplayedStep]:
+    """Returns the steps of the generation at another setting. Raises ValueError if its drafts are longer than the
+    recorded ones."""
+    if num_draft_tokens > recorded.num_draft_tokens:
+        raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, not {num_draft_tokens}")
+    replayer = _Replayer(recorded, threshold, num_draft_tokens)
+    steps = []
+    while not replayer.ended:
+        steps.append(replayer.step())
+    return steps
+
+
+class _Replayer:
+    """The state of a replay. `position`: the number of new tokens so far. `window`, `offset`: the recorded step that
+    stands for this position and the index into its draft tokens; always position = window.start + offset."""
+
+    def __init__(self, recorded: RecordedGeneration, threshold: float, num_draft_tokens: int) -> None:
+        self.recorded, self.threshold, self.num_draft_tokens = recorded, threshold, num_draft_tokens
+        self.owners = [index for index, w in enumerate(recorded.windows) for _ in range(w.num_accepted + 1)]
+        # Divergences that replace the unknown one after a fully accepted draft, where no draft token is recorded.
+        self.after_accepted = [d for w in recorded.windows for d in w.divergence[1 : w.num_accepted + 1]]
+        self.is_reproducible = recorded.greedy_target and recorded.greedy_drafts
+        self.exact = recorded.greedy_drafts or num_draft_tokens == recorded.num_draft_tokens
+        self.ended = recorded.num_tokens <= 1
+        self.position = 1
+        self.look_up()
+
+    def accepts(self, divergence: float) -> bool:
+        """Returns whether the rule accepts a divergence; the comparison is in float32, as in the rule."""
+        limit = float(np.float32(self.threshold))
+        return divergence <= limit if self.recorded.inclusive else divergence < limit
+
+    def look_up(self) -> None:
+        """Moves to the recorded step that contains this position."""
+        if self.position < self.recorded.num_tokens:
+            self.window = self.recorded.windows[self.owners[self.position - 1]]
+            self.offset = self.position - self.window.start
+
+    def step(self) -> ReplayedStep:
+        start, begins_as_recorded, recorded_step = self.position, self.offset == 0, self.window
+        num_drafted = self.num_drafted()
+        accepted = self.accept(num_drafted)
+        if not self.ended:
+            self.emit_own()
+        num_emitted = self.position - start
+        if not self.is_reproducible and not (begins_as_recorded and accepted == recorded_step.num_accepted):
+            self.exact = False
+        num_judged = accepted + (accepted < num_drafted and num_emitted > accepted)
+        return ReplayedStep(num_drafted, num_judged, accepted, num_emitted, self.exact)
+
+    def num_drafted(self) -> int:
+        """Returns the number of tokens that the drafter proposes here: up to its own EOS, and never the last token."""
+        most = min(self.num_draft_tokens, self.recorded.max_tokens - self.position - 1)
+        known = self.window.token_ids[self.offset : self.offset + most]
+        ends = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
+        return ends[0] if ends else max(0, most)
+
+    def accept(self, num_drafted: int) -> int:
+        """Moves past the accepted draft tokens. Returns their number."""
+        for count in range(num_drafted):
+            if self.ended:
+                return count
+            if self.offset >= len(self.window.token_ids) and self.offset > self.window.num_accepted:
+                self.look_up()  # the rest of the draft is used up
+            is_known = self.offset < len(self.window.token_ids)
+            if not (self.accept_known() if is_known else self.accept_unknown()):
+                return count
+        return num_drafted
+
+    def accept_known(self) -> bool:
+        window, offset = self.window, self.offset
+        token = window.token_ids[offset]
+        if token == OUT_OF_VOCABULARY or not self.accepts(window.divergence[offset]):
+            return False
+        same_text = offset < window.num_accepted or (offset == window.num_accepted and token == window.next_token)
+        self.exact &= same_text
+        self.move(token, stay=offset != window.num_accepted or not same_text)
+        return True
+
+    def accept_unknown(self) -> bool:
+        """Judges the token after a fully accepted draft by the recorded divergence at another such position."""
+        self.exact = False
+        pool = self.after_accepted
+        if pool and not self.accepts(pool[self.position % len(pool)]):
+            return False
+        self.move(None, stay=False)
+        return True
+
+    def emit_own(self) -> None:
+        window, offset = self.window, self.offset
+        if offset == window.num_accepted:
+            self.move(window.next_token, stay=False)
+            return
+        own = window.own[offset] if window.own is not None and offset < len(window.own) else None
+        follows_draft = offset < len(window.token_ids) and own == window.token_ids[offset]
+        self.exact &= follows_draft
+        self.move(own, stay=follows_draft)
+
+    def move(self, token: int | None, stay: bool) -> None:
+        """Moves by one token. `stay`: within the drafted tokens of this step, else along the recorded answer."""
+        self.position += 1
+        self.offset += 1
+        self.ended = self.position >= self.recorded.num_tokens or token in self.recorded.eos_token_ids
+        if not stay:
+            self.look_up()
+
 
 FEW_PASSES = 5  # the seconds of a length with fewer passes (drafts at the end of a text) are not reliable
 
@@ -50,14 +217,15 @@ class StepCosts:
             verify={length: median(known[length]) for length in sorted(known)},
             overhead={0: _overhead(baseline), max(1, most - 1): _overhead(own)},
         )
-        steps = [step[DRAFTED] for generation in own for step in generation["steps"]]
-        modelled = sum(map(plain.step_seconds, steps))
+        modelled = sum(plain.step_seconds(step[DRAFTED]) for generation in own for step in generation["steps"])
         measured = sum(generation["decode_seconds"] for generation in own if generation["steps"])
-        return cls(plain.draft_pass, plain.verify, plain.overhead, measured / modelled if modelled else 1.0)
+        return replace(plain, factor=measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
-        """Returns the seconds of a step with `num_drafted` draft tokens."""
-        verify, overhead = _between(self.verify, num_drafted + 1), _between(self.overhead, num_drafted)
+        verify, overhead = (
+            float(np.interp(place, list(points), list(points.values())))
+            for place, points in ((num_drafted + 1, self.verify), (num_drafted, self.overhead))
+        )
         return self.factor * (num_drafted * self.draft_pass + verify + overhead)
 
 
@@ -74,10 +242,6 @@ def _overhead(generations: Sequence[Generation]) -> float:
     return median(shares) if shares else 0.0
 
 
-def _between(points: Mapping[int, float], at: int) -> float:
-    return float(np.interp(at, list(points), list(points.values())))
-
-
 INCLUSIVE = "js_reference"  # this divergence accepts at the threshold too, as its published code does
 ESTIMATED_METRICS = (
     "acceptance_rate", "draft_efficiency", "mean_acceptance_length", "accepted_length", "drafter_share",
@@ -87,16 +251,23 @@ ESTIMATED_METRICS = (
 
 @dataclass(frozen=True)
 class SettingEstimate:
-    """The estimate for a setting that was not run. `num_exact` of its `num_steps` steps are exact: a real run makes the
-    same steps. All seconds are modelled. Intervals are over prompts; they say nothing about the estimate's error."""
+    """The estimate for a setting that was not run. Intervals are over prompts; they say nothing about the estimate's
+    error."""
 
     threshold: float
     num_draft_tokens: int
-    num_steps: int
-    num_exact: int
     metrics: Mapping[str, Metric]
     replays: Sequence[Sequence[ReplayedStep]]  # by record
-    generations: Sequence[Generation]  # the same steps in the layout of records
+    generations: Sequence[Generation]  # the same steps in the layout of records, with modelled seconds
+
+    @property
+    def num_steps(self) -> int:
+        return sum(map(len, self.replays))
+
+    @property
+    def num_exact(self) -> int:
+        """Returns the number of steps that a real run makes too."""
+        return sum(step.exact for steps in self.replays for step in steps)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -111,44 +282,35 @@ class Recording:
     """A measured run with the divergences of all drafted positions. It can be replayed at other settings."""
 
     records: Sequence[Record]
-    method: str
     generations: Sequence[RecordedGeneration]
     costs: StepCosts
-    inclusive: bool
     seed: int
 
     @classmethod
-    def of(cls, measured: TrialRun, method: str) -> "Recording":
+    def of(cls, measured: TrialRun, method: str) -> Self:
         """Raises ConfigError for a run that was recorded without evidence."""
         spec = measured.method(method)
         cells = {(cell.task.name, cell.subset): cell for cell in measured.cells}
         generations = []
         for record in measured.records:
-            if KEY not in record["methods"][method]:
+            if EVIDENCE not in record["methods"][method]:
                 raise ConfigError(f"{measured.folder}: its records hold no divergences: choose another --output")
             generations.append(read_generation(record, spec, cells[record["task"], record["subset"]]))
-        costs = StepCosts.of(measured.records, method)
-        inclusive = spec.verification.options["divergence"] == INCLUSIVE
-        return cls(measured.records, method, generations, costs, inclusive, measured.seed)
+        return cls(measured.records, generations, StepCosts.of(measured.records, method), measured.seed)
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
         """Returns an estimate of the method at another threshold and at most the recorded draft length."""
-        setting = ReplaySetting(threshold, num_draft_tokens, self.inclusive)
-        replays = [replay(generation, setting) for generation in self.generations]
+        replays = [replay(generation, threshold, num_draft_tokens) for generation in self.generations]
+        own = [
+            as_generation(steps, sum(self.costs.step_seconds(step.num_drafted) for step in steps)) for steps in replays
+        ]
         baseline = [record["methods"]["ar"] for record in self.records]
         prompts = Prompts.of(list(self.records), self.seed)
-        own = [as_generation(steps, self.seconds(steps)) for steps in replays]
         metrics = {**acceptance(prompts, own, {}), **speeds(prompts, own, baseline, is_baseline=False)}
-        num_steps, num_exact = sum(map(len, replays)), sum(step.exact for steps in replays for step in steps)
-        return SettingEstimate(threshold, num_draft_tokens, num_steps, num_exact, metrics, replays, own)
-
-    def seconds(self, steps: Sequence[ReplayedStep]) -> float:
-        """Returns the modelled seconds of a replayed generation, without its first token."""
-        return sum(self.costs.step_seconds(step.num_drafted) for step in steps)
+        return SettingEstimate(threshold, num_draft_tokens, metrics, replays, own)
 
 
 def read_generation(record: Record, method: MethodSpec, cell: Cell) -> RecordedGeneration:
-    """Returns a method's generation in a record, with its limits."""
     generation = record["methods"][method.name]
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     room = [cell.task.generation.max_new_tokens]
@@ -159,15 +321,15 @@ def read_generation(record: Record, method: MethodSpec, cell: Cell) -> RecordedG
     return RecordedGeneration(
         recorded_steps(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
         method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
+        method.verification.options["divergence"] == INCLUSIVE,
     )  # fmt: skip
 
 
 def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
     """Returns replayed steps in the layout of a record's generation: their counts and modelled seconds."""
-    counts = [[step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted] for step in steps]
     num_tokens = 1 + sum(step.num_emitted for step in steps)  # one is from the prefill
-    return {"steps": counts, "token_ids": range(num_tokens), "positions": {}, "ttft_seconds": None,
-            "decode_seconds": seconds}  # fmt: skip
+    return {"steps": [step[:-1] for step in steps], "token_ids": range(num_tokens), "positions": {},
+            "ttft_seconds": None, "decode_seconds": seconds}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -209,9 +371,13 @@ def check_estimate(recording: Recording, estimate: SettingEstimate, run: TrialRu
     emitted, real_emitted = ([step_sum(g, EMITTED) for g in each] for each in (replayed, real))
     num_steps, real_num_steps = ([len(g["steps"]) for g in each] for each in (replayed, real))
     seconds, real_seconds = [g["decode_seconds"] / busier for g in replayed], [g["decode_seconds"] for g in real]
+    ratios = {
+        "mean_acceptance_length": prompts.ratio(emitted, num_steps, real_emitted, real_num_steps),
+        "speedup": prompts.ratio(emitted, seconds, real_emitted, real_seconds),
+    }
     errors = {
-        "mean_acceptance_length": _minus_one(prompts.ratio(emitted, num_steps, real_emitted, real_num_steps)),
-        "speedup": _minus_one(prompts.ratio(emitted, seconds, real_emitted, real_seconds)),
+        name: Metric(**{end: None if value is None else value - 1 for end, value in ratio})
+        for name, ratio in ratios.items()
     }
     num_confirmed = sum(count_confirmed(steps, g) for steps, g in zip(estimate.replays, real, strict=True))
     return EstimateCheck(estimate, run, method, errors, num_confirmed)
@@ -223,39 +389,10 @@ def count_confirmed(steps: Sequence[ReplayedStep], generation: Generation) -> in
     All of them occur, unless a model's output depends on the length of its passes, or a draft on where its step began.
     """
     pairs = zip(steps, generation["steps"], strict=False)
-    return sum(
-        replayed.exact and (replayed.num_judged, replayed.num_accepted, replayed.num_emitted)
-        == (real[JUDGED], real[ACCEPTED], real[EMITTED])
-        for replayed, real in pairs
-    )  # fmt: skip
+    return sum(step.exact and list(step[JUDGED:-1]) == list(real[JUDGED:]) for step, real in pairs)
 
 
 def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
-    """Returns AR's seconds per token."""
     generations = [record["methods"]["ar"] for record in records]
     num_tokens = sum(step_sum(g, EMITTED) for g in generations)
     return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0
-
-
-def _minus_one(metric: Metric) -> Metric:
-    return Metric(**{key: None if value is None else value - 1 for key, value in metric.model_dump().items()})
-
-
-@dataclass(frozen=True)
-class OnePassSweep:
-    """One recorded run, the estimates made from it, and their checks by real runs."""
-
-    recorded_at: MethodSpec
-    run: TrialRun
-    estimates: Sequence[SettingEstimate]
-    checks: Sequence[EstimateCheck]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "recorded": {
-                "threshold": self.recorded_at.verification.options["threshold"],
-                "num_draft_tokens": self.recorded_at.num_draft_tokens, "folder": str(self.run.folder),
-            },
-            "estimates": [estimate.as_json() for estimate in self.estimates],
-            "measured": [check.as_json() for check in self.checks],
-        }  # fmt: skip

@@ -5,7 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness_drafters import DrafterEntry, ModelForecaster, forced_numbers, make_entries
+from specbench.analysis.fairness_drafters import (
+    REFERENCES,
+    CommonRecords,
+    DrafterEntry,
+    Reference,
+    RunMethods,
+    common_records,
+    forced_numbers,
+    make_entries,
+    model_forecaster,
+    texts_of,
+)
 from specbench.analysis.fairness_groups import GroupSums
 from specbench.analysis.fairness_report import (
     FairnessReport,
@@ -13,27 +24,22 @@ from specbench.analysis.fairness_report import (
     drafter_report,
     sums_by_group,
 )
-from specbench.analysis.fairness_runs import (
-    REFERENCES,
-    CommonRecords,
-    Reference,
-    RunMethods,
-    common_records,
-    read_run,
-    texts_of,
-)
 from specbench.analysis.representation import Representation, representation
 from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, require, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import split_precision
 from specbench.models.text_model import shortest_context
-from specbench.results.leaderboard import load, set_fields
+from specbench.results.leaderboard import ROWS, load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun
 from specbench.specs.components import identifiable_code
+from specbench.results.runs import RUN_HINT
+from specbench.results.runs import split_detail
+from specbench.specs.run_options import RunOptions
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 
@@ -41,9 +47,11 @@ RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 @dataclass(frozen=True)
 class FairnessRequest:
     """The options of `specbench fairness`. `runs`, `before`, `after`: RUN or RUN:METHOD; `samples`: the number of texts
-    to sample for the representation of languages, 0 for none; `prompt`: the beginning of these texts."""
+    to sample for the representation of languages, 0 for none; `prompt`: the beginning of these texts; `drafters`: more
+    drafters than those of the runs."""
 
     runs: Sequence[str]
+    options: RunOptions
     before: str | None = None
     after: str | None = None
     drafters: Sequence[str] = ()
@@ -51,16 +59,8 @@ class FairnessRequest:
     samples: int = 0
     prompt: str = ""
     tasks: Sequence[str] = ()
-    subsets: Sequence[str] = ()
-    data: str | None = None
-    seed: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
-    threads: int | None = None
-    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for options that do not fit together."""
         if (self.before is None) != (self.after is None):
             given, missing = ("--before", "--after") if self.after is None else ("--after", "--before")
             raise ConfigError(f"{given}: needs {missing} as well")
@@ -70,8 +70,8 @@ class FairnessRequest:
             raise ConfigError(f"--reference {self.reference}: {nearest(self.reference, REFERENCES)}")
         if self.samples < 0:
             raise ConfigError(f"--samples {self.samples}: give 0 (no representation) or more")
-        if self.seed < 0:
-            raise ConfigError(f"--seed {self.seed}: give 0 or more")
+        if self.options.seed < 0:
+            raise ConfigError(f"--seed {self.options.seed}: give 0 or more")
 
 
 def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
@@ -93,20 +93,52 @@ def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
     return list(found.values()), pair
 
 
+def read_run(text: str) -> tuple[RecordedRun, list[str]]:
+    """Returns the run and the drafting methods that RUN or RUN:METHOD names.
+
+    Raises ConfigError for a path without a finished run, for a run that another process is measuring, for damaged
+    records, and if no such method drafts.
+    """
+    path, method = split_detail(text)
+    if not path.is_dir():
+        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
+    for name in (ROWS, "records.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
+    run = RecordedRun(path)
+    if split_precision(run.rows[0].dtype)[1] != "none":
+        raise ConfigError(
+            f"run '{path}': its target was {run.rows[0].dtype}, and texts are scored without quantization: give a run "
+            "without --quantize"
+        )
+    routes = run.identity.get("routes", {})
+    if not isinstance(routes, dict):
+        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {RUN_HINT}")
+    assert run.records  # reads them now, so that damaged records are reported before any model is loaded
+    # AR drafts nothing, and external code has no draft distribution.
+    names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)
+    drafting = list(dict.fromkeys(names))
+    if not drafting:
+        raise ConfigError(f"run '{path}': none of its methods drafts: run one with a drafter, such as --method sd")
+    if method is not None and method not in drafting:
+        raise ConfigError(f"run '{text}': no method '{method}' that drafts: {nearest(method, drafting)}")
+    return run, drafting if method is None else [method]
+
+
 def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> FairnessReport:
     """Reads the runs, loads the models, and returns the report. Raises ConfigError for bad input, and BoundViolation if
     numbers contradict the theorems."""
-    methods, pair = read_runs(request)
-    common = common_records([run for run, _ in methods], request.tasks, request.subsets)
+    (methods, pair), options = read_runs(request), request.options
+    common = common_records([run for run, _ in methods], request.tasks, options.subsets or ())
     row = common.runs[0].rows[0]
-    set_threads(request.threads, row.target.startswith(EMBEDDED))
+    set_threads(options.threads, row.target.startswith(EMBEDDED))
     languages = [
         group.language for group in common.groups.values() if group.language and identifiable_code(group.language)
     ]
     if request.samples and languages:
         require("lingua", "--samples")
     progress("loading models")
-    loader = ModelLoader(request.device, request.dtype, trust_remote_code=request.trust_remote_code)
+    loader = ModelLoader(options.device, options.dtype, trust_remote_code=options.trust_remote_code)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
     sums = sums_of_entries(request, common, entries, target, progress)
@@ -117,18 +149,18 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
         places = [(entry.run.path, entry.method) if entry.run else None for entry in entries]
         before, after = (places.index(each) for each in pair)
         names = (entries[before].label, entries[after].label)
-        comparison = compare_drafters(names, sums[before], sums[after], request.seed)
+        comparison = compare_drafters(names, sums[before], sums[after], options.seed)
     return FairnessReport(
         target=row.target,
         target_revision=row.target_revision,
         reference=request.reference,
-        seed=request.seed,
+        seed=options.seed,
         num_samples=request.samples,
         num_prompts=len({key[:3] for keys in common.keys.values() for key in keys}),
         num_left_out=common.num_left_out,
         runs=tuple(str(run.path) for run in common.runs),
         drafters=tuple(
-            drafter_report(entry, own, common, tasks, texts.get(id(entry.model)), request.seed)
+            drafter_report(entry, own, common, tasks, texts.get(id(entry.model)), options.seed)
             for entry, own in zip(entries, sums, strict=True)
         ),
         comparison=comparison,
@@ -141,10 +173,10 @@ def sums_of_entries(
 ) -> list[dict[str, GroupSums]]:  # fmt: skip
     """Returns the sums of the groups of every drafter, from the records and from teacher-forced passes."""
     models = [model for entry in entries for model in entry.models]
-    prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, request.data)
+    prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, request.options.data)
     texts = texts_of(common, prompts, target, request.reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
-    forced = forced_numbers(ModelForecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
+    forced = forced_numbers(model_forecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
     numbers = dict(zip(forecasters, forced, strict=True))
     return [
         sums_by_group(entry, common, {r: numbers[each.name, each.revision] for r, each in entry.forecasters.items()})
@@ -157,14 +189,14 @@ def sample_representations(
 ) -> dict[int, Representation]:
     """Samples texts from every draft model. Returns their languages by the model's id; empty if no texts were requested
     or `languages` is empty."""
-    models: dict[int, CausalLM] = {id(entry.model): entry.model for entry in entries if entry.model is not None}
-    if not request.samples or not languages:
-        return {}
+    models = {id(entry.model): entry.model for entry in entries if request.samples and languages}
     found = {}
     for name, model in models.items():
+        if model is None:
+            continue
         progress(f"sampling {request.samples} texts from {model.name}")
         found[name] = representation(
-            model, request.samples, seed=request.seed, prompt=request.prompt, languages=languages
+            model, request.samples, seed=request.options.seed, prompt=request.prompt, languages=languages
         )
     return found
 

@@ -1,17 +1,17 @@
-"""The compared drafters, and their distributions at the same positions of the same texts."""
+"""The compared drafters, the records that their runs have in common, and the drafters' distributions at the same
+positions of the same texts."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 
-from specbench.analysis.fairness_runs import WHOLE, RecordedDrafter, RunMethods, drafters_of
-from specbench.analysis.group_statistics import Array
-from specbench.core.errors import ConfigError
-from specbench.core.progress import Say, say_nothing
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.progress import Say
 from specbench.decoding.bridges import VocabularyMismatch
 from specbench.decoding.bridges.token_level import shared
 from specbench.decoding.drafters.ngram import ngram_drafter
@@ -19,11 +19,115 @@ from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.ngram import NgramModel
-from specbench.results.recorded_prompts import ModelLoader
+from specbench.results.log_ratios import Array
+from specbench.results.recorded_prompts import Group, ModelLoader, RecordedPrompt
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.records import Key, Record
 from specbench.training.passes import Batch, Sample, learnt_logits
+
+WHOLE = ""  # the route of a method without routes
+RunMethods = Sequence[tuple[RecordedRun, Sequence[str]]]  # runs, each once, with their methods
+
+
+@dataclass(frozen=True)
+class CommonRecords:
+    """Runs of one target, with the groups and records that all of them have."""
+
+    runs: tuple[RecordedRun, ...]
+    groups: dict[Group, Row]  # AR's row in the first run
+    keys: dict[Group, list[Key]]  # the records that have the same prompt in all runs
+    num_left_out: int  # records of the first run that another run lacks
+
+    @property
+    def labels(self) -> dict[Group, str]:
+        """Returns the label of each group: its subset; with its task if there are several tasks."""
+        several = len({task for task, _ in self.groups}) > 1
+        return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in self.groups}
+
+
+def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: Sequence[str]) -> CommonRecords:
+    """Returns the records that runs have in common, of the named tasks and subsets (of all if none are named). Raises
+    ConfigError if the runs have several targets, or no prompt in common."""
+    targets: dict[tuple[str, str | None], Path] = {}
+    for run in runs:
+        targets.setdefault((run.rows[0].target, run.rows[0].target_revision), run.path)
+    if len(targets) > 1:
+        shown = "; ".join(f"{path} has {name} ({revision})" for (name, revision), path in targets.items())
+        raise ConfigError(f"runs of several targets cannot be compared ({shown}): give runs of one target")
+    shared = set.intersection(*({key[:2] for key in run.records} for run in runs))
+    groups = {group: row for row in runs[0].rows_of("ar") if (group := (row.task_name, row.subset)) in shared}
+    for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):
+        known = {group[place] for group in groups}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{option} {name}: the runs have none: {nearest(name, known)}")
+        groups = {group: row for group, row in groups.items() if not names or group[place] in names}
+    keys: dict[Group, list[Key]] = {group: [] for group in groups}
+    num_left_out = 0
+    for key, record in runs[0].records.items():
+        if key[:2] in groups:
+            same = all(run.records.get(key, {}).get("prompt") == record["prompt"] for run in runs)
+            num_left_out += not same
+            keys[key[:2]] += [key] * same
+    keys = {group: found for group, found in keys.items() if found}
+    if not keys:
+        paths = ", ".join(str(run.path) for run in runs)
+        raise ConfigError(f"runs {paths}: have no prompt in common: give runs of the same task and subsets")
+    return CommonRecords(tuple(runs), {group: groups[group] for group in keys}, keys, num_left_out)
+
+
+Reference = Literal["continuation", "data"]
+REFERENCES: tuple[str, ...] = get_args(Reference)
+
+
+def texts_of(
+    common: CommonRecords, prompts: Mapping[Key, RecordedPrompt], target: CausalLM, reference: Reference,
+    context_limit: int | None,
+) -> dict[Key, Sample]:  # fmt: skip
+    """Returns the text to score for every common record: after its prompt, AR's tokens in the first run, or the row's
+    reference. A text has at most `context_limit` tokens with its prompt; texts without a position are left out.
+
+    Raises ConfigError if a group has no position, or no reference text.
+    """
+    texts: dict[Key, Sample] = {}
+    for (task, subset), keys in common.keys.items():
+        made = {}
+        for key in keys:
+            record = common.runs[0].records[key]
+            new_ids = (
+                tuple(record["methods"]["ar"]["token_ids"])
+                if reference == "continuation" else reference_ids(record, prompts[key], target)
+            )  # fmt: skip
+            prompt_ids = prompts[key].prompt_ids
+            most = None if context_limit is None else max(len(prompt_ids), context_limit + 1)
+            made[key] = Sample(subset, (*prompt_ids, *new_ids)[:most], len(prompt_ids))
+        found = {key: text for key, text in made.items() if text.num_learnt}
+        if not found:
+            raise ConfigError(
+                f"{task}/{subset}: no text has a position within the shortest context ({context_limit} tokens): leave "
+                "the subset out with --subset, or compare models with a longer context"
+            )
+        texts |= found
+    return texts
+
+
+def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
+    """Returns the target's tokens of the reference answer (the first of several), after a space if the prompt does not
+    end in one. Raises ConfigError if there is no text."""
+    turn = record.get("turn", 0)
+    found = prompt.example.references[turn]
+    answer = found[0] if isinstance(found, list | tuple) and found else found
+    if not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise ConfigError(
+            f"--reference data: {record['task']}/{record['subset']} example {record['id']} has no reference text: use "
+            "--reference continuation"
+        )
+    before = prompt.example.turns[turn]
+    space = "" if before[-1:].isspace() else " "
+    ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
+    return tuple(ids)
+
 
 NUM_COLUMNS = 7  # in the result of `position_numbers`
 CROSS_ENTROPY, KL, TV, ACCEPTANCE, TARGET_MISFIT, DRAFT_MISFIT, EXCLUDED = range(NUM_COLUMNS)
@@ -41,27 +145,22 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
     excluded token is taken as the smallest one in float32, so that D and KL are finite; theorem 1 holds nevertheless.
     Sums are computed in float64, so that the theorems can be tested to 1e-9. arXiv:2510.02128, equations 5, 7 and 10.
     """
-    size = max(1, CHUNK // target_logits.shape[-1])
-    parts = zip(target_logits.split(size), draft_logits.split(size), tokens.split(size), strict=True)
-    return torch.cat([_numbers(*part) for part in parts])
-
-
-def _numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    p, log_p = _distribution(target_logits)
-    q, log_q = _distribution(draft_logits)
-    # No term p ln(p/q) − p + q is below 0, so that rounding cannot make the divergence negative.
-    kl = (p * (log_p - log_q) - p + q.clamp_min(TINY)).clamp_min(0.0).sum(-1)
-    entropy = -(p * log_p).sum(-1)
-    columns = [
-        entropy + kl,
-        kl,
-        (p - q).abs().sum(-1) / 2,
-        torch.minimum(p, q).sum(-1),
-        1.0 - p.gather(1, tokens[:, None])[:, 0],
-        1.0 - q.gather(1, tokens[:, None])[:, 0],
-        (p * (q < TINY)).sum(-1),
-    ]
-    return torch.stack(columns, dim=1).cpu()
+    size, made = max(1, CHUNK // target_logits.shape[-1]), []
+    for parts in zip(target_logits.split(size), draft_logits.split(size), tokens.split(size), strict=True):
+        (p, log_p), (q, log_q) = map(_distribution, parts[:2])
+        chosen = parts[2][:, None]
+        # No term p ln(p/q) − p + q is below 0, so that rounding cannot make the divergence negative.
+        kl = (p * (log_p - log_q) - p + q.clamp_min(TINY)).clamp_min(0.0).sum(-1)
+        columns = [
+            -(p * log_p).sum(-1) + kl,
+            kl,
+            (p - q).abs().sum(-1) / 2,
+            torch.minimum(p, q).sum(-1),
+            *(1.0 - each.gather(1, chosen)[:, 0] for each in (p, q)),
+            (p * (q < TINY)).sum(-1),
+        ]
+        made.append(torch.stack(columns, dim=1).cpu())
+    return torch.cat(made)
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,38 +173,33 @@ def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 MAX_LOGITS = 1 << 27  # of one batch of texts: half a gigabyte in float32
 
 
-class ModelForecaster:
-    """The next-token distributions of a causal language model, without its cache."""
+@dataclass(frozen=True)
+class Forecaster:
+    """The next-token distributions of a drafter or of the target. `logits`: returns those at every scored position of
+    a batch, [num_learnt, vocab], text by text."""
 
-    def __init__(self, model: CausalLM) -> None:
-        self.name, self.revision = model.name, model.revision
-        self._model = model
-
-    @torch.inference_mode()
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """Returns the logits at every scored position, [num_learnt, vocab], text by text."""
-        return learnt_logits(self._model.model, batch, self._model.vocab_size)
+    name: str
+    revision: str | None
+    logits: Callable[[Batch], torch.Tensor]
 
 
-class NgramForecaster:
-    """The next-token distributions of an n-gram model. Logits are the logarithms of its counts; −∞ for a count of 0."""
+def model_forecaster(model: CausalLM) -> Forecaster:
+    """Returns the distributions of a causal language model, without its cache."""
+    return Forecaster(model.name, model.revision, lambda batch: learnt_logits(model.model, batch, model.vocab_size))
 
-    def __init__(self, model: NgramModel, vocab_size: int, name: str, device: torch.device) -> None:
-        self.name = name
-        self.revision: str | None = model.digest
-        self._model, self._vocab_size, self._device = model, vocab_size, device
 
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """Returns the logits at every scored position, [num_learnt, vocab], text by text."""
-        rows = torch.full((batch.num_learnt, self._vocab_size), -torch.inf)
+def ngram_forecaster(model: NgramModel, vocab_size: int, name: str, device: torch.device) -> Forecaster:
+    """Returns the distributions of an n-gram model. Logits are the logarithms of its counts; −∞ for a count of 0."""
+
+    def logits(batch: Batch) -> torch.Tensor:
+        rows = torch.full((batch.num_learnt, vocab_size), -torch.inf)
         ends = ((text.ids, end) for text in batch.samples for end in range(text.num_given, len(text.ids)))
         for row, (ids, end) in zip(rows, ends, strict=True):
-            token_ids, counts = self._model.continuations(list(ids[max(0, end - self._model.order + 1) : end]))
+            token_ids, counts = model.continuations(list(ids[max(0, end - model.order + 1) : end]))
             row[torch.as_tensor(token_ids.astype("int64"))] = torch.as_tensor(counts.astype("float32")).log()
-        return rows.to(self._device)
+        return rows.to(device)
 
-
-Forecaster = ModelForecaster | NgramForecaster
+    return Forecaster(name, model.digest, logits)
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
@@ -125,19 +219,14 @@ Numbers = dict[Key, Array]  # by text, the numbers of its positions [num_positio
 
 @torch.inference_mode()
 def forced_numbers(
-    target: Forecaster,
-    drafters: Sequence[Forecaster],
-    texts: Mapping[Key, Sample],
-    vocab_size: int,
-    progress: Say = say_nothing,
+    target: Forecaster, drafters: Sequence[Forecaster], texts: Mapping[Key, Sample], vocab_size: int, progress: Say
 ) -> list[Numbers]:
     """Returns the numbers of each drafter at every scored position of the texts. `progress` gets lines with the number
     of finished texts.
 
     The target reads each text once for all drafters.
     """
-    keys, found = list(texts), [Numbers() for _ in drafters]
-    num_done = 0
+    keys, found, num_done = list(texts), [Numbers() for _ in drafters], 0
     for places in batches([texts[key] for key in keys], vocab_size):
         batch = Batch([texts[keys[place]] for place in places])
         target_logits = target.logits(batch)
@@ -167,7 +256,6 @@ class DrafterEntry:
 
     @property
     def rows(self) -> list[Row]:
-        """Returns the rows of the method in its run."""
         return self.run.rows_of(self.method) if self.run is not None and self.method is not None else []
 
     @property
@@ -176,7 +264,6 @@ class DrafterEntry:
         return self.models[0] if len(self.models) == 1 and set(self.forecasters) <= {WHOLE} else None
 
     def route(self, record: Record) -> str:
-        """Returns the route that a record took."""
         return str(record["methods"][self.method].get("route") or WHOLE) if self.method is not None else WHOLE
 
     def num_draft_tokens(self, route: str) -> int:
@@ -211,7 +298,7 @@ def make_entries(methods: RunMethods, others: Sequence[str], loader: ModelLoader
         problem = mismatch(target, model)
         if problem is not None:
             raise ConfigError(f"--drafter {name}: {problem}")
-        entries.append(DrafterEntry(name, None, None, {WHOLE: ModelForecaster(model)}, (model,)))
+        entries.append(DrafterEntry(name, None, None, {WHOLE: model_forecaster(model)}, (model,)))
     return entries
 
 
@@ -221,36 +308,35 @@ def make_labels(methods: RunMethods) -> dict[tuple[Path, str], str]:
     counts = Counter(method for _, of_run in methods for method in of_run)
     names = {run.path: run.path.resolve().name for run, _ in methods}
     folders = Counter(names.values())
-
-    def label(path: Path, method: str) -> str:
-        if counts[method] == 1:
-            return method
-        return f"{names[path] if folders[names[path]] == 1 else path}:{method}"
-
-    return {(run.path, method): label(run.path, method) for run, of_run in methods for method in of_run}
+    places = {path: name if folders[name] == 1 else path for path, name in names.items()}
+    return {
+        (run.path, method): method if counts[method] == 1 else f"{places[run.path]}:{method}"
+        for run, of_run in methods for method in of_run
+    }  # fmt: skip
 
 
 def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM, loader: ModelLoader) -> DrafterEntry:
     forecasters: dict[str, Forecaster] = {}
     models: dict[int, CausalLM] = {}
     problem: str | None = None
-    for route, drafter in drafters_of(run, method).items():
-        if drafter.kind == "model" and drafter.name is not None:
-            model = loader.load(drafter.name, drafter.revision)
-            models[id(model)], forecasters[route] = model, ModelForecaster(model)
+    row = run.rows_of(method)[0]
+    for route, own in row.options.get("routes", {WHOLE: row.options}).items():
+        options = own.get("drafter") or row.options["routes"]["default"]["drafter"]
+        name, revision = row.drafter, row.drafter_revision
+        if route != WHOLE:
+            name, revision = (run.identity["routes"][method][route][key] for key in ("name", "revision"))
+        if options["type"] == "model" and name is not None:
+            model = loader.load(name, revision)
+            models[id(model)], forecasters[route] = model, model_forecaster(model)
             problem = problem or mismatch(target, model)
-        elif drafter.kind == "ngram":
-            forecasters[route] = _ngram(drafter, target)
+        elif options["type"] == "ngram":
+            made = ngram_drafter(ModelPair(target), Sampling(1.0), path=options.get("path"))
+            if made.revision != revision:
+                raise ConfigError(f"n-gram model '{name}' is not what the run measured: measure again")
+            forecasters[route] = ngram_forecaster(made.ngram, target.vocab_size, made.name, target.device)
         else:
-            problem = problem or f"drafter '{drafter.kind}' has no distribution of its next token"
+            problem = problem or f"drafter '{options['type']}' has no distribution of its next token"
     return DrafterEntry(label, run, method, {} if problem else forecasters, tuple(models.values()), problem)
-
-
-def _ngram(drafter: RecordedDrafter, target: CausalLM) -> Forecaster:
-    made = ngram_drafter(ModelPair(target), Sampling(1.0), path=drafter.options.get("path"))
-    if made.revision != drafter.revision:
-        raise ConfigError(f"n-gram model '{drafter.name}' is not what the run measured: measure again")
-    return NgramForecaster(made.ngram, target.vocab_size, made.name, target.device)
 
 
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:

@@ -1,17 +1,19 @@
 """The numbers of each group and over all groups, from sums over prompts; theorems 1 and 2.
 
 Rates are shares, divergences are nats. Intervals are 95 % bootstrap intervals over prompts
-(`group_statistics.estimate`). Only the measured acceptance rate, acceptance length and speed-up of a group have the
+(`estimate`). Only the measured acceptance rate, acceptance length and speed-up of a group have the
 intervals of a leaderboard row (`results.bootstrap`).
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from specbench.analysis.fairness_drafters import (
     ACCEPTANCE,
@@ -24,19 +26,17 @@ from specbench.analysis.fairness_drafters import (
     TV,
     Numbers,
 )
-from specbench.analysis.group_statistics import (
-    Array,
-    estimate,
-    max_over_min,
-    quality_weighted,
-    ratios,
-    spearman,
-    variance,
-)
-from specbench.analysis.representation import Representation, share_of
 from specbench.core.errors import ConfigError
 from specbench.results.answers import timed_tokens
-from specbench.results.bootstrap import SHARE, Bounds, Metric, Prompts
+from specbench.results.bootstrap import SHARE
+from specbench.results.bootstrap import Bounds
+from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Prompts
+from specbench.results.bootstrap import MIN_PROMPTS
+from specbench.results.log_ratios import NUM_RESAMPLES
+from specbench.results.log_ratios import Array
+from specbench.results.log_ratios import expanded_confidence
+from specbench.results.metrics import speed_columns
 from specbench.results.row import (
     BoundChain,
     Correlations,
@@ -50,6 +50,83 @@ from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.tasks.scoring.contract import Scorer
 from specbench.training.passes import unfairness
+
+Values = Callable[[Sequence[Array]], Array]  # the sums of m groups [..., num_columns] → the value of each [..., m]
+
+
+def variance(values: Array) -> Array:
+    """Returns (1/m) Σ (a − mean)² over the last axis."""
+    return np.asarray(values.var(axis=-1))
+
+
+def max_over_min(values: Array) -> Array:
+    """Returns the largest ÷ the smallest value over the last axis; infinite if the smallest is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(values.max(axis=-1) / values.min(axis=-1))
+
+
+def spearman(ranked: Array, values: Array) -> Array:
+    """Returns Spearman's ρ of `ranked` [m] or [..., m] and `values` [..., m] over the last axis; nan if either is
+    constant or m < 3."""
+    ranked = np.broadcast_to(ranked, values.shape)
+    if values.shape[-1] < 3:
+        return np.full(values.shape[:-1], np.nan)
+    ranks = (stats.rankdata(each, axis=-1) for each in (ranked, values))
+    a, b = (each - each.mean(axis=-1, keepdims=True) for each in ranks)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1)))
+
+
+def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
+    """Returns column `over` ÷ column `under` of every group: m arrays [..., num_columns] → [..., m]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.stack([each[..., over] / each[..., under] for each in sums], axis=-1)
+
+
+def estimate(
+    groups: Sequence[Array], function: Values, seed: int, least: float = -np.inf, most: float = np.inf
+) -> Metric:
+    """Returns a function of the sums over prompts, with its 95 % bootstrap interval.
+
+    groups: for each group the numbers of its prompts [num_prompts, num_columns]. function: takes the sums of each
+    group, m arrays [num_resamples, num_columns] → [num_resamples]. least, most: the bounds of its values.
+
+    The prompts of each group are resampled with all their columns, so that the numbers of two drafters in one row are
+    paired. A convex function of noisy means (𝒰, a variance, a maximum) is biased upwards, and every resample adds the
+    same bias again. The expanded percentiles (bootstrap.expanded) are therefore moved back by twice the bias of the
+    resamples, and the interval is widened to include the value. There is no interval if a group has fewer than
+    MIN_PROMPTS prompts.
+    """
+    value = float(function([prompts.sum(axis=0, keepdims=True) for prompts in groups])[0])
+    if not np.isfinite(value):
+        return Metric()
+    smallest = min(len(prompts) for prompts in groups)
+    if smallest < MIN_PROMPTS:
+        return Metric(value=value)
+    generator, sizes = np.random.default_rng(seed), map(len, groups)
+    counts = (generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes)
+    drawn = function([drawn @ prompts for drawn, prompts in zip(counts, groups, strict=True)])
+    drawn = drawn[np.isfinite(drawn)]
+    if len(drawn) < NUM_RESAMPLES / 2:
+        return Metric(value=value)
+    confidence = expanded_confidence(smallest)
+    shift = 2 * (float(drawn.mean()) - value)
+    low, high = (np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift).clip(least, most)
+    return Metric(value=value, low=min(value, float(low)), high=max(value, float(high)))
+
+
+def quality_weighted(
+    rates: Array, statistics: Array, score: Callable[[Array], Array], seed: int, bounds: tuple[float, float]
+) -> Metric:
+    """Returns the mean acceptance rate times a score, with its interval. The rates and the statistics of a prompt are
+    resampled together.
+
+    rates: the sum and the number of rates, [num_prompts, 2]. statistics: [num_prompts, num_statistics]. score: takes
+    the sums of the statistics, [num_resamples, num_statistics] → [num_resamples]. bounds: of the product.
+    """
+    both = np.hstack([rates, statistics])
+    return estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * score(sums[0][:, 2:]), seed, *bounds)
+
 
 TOLERANCE = 1e-9  # sums of float64 numbers
 
@@ -68,8 +145,8 @@ def bound_chain(
 ) -> BoundChain:
     """Returns the links of theorem 1 from the means over positions: E[F(α(s))], α_T, KL_T and D_T (nats)."""
     rates = np.array([acceptance, pinsker(kl), pinsker(cross_entropy)])
-    of_acceptance, of_kl, of_cross_entropy = tokens_per_pass(rates, num_draft_tokens).tolist()
-    return BoundChain(expected=expected, of_acceptance=of_acceptance, of_kl=of_kl, of_cross_entropy=of_cross_entropy)
+    chain = zip(BoundChain.model_fields, [expected, *tokens_per_pass(rates, num_draft_tokens).tolist()], strict=True)
+    return BoundChain(**dict(chain))
 
 
 def pinsker(divergence: float) -> float:
@@ -146,15 +223,15 @@ def group_sums(
     rows: dict[tuple[Any, ...], Array] = {}
     bleu: dict[tuple[Any, ...], Array] = {}
     for key in keys:
-        sums = rows.setdefault(key[:3], np.zeros(WIDTH))
+        prompt = key[:3]
+        sums = rows.setdefault(prompt, np.zeros(WIDTH))
         if key in numbers:
             sums[: POSITIONS + 1] += forced_sums(numbers[key], num_draft_tokens)
         if method is not None:
-            generations = records[key]["methods"]
-            sums[POSITIONS + 1 :] += measured_sums(generations[method], generations["ar"])
-            statistics = generations[method].get("statistics", {}).get("bleu")
-            if statistics is not None:
-                bleu[key[:3]] = bleu.get(key[:3], 0) + np.array(statistics, dtype=np.float64)
+            own, baseline = (records[key]["methods"][name] for name in (method, "ar"))
+            sums[POSITIONS + 1 :] += measured_sums(own, baseline)
+            if (statistics := own.get("statistics", {}).get("bleu")) is not None:
+                bleu[prompt] = bleu.get(prompt, 0) + np.array(statistics, dtype=np.float64)
     all_bleu = np.stack(list(bleu.values())) if bleu and bleu.keys() == rows.keys() else None
     return GroupSums(np.stack(list(rows.values())), num_draft_tokens, cost_ratio, all_bleu)
 
@@ -168,8 +245,7 @@ def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
 def measured_sums(own: Generation, baseline: Generation) -> Array:
     """Returns the measured columns of one generation and of AR's: acceptance and speed as in results.metrics."""
     judged = step_sum(own, JUDGED)
-    is_timed = min(timed_tokens(own), timed_tokens(baseline)) > 0
-    speeds = [value * is_timed for each in (own, baseline) for value in (timed_tokens(each), each["decode_seconds"])]
+    speeds = [value for [value] in speed_columns([[own], [baseline]])]
     return np.array([
         step_sum(own, ACCEPTED) / judged if judged else 0.0, float(judged > 0), step_sum(own, EMITTED),
         len(own["steps"]), *speeds,
@@ -226,23 +302,10 @@ def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers 
     )
 
 
-def add_rank(group: GroupNumbers, texts: Representation | None) -> GroupNumbers:
-    """Returns the group with the rank and share of its language in the texts that the drafter writes without a
-    prompt."""
-    found = share_of(texts.languages, group.language) if texts else None
-    fields = {"representation_rank": found.rank, "representation_share": found.share} if found else {}
-    return group.model_copy(update=fields)
-
-
-Values = Callable[[Sequence[Array]], Array]  # the sums of m groups → the value of each [..., m]
-
-
-def ratio_of(over: int, under: int) -> Values:
-    return lambda sums: ratios(sums, over, under)
-
-
-measured_rate, forced_rate = ratio_of(RATES, RATED), ratio_of(ACCEPTANCE, POSITIONS)
-divergence, kl_divergence = ratio_of(CROSS_ENTROPY, POSITIONS), ratio_of(KL, POSITIONS)
+measured_rate: Values = partial(ratios, over=RATES, under=RATED)
+forced_rate: Values = partial(ratios, over=ACCEPTANCE, under=POSITIONS)
+divergence: Values = partial(ratios, over=CROSS_ENTROPY, under=POSITIONS)
+kl_divergence: Values = partial(ratios, over=KL, under=POSITIONS)
 
 
 def speedups(sums: Sequence[Array]) -> Array:
@@ -273,6 +336,11 @@ def variance_bounds(bounds: Bounds) -> Bounds:
     return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
 
 
+def of_values(statistic: Callable[[Array], Array], values: Values) -> Values:
+    """Returns a statistic over groups of the number of each group."""
+    return lambda sums: statistic(values(sums))
+
+
 def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
     """Returns the mean mass of p on tokens that q excludes, for every teacher-forced group."""
     totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
@@ -284,31 +352,23 @@ def summarize_family(
 ) -> FairnessSummary:
     """Returns 𝒰, spreads and correlations over all groups. A number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
-    is_forced = all(group[:, POSITIONS].sum() > 0 for group in sums)
-    values = values_by_name(step_costs(groups.values()))
-    spreads = {name: spread(names, sums, function, bounds_of(name), seed) for name, function in values.items()}
+    totals, spreads = [group.sum(axis=0) for group in sums], {}
+    for name, values in values_by_name(step_costs(groups.values())).items():
+        if np.isfinite(found := values(totals)).all():
+            spreads[name] = GroupSpread(
+                variance=estimate(sums, of_values(variance, values), seed, *variance_bounds(bounds_of(name))),
+                max_over_min=estimate(sums, of_values(max_over_min, values), seed, least=1.0),
+                worst=names[int(found.argmin())],
+                best=names[int(found.argmax())],
+            )
+    is_forced = all(group[POSITIONS] > 0 for group in totals)
     return FairnessSummary(
         groups=names,
         unfairness=estimate(sums, lambda s: unfairness(divergence(s)), seed, least=0.0) if is_forced else None,
         excluded=excluded_masses(groups),
-        lowest=names[int(divergence([group.sum(axis=0) for group in sums]).argmin())] if is_forced else None,
-        spreads={name: found for name, found in spreads.items() if found is not None},
+        lowest=names[int(divergence(totals).argmin())] if is_forced else None,
+        spreads=spreads,
         correlations=correlations(sums, [numbers[name].representation_share for name in names], seed),
-    )
-
-
-def spread(
-    names: Sequence[str], sums: Sequence[Array], values: Values, bounds: Bounds, seed: int
-) -> GroupSpread | None:
-    """Returns the spread of a number over the groups; None if a group lacks it."""
-    found = values([group.sum(axis=0) for group in sums])
-    if not np.isfinite(found).all():
-        return None
-    return GroupSpread(
-        variance=estimate(sums, lambda s: variance(values(s)), seed, *variance_bounds(bounds)),
-        max_over_min=estimate(sums, lambda s: max_over_min(values(s)), seed, least=1.0),
-        worst=names[int(found.argmin())],
-        best=names[int(found.argmax())],
     )
 
 

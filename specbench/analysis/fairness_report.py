@@ -5,29 +5,30 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from specbench.analysis.fairness_drafters import DrafterEntry, Numbers
+from specbench.analysis.fairness_drafters import WHOLE, CommonRecords, DrafterEntry, Numbers
 from specbench.analysis.fairness_groups import (
     WIDTH,
     GroupSums,
     Values,
-    add_rank,
     bounds_of,
     divergence,
+    estimate,
     excluded_masses,
     forced_numbers_of,
     group_sums,
     kl_divergence,
+    max_over_min,
     measured_numbers,
     step_costs,
     summarize_family,
     values_by_name,
+    variance,
     variance_bounds,
 )
-from specbench.analysis.fairness_runs import WHOLE, CommonRecords
-from specbench.analysis.group_statistics import Array, estimate, max_over_min, variance
-from specbench.analysis.representation import Representation
+from specbench.analysis.representation import Representation, share_of
 from specbench.results.bootstrap import Bounds, FilePart, Metric, Prompts
 from specbench.results.captions import draft_length
+from specbench.results.log_ratios import Array
 from specbench.results.metrics import times
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.running.records import Key, Record
@@ -138,12 +139,14 @@ def drafter_report(
     for (task, subset), label in common.labels.items():
         own = sums[label]
         scorer = make_scorer(tasks[task].subset(subset)) if own.bleu is not None else None
-        found = GroupNumbers(
-            task=task, subset=subset, language=common.groups[task, subset].language, num_prompts=len(own.sums),
+        language = common.groups[task, subset].language
+        share = share_of(texts.languages, language) if texts else None
+        groups[label] = GroupNumbers(
+            task=task, subset=subset, language=language, num_prompts=len(own.sums),
             measured=None if entry.method is None else measured_numbers(own, scorer, seed),
             forced=forced_numbers_of(f"{entry.label}, {label}", own, seed),
+            representation_rank=share.rank if share else None, representation_share=share.share if share else None,
         )  # fmt: skip
-        groups[label] = add_rank(found, texts)
     costs = {group.cost_ratio for group in sums.values()}
     return DrafterReport(
         label=entry.label,

@@ -95,20 +95,15 @@ def comparison_table(found: DrafterComparison) -> Table:
         [label, *(change_cell(label, name, changes.get(name)) for name in COLUMNS)]
         for label, changes in found.groups.items()
     ]
+    means = {name.removesuffix(".mean"): each for name, each in found.family.items() if name.endswith(".mean")}
+    overall = found.family if len(found.groups) > 1 else means  # a single group has no spread
     caption = [
         "differences after − before with 95 % intervals, paired by prompt",
-        *(change_line(name, change) for name, change in overall_changes(found).items()),
+        *(change_line(name, change) for name, change in overall.items()),
         *exclusion_notes(sides),
     ]
     columns = words("group") + numbers(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
-
-
-def overall_changes(found: DrafterComparison) -> dict[str, NumberChange]:
-    """Returns the changes over all groups; for a single group its own changes, because it has no spread."""
-    if len(found.groups) > 1:
-        return found.family
-    return {name.removesuffix(".mean"): change for name, change in found.family.items() if name.endswith(".mean")}
 
 
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
@@ -123,7 +118,6 @@ def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
 
 
 def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
-    """Returns the teacher-forced numbers, a line per group."""
     rows = [[label, *forced_cells(group.forced)] for label, group in drafter.groups.items() if group.forced]
     columns = words("group") + numbers(
         "cross-entropy\n(D)", "divergence\n(KL)", "acceptance\nrate (α_T)", "drafter's\nfit\n(1−r_q)",
@@ -144,11 +138,10 @@ def bounds_table(drafter: DrafterReport) -> Table:
     """Returns the expected speed-up with its bounds, a line per group. Without a draft cost, tokens per pass replace
     it."""
     forced = {label: group.forced for label, group in drafter.groups.items() if group.forced}
-    what = "speed-up" if all(found.speedup for found in forced.values()) else "tokens per pass"
-    rows = []
-    for label, found in forced.items():
-        links = found.speedup if what == "speed-up" and found.speedup else found.tokens_per_pass
-        rows.append([label, *(f"{value:.2f}" for value in links.model_dump().values())])
+    speedups = {label: found.speedup for label, found in forced.items() if found.speedup}
+    what = "speed-up" if len(speedups) == len(forced) else "tokens per pass"
+    chains = speedups if what == "speed-up" else {label: found.tokens_per_pass for label, found in forced.items()}
+    rows = [[label, *(f"{value:.2f}" for _, value in chain)] for label, chain in chains.items()]
     columns = words("group") + numbers(
         "expected\n(S_T)", "at least, by\nacceptance\nrate (α_T)", "at least, by\ndivergence\n(KL)",
         "at least, by\ncross-entropy\n(D)",
@@ -164,7 +157,6 @@ def bounds_table(drafter: DrafterReport) -> Table:
 
 
 def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
-    """Returns the lines below the teacher-forced numbers."""
     source = "the target's own continuations" if report.reference == "continuation" else "the data's references"
     num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
     cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
@@ -191,7 +183,6 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
 
 
 def measured_table(drafter: DrafterReport) -> Table:
-    """Returns the measured numbers, a line per group."""
     groups = drafter.groups
     has_bleu = any(group.measured and group.measured.bleu for group in groups.values())
     has_rank = any(group.representation_rank for group in groups.values())
@@ -213,7 +204,6 @@ def measured_table(drafter: DrafterReport) -> Table:
 
 
 def measured_caption(drafter: DrafterReport) -> list[str]:
-    """Returns the lines below the measured numbers."""
     lines = [f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"]
     lines += _spread_lines(drafter, ("acceptance_rate", "speedup"))
     found = drafter.family.correlations.representation_and_measured
@@ -241,7 +231,6 @@ def overview(report: FairnessReport) -> Table:
 
 
 def overview_caption(report: FairnessReport) -> list[str]:
-    """Returns the lines below the table of all drafters."""
     lines = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
     if any(drafter.method is None for drafter in report.drafters):
         lines.append(

@@ -1,10 +1,13 @@
 """`specbench limit`: measures two models in rounds and makes the report, with medians over rounds."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from specbench.analysis.limit_report import (
@@ -28,10 +31,10 @@ from specbench.analysis.limit_rounds import (
     ModelTimings,
     PairTimings,
     Points,
+    RateBenchmark,
     measure,
     points_for,
 )
-from specbench.analysis.limit_work import RateBenchmark, Work, work_of
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import CausalLM
@@ -43,6 +46,106 @@ from specbench.results.warnings import WIDE
 from specbench.running.models import engine_of, warn_not_static
 from specbench.running.requirements import num_compilations
 from specbench.specs.components import Dtype, EngineName, Spec, Text
+
+EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """An attention layer. `bytes_per_token`: of keys and values; `width`: heads × (key + value dimensions); `window`:
+    the sliding window in tokens, None for full attention."""
+
+    bytes_per_token: int
+    width: int
+    window: int | None = None
+
+    def seen(self, context: int, query_length: int) -> int:
+        """Returns the number of cached tokens that any new token attends to, plus the number of new tokens."""
+        return context + query_length if self.window is None else min(context, self.window - 1) + query_length
+
+    def pairs(self, context: int, query_length: int) -> int:
+        """Returns the number of (query, key) pairs: every new token attends to those before it and to itself."""
+        whole = (context + place + 1 for place in range(query_length))
+        return sum(whole if self.window is None else (min(each, self.window) for each in whole))
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a model's pass, independent of the hardware.
+
+    A pass reads `weight_bytes` once, and for each token `row_bytes` (one row of every embedding table) and the
+    `expert_share` of `expert_bytes`. Each token is multiplied by `matmul_weights` and by the `expert_share` of
+    `expert_weights`. `state_bytes`: of recurrent states.
+    """
+
+    weight_bytes: int
+    matmul_weights: int
+    row_bytes: int = 0
+    layers: tuple[AttentionLayer, ...] = ()
+    state_bytes: int = 0
+    expert_bytes: int = 0
+    expert_weights: int = 0
+    expert_share: float = 1.0
+
+    def bytes_read(self, query_length: int, context: int) -> float:
+        """Returns the bytes of weights and cache that a pass over `query_length` tokens after `context` cached tokens
+        must read. The number of experts is that of tokens that choose at random."""
+        touched = 1.0 - (1.0 - self.expert_share) ** query_length
+        cached = sum(layer.bytes_per_token * layer.seen(context, query_length) for layer in self.layers)
+        weights = self.weight_bytes + self.row_bytes * query_length + self.expert_bytes * touched
+        return weights + cached + self.state_bytes
+
+    def operations(self, query_length: int, context: int) -> float:
+        """Returns the operations of a pass: a multiplication and an addition for each weight and token, and for each
+        pair of query and key. Logits are computed for every token."""
+        weights = self.matmul_weights + self.expert_weights * self.expert_share
+        attention = sum(layer.width * layer.pairs(context, query_length) for layer in self.layers)
+        return 2.0 * (weights * query_length + attention)
+
+
+def work_of(model: CausalLM) -> Work:
+    """Returns the work of a model, counted from its weights and from the cache that it fills."""
+    network = model.model
+    head = network.get_output_embeddings()
+    tables = {id(each.weight) for each in network.modules() if isinstance(each, torch.nn.Embedding)}
+    tables -= {id(head.weight)} if head is not None else set()  # the output layer reads a tied table whole
+    weight_bytes = matmul_weights = row_bytes = expert_bytes = expert_weights = 0
+    for name, weight in network.named_parameters():
+        if id(weight) in tables:
+            row_bytes += weight.element_size() * weight.shape[-1]
+        elif EXPERTS in name:
+            expert_bytes += weight.nbytes
+            expert_weights += weight.numel()
+        else:
+            weight_bytes += weight.nbytes
+            matmul_weights += weight.numel() if weight.ndim > 1 else 0
+    config = network.config.get_text_config()
+    used = getattr(config, "num_experts_per_tok", None)
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    layers, state_bytes = cache_of(network, getattr(config, "num_attention_heads", 0))
+    return Work(
+        weight_bytes=weight_bytes, matmul_weights=matmul_weights, row_bytes=row_bytes, layers=layers,
+        state_bytes=state_bytes, expert_bytes=expert_bytes, expert_weights=expert_weights,
+        expert_share=used / experts if used and experts else 1.0,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def cache_of(network: Any, num_heads: int) -> tuple[tuple[AttentionLayer, ...], int]:
+    """Returns the attention layers and the bytes of recurrent states, from the cache of one token."""
+    output = network(input_ids=torch.zeros((1, 1), dtype=torch.long, device=network.device), use_cache=True)
+    cache = output.past_key_values if "past_key_values" in output else output.cache_params
+    layers, state_bytes = [], 0
+    for layer in cache.layers:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor) and keys.ndim == 4:
+            width = num_heads * (keys.shape[-1] + values.shape[-1])
+            per_token = (keys.nbytes + values.nbytes) // keys.shape[-2]
+            layers.append(AttentionLayer(per_token, width, getattr(layer, "sliding_window", None)))
+        for held in (getattr(layer, name, None) or () for name in ("conv_states", "recurrent_states")):
+            states = held.values() if isinstance(held, dict) else held
+            state_bytes += sum(state.nbytes for state in states if isinstance(state, torch.Tensor))
+    return tuple(layers), state_bytes
 
 
 class RoundDraws:
@@ -217,15 +320,10 @@ def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
     """Loads and measures both models. `progress` gets lines of text. Raises ConfigError for a model that cannot be
     loaded, and for a context that does not fit into a model."""
     progress(f"loading {options.target} and {options.drafter}")
-    target = load_model(
-        options.target, revision=options.target_revision, dtype=options.dtype, device=options.device,
-        engine=options.engine, trust_remote_code=options.trust_remote_code,
-    )  # fmt: skip
+    load = partial(load_model, device=options.device, trust_remote_code=options.trust_remote_code)
+    target = load(options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine)
     dtype = target.dtype if options.dtype == "auto" else options.dtype
-    drafter = load_model(
-        options.drafter, revision=options.drafter_revision, dtype=dtype, device=options.device, engine=target.engine,
-        trust_remote_code=options.trust_remote_code,
-    )  # fmt: skip
+    drafter = load(options.drafter, revision=options.drafter_revision, dtype=dtype, engine=target.engine)
     if target.why_eager is not None:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
@@ -234,7 +332,6 @@ def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
 
 
 def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Say = say_nothing) -> LimitReport:
-    """Measures two loaded models."""
     models = (target, drafter)
     points = points_for(models, options.context)
     works = [work_of(model) for model in models]
@@ -247,7 +344,12 @@ def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progre
     subjects: list[Subject] = []
     for part in points.parts() if is_static else [points]:
         parts.append(measure_part(models, benchmarks, part, options, progress))
-        subjects += [(conditions_of(model), work) for model, work in zip(models, works, strict=True)]
+        for model, work in zip(models, works, strict=True):
+            capacity = None if model.static is None else model.static.capacity
+            subjects.append((ModelConditions(
+                name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention,
+                capacity=capacity,
+            ), work))  # fmt: skip
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
     # The first part has the requested context, with buffers as in a run.
     return make_report(
@@ -274,10 +376,3 @@ def measure_part(
             "times are not valid: take --engine eager"
         )
     return found
-
-
-def conditions_of(model: CausalLM) -> ModelConditions:
-    capacity = None if model.static is None else model.static.capacity
-    return ModelConditions(
-        name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention, capacity=capacity
-    )

@@ -66,12 +66,10 @@ class Ratio(Metric):
 
     @property
     def digits(self) -> int:
-        """Returns the number of decimals that are shown."""
         return 2 if self.value >= 0.1 else 3
 
     @property
     def text(self) -> str:
-        """Returns the figure, with its interval if it has one."""
         return with_interval(self, self.digits)
 
     @property
@@ -115,12 +113,8 @@ class PassPoint(BaseModel):
         return max(self.bandwidth_seconds, self.arithmetic_seconds)
 
     @property
-    def is_by_memory(self) -> bool:
-        return self.bandwidth_seconds >= self.arithmetic_seconds
-
-    @property
     def bound_name(self) -> str:
-        return "memory bound" if self.is_by_memory else "compute bound"
+        return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
 
 
 class ModelLimit(BaseModel):
@@ -215,12 +209,12 @@ def bounds_table(report: LimitReport) -> Table:
         ("compute bound, ms", *(ms(point.arithmetic_seconds) for point in points)),
         ("forward pass, ms", *(quartiles(point.seconds) for point in points)),
         ("decoding alone, ms per token", *(quartiles(model.per_token) for model in models)),
-        ("  overhead", *(share_of(m.overhead, m.per_token) for m in models)),
+        ("  overhead", *(f"{m.overhead.median / m.per_token.median:.0%}" for m in models)),
         ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
         ("drafting, ms per draft token", NULL, quartiles(report.drafter.per_draft_token)),
         ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
-        ("  overhead", share_of(step.overhead, step.seconds), NULL),
+        ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
     title = f"one token after {report.context} · {report.environment['engine']} · median (quartiles)"
     caption = [*conditions(report), *explanations(report), report.verdict]
@@ -228,7 +222,6 @@ def bounds_table(report: LimitReport) -> Table:
 
 
 def lengths_table(report: LimitReport) -> Table:
-    """Returns the passes after the context, a line per query length."""
     rows = [
         [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
          ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
@@ -240,7 +233,6 @@ def lengths_table(report: LimitReport) -> Table:
 
 
 def contexts_table(report: LimitReport) -> Table:
-    """Returns the passes over one token, a line per context."""
     rows = [
         [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
          ms(own.bound_seconds)]
@@ -306,13 +298,12 @@ def explanations(report: LimitReport) -> list[str]:
         (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
     )  # fmt: skip
     lines = [f"warning: {warning.text}" for warning in report.warnings]
-    if any(share.value > 1 and model.at(1, report.context).is_by_memory for model, share in shares):
+    if any(share.value > 1 and model.at(1, report.context).bound_name == "memory bound" for model, share in shares):
         lines.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
     return lines
 
 
 def ms(seconds: float) -> str:
-    """Returns seconds as milliseconds with three digits."""
     return _three_digits(MS * seconds) if seconds else NULL
 
 
@@ -324,11 +315,6 @@ def quartiles(values: Quartiles, unit: float = MS) -> str:
 
 def _three_digits(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
-def share_of(part: Quartiles, whole: Quartiles) -> str:
-    """Returns a median as a share of another, in percent."""
-    return f"{part.median / whole.median:.0%}"
 
 
 def draw_limit(report: LimitReport, path: Path) -> None:

@@ -1,14 +1,13 @@
 """The timed rounds of `specbench limit`: passes, rates and generations of two models in turn."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from specbench.analysis.limit_work import RateBenchmark, Rates
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.drafters import Drafter
@@ -21,7 +20,64 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import shortest_context
-from specbench.models.timing import PassLog
+from specbench.models.timing import Clock, PassLog
+
+MOST_BYTES = 2**31
+LEAST_BYTES = 2**20
+ENOUGH_SECONDS = 0.02  # of one timed round
+SIZES = (512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of one round: `bytes_per_second`, read and written, of a copy; `read_bytes_per_second` of a sum, which
+    writes nothing; `operations_per_second` of a product of matrices."""
+
+    bytes_per_second: float
+    read_bytes_per_second: float
+    operations_per_second: float
+
+
+class RateBenchmark:
+    """Measures the rates of copies and sums with a buffer of `num_bytes`, so that processor caches help as much as in a
+    pass that reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, num_bytes: int) -> None:
+        self.num_bytes = max(LEAST_BYTES, min(num_bytes, MOST_BYTES)) // 16 * 16
+        clock = Clock(device)
+        whole = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device)
+        source, target = whole.chunk(2)
+        self._copy = TimedCall(lambda: target.copy_(source), clock)
+        self._read = TimedCall(whole.sum, clock)
+        for self._size in SIZES:
+            first, second = (torch.randn(self._size, self._size, device=device).to(dtype) for _ in range(2))
+            self._product = TimedCall(lambda a=first, b=second: a @ b, clock)  # type: ignore[misc]
+            if self._product.num_calls == 1:
+                break
+
+    def rates(self) -> Rates:
+        return Rates(
+            bytes_per_second=self.num_bytes / self._copy.seconds(),
+            read_bytes_per_second=self.num_bytes / self._read.seconds(),
+            operations_per_second=2.0 * self._size**3 / self._product.seconds(),
+        )
+
+
+class TimedCall:
+    """A call that is repeated in a round, as often as takes long enough to be timed."""
+
+    def __init__(self, call: Callable[[], object], clock: Clock) -> None:
+        self._call, self._clock = call, clock
+        self.num_calls = 1
+        self.seconds()  # the first call is slower
+        self.num_calls = max(1, round(ENOUGH_SECONDS / max(1e-9, self.seconds())))
+
+    def seconds(self) -> float:
+        """Returns the seconds of one call, from a round."""
+        start = self._clock.now()
+        for _ in range(self.num_calls):
+            self._call()
+        return (self._clock.now() - start) / self.num_calls
 
 
 @dataclass
@@ -79,12 +135,8 @@ class Points:
         others = [context for context in self.every_context if context != self.context]
         return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
 
-    def lengths_after(self, context: int) -> tuple[int, ...]:
-        return self.query_lengths if context == self.context else (1,)
-
     @property
     def most_tokens(self) -> int:
-        """Returns the tokens of the longest sequence."""
         num_after = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
         return max(max(self.every_context) + 1, self.context + num_after)
 
@@ -148,16 +200,7 @@ def within(token_ids: list[int], vocab_size: int) -> list[int]:
     return [token % vocab_size for token in token_ids]
 
 
-def time_decoding(model: CausalLM, prompt_ids: list[int], timings: ModelTimings) -> None:
-    """Adds the seconds of one autoregressive generation."""
-    generation = generate(model, NoDrafter(), prompt_ids, 0)
-    num_timed = len(generation.token_ids) - 1
-    timings.per_token.append(generation.decode_seconds / num_timed)
-    timings.overhead.append(overhead(generation) / num_timed)
-
-
 def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: StepTimings) -> None:
-    """Adds the seconds of one speculative generation."""
     generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
     num_steps = len(generation.steps)
     timings.per_draft_token.append(drafter.seconds_per_token())
@@ -197,27 +240,22 @@ class TimedPasses:
         passes of another model, so it is not measured."""
         self._time_pass(1)
         while lacking := self._lacking(number):
-            self._sweep(lacking[::-1] if backwards else lacking)
+            others = [length for length in lacking[:: -1 if backwards else 1] if length != 1]
+            half = len(others) // 2
+            for length in (*others[:half], 1, *others[half:]):  # in the middle always one over a single token
+                self.seconds[length].append(self._time_pass(length))
             backwards = not backwards
 
     def _lacking(self, num_turns: int) -> list[int]:
         """Returns the query lengths with too few passes for `num_turns`. Their number is judged by the fastest pass: if
         an interrupted pass ended a turn early, it would have too much weight in the mean."""
+        enough = dict.fromkeys(self.seconds, TURN_SECONDS)
+        if len(enough) > 1:
+            enough[1] = SINGLE_SECONDS
         return [
-            length
-            for length, seconds in self.seconds.items()
-            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * self._turn_seconds(length)
-        ]
-
-    def _turn_seconds(self, length: int) -> float:
-        return SINGLE_SECONDS if length == 1 < len(self.seconds) else TURN_SECONDS
-
-    def _sweep(self, lengths: Sequence[int]) -> None:
-        """Runs a pass of each length; in the middle always one over a single token."""
-        others = [length for length in lengths if length != 1]
-        half = len(others) // 2
-        for length in (*others[:half], 1, *others[half:]):
-            self.seconds[length].append(self._time_pass(length))
+            length for length, seconds in self.seconds.items()
+            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * enough[length]
+        ]  # fmt: skip
 
     def means(self) -> dict[int, float]:
         return {length: fmean(seconds) for length, seconds in self.seconds.items()}
@@ -254,7 +292,10 @@ def measure(
         for model, ids, benchmark, timings in in_turn:
             timings.rates.append(benchmark.rates())
             if points.decodes:
-                time_decoding(model, ids[: points.context], timings)
+                alone = generate(model, NoDrafter(), ids[: points.context], 0)
+                num_timed = len(alone.token_ids) - 1
+                timings.per_token.append(alone.decode_seconds / num_timed)
+                timings.overhead.append(overhead(alone) / num_timed)
         if points.decodes:
             time_steps(target, drafting, texts[0][: points.context], into.steps)
         done = f"round {number + 1} of {repeats} is done" if number >= 0 else "warmed up"
@@ -268,7 +309,8 @@ def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], point
     for model, _, _ in sides:
         model.reset()
     for context in points.every_context:
-        timed = [TimedPasses(model, ids, context, points.lengths_after(context)) for model, ids, _ in sides]
+        lengths = points.query_lengths if context == points.context else (1,)
+        timed = [TimedPasses(model, ids, context, lengths) for model, ids, _ in sides]
         for turn in range(1, TURNS + 1):
             for each in timed:
                 each.run_turn(turn, backwards=backwards == (turn % 2 == 1))

@@ -1,30 +1,120 @@
 """`specbench predict`: speeds and speed-ups on another machine, from recorded steps and the pass times of that machine.
 
 Every recorded pass gets the time of a pass of its length there; nothing is averaged over steps, and no formula is used.
-Shorter draft lengths: see `repartition`.
+
+A recorded generation is also divided into the steps of a shorter draft length. Whether a draft token is accepted
+depends only on its position in the text: the drafter's token there depends on nothing but the text before it. A shorter
+draft length changes only where steps end, so the recorded verdicts give its steps. One kind of position has no verdict:
+after a fully accepted draft the target's own token follows, and nothing was drafted there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from specbench.analysis.limit_report import MS, LimitReport
-from specbench.analysis.repartition import RULES, PlacedStep, RecordedVerdicts, last_token_acceptance, query_lengths
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.answers import speed_columns, with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.captions import dtype_and_device, model_name
+from specbench.results.log_ratios import Array
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
 from specbench.results.units import NULL, number, speed, with_interval
-from specbench.running.records import EMITTED, Generation, Record, step_sum
+from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, step_sum
 from specbench.specs.method import MethodSpec
+
+RULES = ("rejection", "exact_match")  # the text has the same distribution with any draft length
+
+
+class PlacedStep(NamedTuple):
+    """The counts of a step."""
+
+    num_drafted: int
+    num_judged: int
+    num_accepted: int
+
+
+@dataclass(frozen=True)
+class RecordedVerdicts:
+    """The verdicts of one generation. `accepted`: whether the draft token at each new position was accepted; None if
+    nothing was drafted there.
+
+    drafted: the number of draft tokens, by the position where a recorded step began. ends: the positions before which
+    the drafter itself ended a draft, each with whether the draft token before it was rejected; a draft in which that
+    token is accepted has another text and may go on. most_tokens: the new tokens that the limits allow.
+    """
+
+    accepted: Sequence[bool | None]
+    drafted: Mapping[int, int]
+    ends: frozenset[tuple[int, bool]]
+    most_tokens: int
+
+    @classmethod
+    def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "RecordedVerdicts":
+        """Reads the steps of a record. `num_draft_tokens`: the recorded draft length."""
+        num_tokens = len(generation["token_ids"])
+        most = num_tokens if generation["finish"] in ("length", "context") else max_new_tokens
+        accepted: list[bool | None] = [None] * num_tokens
+        drafted, ends = {}, set()
+        start = 1  # the token of the prefill
+        for step in generation["steps"]:
+            place = start + step[ACCEPTED]
+            accepted[start:place] = [True] * step[ACCEPTED]
+            is_ended = step[JUDGED] == step[DRAFTED] < min(num_draft_tokens, most - start - 1)
+            is_rejected = step[JUDGED] > step[ACCEPTED]
+            if place < num_tokens and is_rejected:
+                accepted[place] = False
+            if is_ended:
+                ends.add((start + step[DRAFTED], is_rejected))
+            drafted[start] = step[DRAFTED]
+            start += step[EMITTED]
+        return cls(accepted, drafted, frozenset(ends), most)
+
+    def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[PlacedStep], int]:
+        """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
+        takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
+        made, num_missing, start = [], 0, 1
+        while start < len(self.accepted):
+            length = max(0, min(num_draft_tokens, self.most_tokens - start - 1))
+            end, place = start + min(length, self.drafted.get(start, length)), start
+            while place < min(end, len(self.accepted)):
+                verdict = self.accepted[place]
+                num_missing += verdict is None
+                is_accepted = unknown if verdict is None else verdict
+                end = place + 1 if (place + 1, not is_accepted) in self.ends else end
+                if not is_accepted:
+                    break
+                place += 1
+            is_rejected = place < min(end, len(self.accepted))
+            made.append(PlacedStep(end - start, place - start + is_rejected, place - start))
+            start = place + 1
+        return made, num_missing
+
+
+def query_lengths(steps: Sequence[PlacedStep]) -> tuple[list[int], list[int]]:
+    """Returns the query lengths of the target's and the draft model's passes. After a fully accepted draft, the next
+    draft begins with a pass over two tokens, because the draft model has not read the last draft token."""
+    target, draft, first = [], [], 1
+    for step in steps:
+        target.append(step.num_drafted + 1)
+        if step.num_drafted:
+            draft += [first, *[1] * (step.num_drafted - 1)]
+            first = 2 if step.num_accepted == step.num_drafted else 1
+    return target, draft
+
+
+def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: int) -> float:
+    """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
+    judged = [step for generation in generations for step in generation["steps"] if step[JUDGED] == num_draft_tokens]
+    return sum(step[ACCEPTED] == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
+
 
 Seconds = Mapping[int, float]  # by the query length of a pass
 
@@ -39,13 +129,12 @@ class PassTimes:
     outside: tuple[float, float] = (0.0, 0.0)
 
     def seconds(self, target: Sequence[int], draft: Sequence[int], outside: float) -> float:
-        """Returns the seconds of passes of these query lengths, plus `outside`."""
-        return _sum(self.target, target) + _sum(self.draft or {}, draft) + outside
-
-
-def _sum(times: Seconds, lengths: Sequence[int]) -> float:
-    """Returns the seconds of passes of these lengths. Beyond the known lengths, the nearest known one is used."""
-    return float(np.interp(lengths, list(times), list(times.values())).sum()) if lengths else 0.0
+        """Returns the seconds of passes of these query lengths, plus `outside`. Beyond the known lengths, the nearest
+        known one is used."""
+        pairs = (
+            (times, lengths) for times, lengths in ((self.target, target), (self.draft, draft)) if times and lengths
+        )
+        return sum(float(np.interp(each, list(times), list(times.values())).sum()) for times, each in pairs) + outside
 
 
 @dataclass(frozen=True)
@@ -81,7 +170,6 @@ class Machine:
         return PassTimes(target, own or (drafter if method.needs_drafter else None), outside)
 
     def caption(self) -> list[str]:
-        """Returns the lines of a caption about the machine."""
         if self.report is None:
             cost = self.verification_cost or 1.0
             draft = "" if self.draft_pass is None else f", a draft pass {self.draft_pass:g} ms"
@@ -102,9 +190,8 @@ class Machine:
 def read_limit(path: Path) -> LimitReport:
     """Returns a report that `specbench limit --output` wrote. Raises ConfigError for any other file."""
     remedy = "give a file that `specbench limit --output FILE` wrote"
-    content = bounded.read_json(path, remedy)
     try:
-        return LimitReport.model_validate(content)
+        return LimitReport.model_validate(bounded.read_json(path, remedy))
     except ValidationError as error:
         problem: Any = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
@@ -175,17 +262,9 @@ def why_only_own(method: MethodSpec) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """The generations of a row at a draft length on the other machine: the steps and seconds of each."""
-
-    num_steps: Sequence[float]
-    seconds: Sequence[float]
-
-    def blend(self, other: "Replayed", share: float) -> "Replayed":
-        """Returns the weighted means of these values and those of `other`, which have the weight `share`."""
-        pairs = ((self.num_steps, other.num_steps), (self.seconds, other.seconds))
-        return Replayed(*([(1 - share) * a + share * b for a, b in zip(*pair, strict=True)] for pair in pairs))
+Replayed = (
+    Array  # the steps and the seconds of each generation at a draft length on the other machine, [2, num_records]
+)
 
 
 @dataclass(frozen=True)
@@ -220,16 +299,11 @@ class RecordedRow:
         """Returns a prediction for each draft length that the records allow, the recorded one last."""
         length = self.method.most_draft_tokens
         shorter = range(1, length) if why_only_own(self.method) is None else ()
+        recorded = np.array([[len(g["steps"]), self._seconds(g, self.times.outside[1])] for g in self.own]).T
         return [
             *(self._at(number, run) for number in shorter),
-            self._prediction(run, length, 1.0, *[self._recorded()] * 3),
+            self._prediction(run, length, 1.0, recorded, recorded, recorded),
         ]
-
-    def _recorded(self) -> Replayed:
-        """Returns the recorded passes at the times of the other machine."""
-        return Replayed(
-            [len(g["steps"]) for g in self.own], [self._seconds(g, self.times.outside[1]) for g in self.own]
-        )
 
     def _seconds(self, generation: Generation, outside: float) -> float:
         target, draft = ([length for length, _ in generation["passes"][name]] for name in ("target", "draft"))
@@ -242,27 +316,24 @@ class RecordedRow:
             RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record["subset"]])
             for g, record in zip(self.own, self.records, strict=True)
         ]  # fmt: skip
-        made = {unknown: [each.steps(num_draft_tokens, unknown) for each in verdicts] for unknown in (False, True)}
-        slow, fast = (self._replayed([steps for steps, _ in made[unknown]]) for unknown in (False, True))
+        made = [[each.steps(num_draft_tokens, unknown) for each in verdicts] for unknown in (False, True)]
+        times, outside = self.times, self.times.outside[1]
+        slow, fast = (
+            np.array([[len(steps), times.seconds(*query_lengths(steps), outside * len(steps))] for steps, _ in each]).T
+            for each in made
+        )
         num_needed = sum(step.num_judged for steps, _ in made[True] for step in steps)
         num_missing = sum(missing for _, missing in made[True])
         share = last_token_acceptance(self.own, self.method.num_draft_tokens)
         known = 1 - num_missing / num_needed if num_needed else 1.0
-        return self._prediction(run, num_draft_tokens, known, slow, slow.blend(fast, share), fast)
-
-    def _replayed(self, generations: Sequence[Sequence[PlacedStep]]) -> Replayed:
-        outside = self.times.outside[1]
-        return Replayed(
-            [len(steps) for steps in generations],
-            [self.times.seconds(*query_lengths(steps), outside * len(steps)) for steps in generations],
-        )
+        return self._prediction(run, num_draft_tokens, known, slow, (1 - share) * slow + share * fast, fast)
 
     def _prediction(
         self, run: str, num_draft_tokens: int, known: float, slow: Replayed, likely: Replayed, fast: Replayed
     ) -> Prediction:
         prompts = Prompts.of(list(self.records), self.row.seed)
         baseline = [record["methods"]["ar"] for record in self.records]
-        alone = [_timed(g, self._seconds(g, self.times.outside[0])) for g in baseline]
+        alone = [{**g, "decode_seconds": self._seconds(g, self.times.outside[0])} for g in baseline]
         emitted = [step_sum(g, EMITTED) for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Metric]) -> Metric:
@@ -272,21 +343,18 @@ class RecordedRow:
             return Metric(value=value.value, low=low.low if is_known else None, high=high.high if is_known else None)
 
         def columns(replayed: Replayed) -> list[list[float]]:
-            return speed_columns([list(map(_timed, self.own, replayed.seconds)), alone])
+            timed = zip(self.own, replayed[1], strict=True)
+            return speed_columns([[{**g, "decode_seconds": float(seconds)} for g, seconds in timed], alone])
 
         return Prediction(
             run=run, task=self.row.task_name, subset=self.row.subset, method=self.method.name,
             num_draft_tokens=num_draft_tokens, known_share=known,
             is_recorded=num_draft_tokens == self.method.most_draft_tokens,
-            mean_acceptance_length=reach(lambda replayed: prompts.ratio(emitted, replayed.num_steps)),
+            mean_acceptance_length=reach(lambda replayed: prompts.ratio(emitted, replayed[0])),
             tokens_per_second=reach(lambda replayed: prompts.ratio(*columns(replayed)[:2])),
             speedup=reach(lambda replayed: prompts.ratio(*columns(replayed))),
             measured=self.row.metric("speedup"),
         )  # fmt: skip
-
-
-def _timed(generation: Generation, seconds: float) -> Generation:
-    return {**generation, "decode_seconds": seconds}
 
 
 def table(report: PredictReport) -> Table:
@@ -294,7 +362,12 @@ def table(report: PredictReport) -> Table:
     rows: list[Sequence[str]] = []
     for run in report.runs:
         rows += [[run]] if len(report.runs) > 1 else []
-        rows += [_cells(each) for each in report.predictions if each.run == run]
+        rows += [
+            [f"{each.task}/{each.subset}", each.method, str(each.num_draft_tokens),
+             number(each.mean_acceptance_length, 2), speed(each.tokens_per_second), with_interval(each.speedup),
+             f"{each.known_share:.0%}", with_interval(each.measured) if each.is_recorded else NULL]
+            for each in report.predictions if each.run == run
+        ]  # fmt: skip
     caption = [
         *report.machine,
         *(f"here{f', {run}' if len(report.runs) > 1 else ''}: {where}" for run, where in report.runs.items()),
@@ -305,11 +378,3 @@ def table(report: PredictReport) -> Table:
     heads = numbers("γ", "τ", "tok/s", "speed-up\nthere [95 %]", "known", "measured\nhere [95 %]")
     columns = (*words("task", "method", folds=False), *heads)
     return Table("predicted from recorded steps", columns, rows, caption, num_keys=2)
-
-
-def _cells(found: Prediction) -> list[str]:
-    return [
-        f"{found.task}/{found.subset}", found.method, str(found.num_draft_tokens),
-        number(found.mean_acceptance_length, 2), speed(found.tokens_per_second), with_interval(found.speedup),
-        f"{found.known_share:.0%}", with_interval(found.measured) if found.is_recorded else NULL,
-    ]  # fmt: skip

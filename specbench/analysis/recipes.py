@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from specbench.analysis.group_statistics import Array, quality_weighted, spearman
+from specbench.analysis.fairness_groups import quality_weighted, spearman
 from specbench.analysis.representation import LanguageShare, Representation, representation, share_of
 from specbench.analysis.sweep import KEPT, conditions, title
 from specbench.analysis.trials import (
     TrialRun,
     Trials,
     TuningReport,
-    check_files,
     dumped,
     finish,
     open_trials,
@@ -31,7 +30,9 @@ from specbench.core.table import Table, in_sections, numbers
 from specbench.results import display
 from specbench.results.answers import CorpusStatistics
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.display import Panel, save_picture
+from specbench.results.display import Panel
+from specbench.results.display import save_picture
+from specbench.results.log_ratios import Array
 from specbench.results.row import Row
 from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
 from specbench.running.checked import check_samples
@@ -139,23 +140,17 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
         run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
             f"temperature={temperature:g}", [trials.base]
         )
-        rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@")]
-        points += [temperature_point(temperature, run, row, trials.base.name) for row in rows]
+        for row in run.rows_of(trials.base):
+            quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Metric()
+            scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
+            if quality is not None and scorer is not None:
+                records = [record for record in run.records if record["subset"] == row.subset]
+                adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
+            points.append(TemperaturePoint(temperature, run, row, quality, adjusted))
     return points
 
 
-def temperature_point(temperature: float, run: TrialRun, row: Row, method: str) -> TemperaturePoint:
-    """Returns one row of a run with its quality-adjusted α."""
-    quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Metric()
-    scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
-    if quality is not None and scorer is not None:
-        records = [record for record in run.records if record["subset"] == row.subset]
-        adjusted = adjusted_acceptance(records, method, quality, scorer, run.seed)
-    return TemperaturePoint(temperature, run, row, quality, adjusted)
-
-
 def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
-    """Returns a table with a line for each temperature and subset."""
     rows = [
         (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
          score(metrics.get(each.quality or ""), each.quality), score(each.adjusted_acceptance, each.quality),
@@ -250,7 +245,7 @@ def check_languages(spec: RunSpec) -> None:
 def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
     """Measures one run over all subsets, and samples texts that the drafter writes without a prompt."""
     run = trials.run("language-order", [trials.base])
-    rows = [row for row in run.rows if row.method.startswith(f"{trials.base.name}@") and row.subset != "all"]
+    rows = [row for row in run.rows_of(trials.base) if row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
     say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
     languages = [row.language for row in rows if row.language]
@@ -265,7 +260,6 @@ def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tup
 
 
 def order_table(trials: Trials, order: LanguageOrder) -> Table:
-    """Returns a table with a line for each subset, the best represented language first."""
     found = {"α": order.correlation("acceptance_rate"), "speed-up": order.correlation("speedup")}
     correlations = ", ".join(f"{name} {NULL if rho is None else f'{rho:z.2f}'}" for name, rho in found.items())
     rows = [
@@ -292,7 +286,6 @@ def run_recipe(
         raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
     if path is not None:
         raise ConfigError(f"--path {path}: a recipe sweeps no key of a method: leave --path or --recipe out")
-    check_files(request)
     return RECIPES[recipe](request, values, samples, console)
 
 

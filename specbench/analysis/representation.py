@@ -128,7 +128,6 @@ def sample(
 
 
 def representation_table(found: Representation) -> Table:
-    """Returns a table with a line per language, the best represented first."""
     caption = (
         f"{found.num_texts} texts of up to {found.max_new_tokens} tokens, sampled at temperature "
         f"{found.temperature:g} after {found.prompt!r}, seed {found.seed}. lingua identified their languages, except "

@@ -1,22 +1,21 @@
 """`specbench sweep`: measures every value, or for fuzzy methods replays one recorded run at every setting."""
 
+import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from specbench.analysis.estimates import EstimateCheck, OnePassSweep, Recording, check_estimate
+from specbench.analysis.estimates import EstimateCheck, Recording, SettingEstimate, check_estimate
 from specbench.analysis.trials import (
     LENGTH,
     THRESHOLD,
-    MeasuredValue,
-    SweptValue,
     TrialRun,
     Trials,
     TuningReport,
-    check_files,
     finish,
     fuzzy_at,
     open_trials,
@@ -36,6 +35,7 @@ from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.method import MethodSpec
 
+Setting = tuple[str, Any, MethodSpec]  # the path and the value that are swept, and the method with this value
 # Keys that do not change what a method does, or that make it another method with other options.
 FIXED = ("name", "version", "title", "paper", "calibration", "decodes_with", "drafter.type", "decoder.type")
 MIN_CHECKS = 3
@@ -45,33 +45,30 @@ def run_sweep(
     request: Request, path: str | None, values: str | None, *, measure_all: bool, num_checks: int, console: Console
 ) -> TuningReport:
     """Measures what was not measured before. Raises ConfigError for bad input, before anything is measured."""
-    check_files(request)
     spec = trial_spec(request, "sweep", console)
     method = spec.methods[1]
     by_path = values_by_path(method, path, values)
     settings = [  # one path at a time: the product of all values would be too many runs
-        SweptValue(key, value, with_value(method, key, value, place=f"--path {key}, value {shown(value)}"))
+        (key, value, with_value(method, key, value, place=f"--path {key}, value {shown(value)}"))
         for key, key_values in by_path.items() for value in key_values
     ]  # fmt: skip
-    if measure_all or not fits_one_pass(method, by_path):
+    # One recorded run is enough for a sweep of the threshold, also with the draft length.
+    is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
+    if measure_all or not (is_fuzzy and THRESHOLD in by_path and set(by_path) <= {THRESHOLD, LENGTH}):
         trials = open_trials(spec, request, console, "sweep")
         measured = measure_values(trials, settings)
-        data = [
-            {"path": each.path, "value": each.value, "estimate": False, "folder": str(each.run.folder),
-             "metrics": shown_metrics(each.metrics, each.run.quality)}
-            for each in measured
-        ]  # fmt: skip
-        runs, tables = [each.run for each in measured], [values_table(trials, measured)]
-        return finish(request, trials, runs, {"measured": data}, tables, partial(draw_values, measured))
-    thresholds = sorted({each.method.verification.options["threshold"] for each in settings if each.path == THRESHOLD})
-    lengths = sorted({each.method.num_draft_tokens for each in settings if each.path == LENGTH})
+        data, tables = {"measured": [each.as_json() for each in measured]}, [values_table(trials, measured)]
+        return finish(request, trials, [each.run for each in measured], data, tables, partial(draw_values, measured))
+    thresholds = sorted({each.verification.options["threshold"] for path, _, each in settings if path == THRESHOLD})
+    lengths = sorted({each.num_draft_tokens for path, _, each in settings if path == LENGTH})
     least = min(MIN_CHECKS, len(thresholds))
     if num_checks < least:
         raise ConfigError(f"--checks {num_checks}: estimates are shown with their errors: give at least {least}")
     trials = open_trials(spec, request, console, "sweep")
     checked = pick_evenly(thresholds, num_checks)
     sweep = sweep_one_pass(trials, thresholds, lengths or [method.num_draft_tokens], checked)
-    runs, tables = [check.run for check in sweep.checks], [estimates_table(trials, sweep), checks_table(sweep.checks)]
+    tables = [estimates_table(trials, sweep), checks_table(sweep.checks)]
+    runs = [check.run for check in sweep.checks]
     return finish(request, trials, runs, sweep.as_json(), tables, partial(draw_estimates, sweep))
 
 
@@ -101,27 +98,40 @@ def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> 
     return {path: given}
 
 
-def fits_one_pass(method: MethodSpec, values: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns whether one recorded run is enough: for a sweep of the threshold, also with the draft length."""
-    is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
-    return is_fuzzy and THRESHOLD in values and set(values) <= {THRESHOLD, LENGTH}
+@dataclass(frozen=True)
+class MeasuredValue:
+    """One value at one path of a method, and its run. All other keys are as in the method's file."""
+
+    path: str
+    value: Any
+    run: TrialRun
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        return self.run.metrics(self.run.methods[1].name)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path, "value": self.value, "estimate": False, "folder": str(self.run.folder),
+            "metrics": shown_metrics(self.metrics, self.run.quality),
+        }  # fmt: skip
 
 
-def measure_values(trials: Trials, settings: Sequence[SweptValue]) -> list[MeasuredValue]:
+def measure_values(trials: Trials, settings: Sequence[Setting]) -> list[MeasuredValue]:
     """Measures every value and AR, each in its own folder. Equal methods are measured once."""
     runs: dict[str, TrialRun] = {}
     measured = []
-    for each in settings:
+    for path, value, method in settings:
         try:
-            trials.compose([each.method])
+            trials.compose([method])
         except ConfigError as error:
-            raise ConfigError(f"--path {each.path}, value {shown(each.value)}: {error}") from error
-    for place, each in enumerate(settings, start=1):
-        meaning = each.method.model_dump_json()
-        say(trials.console, f"[{place}/{len(settings)}] {each.path} = {shown(each.value)}")
+            raise ConfigError(f"--path {path}, value {shown(value)}: {error}") from error
+    for place, (path, value, method) in enumerate(settings, start=1):
+        meaning, name = method.model_dump_json(), re.sub(r"[^\w.=+-]+", "_", f"{path}={shown(value)}")
+        say(trials.console, f"[{place}/{len(settings)}] {path} = {shown(value)}")
         if meaning not in runs:
-            runs[meaning] = trials.run(each.name, [each.method])
-        measured.append(MeasuredValue(each.path, each.value, each.method, runs[meaning]))
+            runs[meaning] = trials.run(name, [method])
+        measured.append(MeasuredValue(path, value, runs[meaning]))
     return measured
 
 
@@ -135,6 +145,29 @@ def record_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple
 
 def _folder_name(threshold: float, num_draft_tokens: int) -> str:
     return f"{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}"
+
+
+@dataclass(frozen=True)
+class OnePassSweep:
+    """One recorded run, the estimates made from it, and their checks by real runs."""
+
+    run: TrialRun
+    estimates: Sequence[SettingEstimate]
+    checks: Sequence[EstimateCheck]
+
+    @property
+    def recorded_at(self) -> tuple[float, int]:
+        """Returns the threshold and the draft length of the recorded run."""
+        method = self.run.methods[1]
+        return method.verification.options["threshold"], method.num_draft_tokens
+
+    def as_json(self) -> dict[str, Any]:
+        threshold, length = self.recorded_at
+        return {
+            "recorded": {"threshold": threshold, "num_draft_tokens": length, "folder": str(self.run.folder)},
+            "estimates": [estimate.as_json() for estimate in self.estimates],
+            "measured": [check.as_json() for check in self.checks],
+        }
 
 
 def sweep_one_pass(
@@ -158,7 +191,7 @@ def sweep_one_pass(
         say(trials.console, f"checking the estimate for {setting}")
         real = trials.run(_folder_name(threshold, best.num_draft_tokens), [method])
         checks.append(check_estimate(recording, best, real, method.name))
-    return OnePassSweep(run.method(trials.base.name), run, estimates, checks)
+    return OnePassSweep(run, estimates, checks)
 
 
 def pick_evenly(values: Sequence[float], count: int) -> list[float]:
@@ -187,7 +220,6 @@ def conditions(trials: Trials) -> str:
 
 
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
-    """Returns a table with a line for each measured value."""
     quality = values[0].run.quality
     rows = [
         (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
@@ -213,21 +245,27 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
     ]  # fmt: skip
     columns = numbers("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up",
                       "exact\nsteps %")  # fmt: skip
-    threshold = shown(sweep.recorded_at.verification.options["threshold"])
+    threshold, length = sweep.recorded_at
     caption = [
-        f"≈ estimated, not measured: from one recorded run at threshold {threshold} with "
-        f"{sweep.recorded_at.num_draft_tokens} draft tokens. The last column gives the share of steps whose counts are "
-        "exact (up to the first other token); later counts are estimated. Seconds are modelled from the passes of that "
-        "run. The next table shows the error against real runs.",
+        f"≈ estimated, not measured: from one recorded run at threshold {shown(threshold)} with {length} draft tokens. "
+        "The last column gives the share of steps whose counts are exact (up to the first other token); later counts "
+        "are estimated. Seconds are modelled from the passes of that run. The next table shows the error against real "
+        "runs.",
         conditions(trials),
     ]
     return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
 
 
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
-    """Returns a table of estimates and real runs at the same settings."""
     quality = checks[0].run.quality if checks else None
-    rows = [_check_cells(check, quality) for check in checks]
+    rows = [
+        [shown(check.estimate.threshold), str(check.estimate.num_draft_tokens),
+         " → ".join(number(each["mean_acceptance_length"], 2) for each in (estimated, metrics)),
+         with_interval(check.errors["mean_acceptance_length"], 0, 100), number(estimated["speedup"], 2),
+         with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100),
+         score_pair(metrics, quality)]
+        for check in checks for estimated, metrics in [(check.estimate.metrics, check.metrics)]
+    ]  # fmt: skip
     columns = numbers("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
                       "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"))  # fmt: skip
     num_exact = sum(check.estimate.num_exact for check in checks)
@@ -244,19 +282,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
 
 
-def _check_cells(check: EstimateCheck, quality: str | None) -> list[str]:
-    estimated, metrics = check.estimate.metrics, check.metrics
-    lengths = (number(each["mean_acceptance_length"], 2) for each in (estimated, metrics))
-    return [
-        shown(check.estimate.threshold), str(check.estimate.num_draft_tokens), " → ".join(lengths),
-        with_interval(check.errors["mean_acceptance_length"], 0, 100), number(estimated["speedup"], 2),
-        with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100),
-        score_pair(metrics, quality),
-    ]  # fmt: skip
-
-
 def heading(quality: str | None, method: str) -> str:
-    """Returns the heading of a column with the scores of AR and of a method."""
     return f"{unit_of(quality).label}\nar → {method}"
 
 

@@ -1,21 +1,23 @@
 """Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
-from specbench.analysis.replay import EvidenceFile, RecordingRule, record_evidence
 from specbench.core import dotted
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table
 from specbench.decoding.decoder import DraftingDecoder
+from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.sampling import Distributions
+from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
 from specbench.results.answers import ScoringSpec, main_metric
@@ -26,18 +28,16 @@ from specbench.results.execute import measure_into
 from specbench.results.leaderboard_files import add_rows
 from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
-from specbench.running import run_folder as naming
 from specbench.running.checked import run_spec
 from specbench.running.identity import Drafting, drafter_identity, run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts
 from specbench.running.plan import Cell, Loaded, load_data, make_cells, with_present_subsets, without_calibration
-from specbench.running.records import Record
+from specbench.running.records import Record, RecordFile
 from specbench.running.request import Request
-from specbench.running.run_folder import RunFolder
+from specbench.running.run_folder import RunFolder, folder_of, selection_of
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.tasks.scoring.contract import make_scorer
 
 THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
 SHOWN_METRICS = (
@@ -54,14 +54,58 @@ def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> Me
 
 
 def fuzzy_at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
-    """Returns a fuzzy method at another threshold and draft length."""
     changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
     return changed.model_copy(update={"name": name}) if name else changed
 
 
 def shown(value: Any) -> str:
-    """Returns a value as text, for tables and names."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+EVIDENCE = "drafted"  # key of a generation in the records, next to `steps` and `positions`
+
+
+class RecordingRule(VerificationRule):
+    """A verification rule that decides like the given rule and records the divergences of all drafted positions.
+
+    While decoding it stores only references, so that the run is not slower; numbers are read afterwards.
+    """
+
+    def __init__(self, rule: VerificationRule) -> None:
+        self._rule = rule
+        self.compares_processed = rule.compares_processed
+        self._steps: list[tuple[list[int], Verification, torch.Tensor | None]] = []
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        verification, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
+        return verification
+
+    def take(self, num_steps: int) -> dict[str, Any]:
+        """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
+        divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
+        steps, self._steps = self._steps[len(self._steps) - num_steps :], []
+        own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
+        columns = [verification.divergence for _, verification, _ in steps]
+        return {
+            "token_ids": [token_ids for token_ids, _, _ in steps],
+            "divergence": [each.tolist() if isinstance(each, torch.Tensor) else list(each or ()) for each in columns],
+            "own": own if len(own) == num_steps else None,
+        }
+
+
+class EvidenceFile(RecordFile):
+    """A file of records with the evidence of one method's rule."""
+
+    def __init__(self, path: Path, rules: Mapping[tuple[str, str], RecordingRule], method: str) -> None:
+        super().__init__(path)
+        self._rules = rules  # by (task, subset)
+        self._method = method
+
+    def append(self, record: Record) -> None:
+        generation = record["methods"][self._method]
+        generation[EVIDENCE] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
+        super().append(record)
 
 
 @dataclass(frozen=True)
@@ -74,22 +118,21 @@ class TrialRun:
     records: Sequence[Record]
     rows: Sequence[Row]
     seed: int
+    scoring: Mapping[str, ScoringSpec]
 
     def method(self, name: str) -> MethodSpec:
         return next(method for method in self.methods if method.name == name)
 
+    def rows_of(self, method: MethodSpec) -> list[Row]:
+        return [row for row in self.rows if row.method_name == method.name]
+
     @property
     def quality(self) -> str | None:
         """Returns the main score that all subsets share; None if there is none."""
-        return main_metric(self._scoring)
-
-    @property
-    def _scoring(self) -> dict[str, ScoringSpec]:
-        return {cell.subset: ScoringSpec.of(cell.task, is_installed("lingua")) for cell in self.cells}
+        return main_metric(self.scoring)
 
     def metrics(self, name: str) -> dict[str, Metric]:
-        """Returns every metric of one method over all subsets."""
-        return metrics_of(self.records, self.method(name), self.seed, self._scoring)
+        return metrics_of(self.records, self.method(name), self.seed, self.scoring)
 
 
 def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[str, Any]:
@@ -100,30 +143,6 @@ def shown_metrics(metrics: Mapping[str, Metric], quality: str | None) -> dict[st
 def dumped(metrics: Mapping[str, Metric], names: Iterable[str]) -> dict[str, Any]:
     """Returns the named metrics with their intervals, for JSON."""
     return {name: metrics[name].model_dump() for name in names}
-
-
-@dataclass(frozen=True)
-class SweptValue:
-    """One value at one path of a method; all other keys are as in its file. `name`: also of the value's folder."""
-
-    path: str
-    value: Any
-    method: MethodSpec
-
-    @property
-    def name(self) -> str:
-        return re.sub(r"[^\w.=+-]+", "_", f"{self.path}={shown(self.value)}")
-
-
-@dataclass(frozen=True)
-class MeasuredValue(SweptValue):
-    """A swept value and its run."""
-
-    run: TrialRun
-
-    @cached_property
-    def metrics(self) -> dict[str, Metric]:
-        return self.run.metrics(self.method.name)
 
 
 @dataclass(frozen=True)
@@ -144,9 +163,13 @@ class Trials:
         return self.spec.methods[1]
 
     @cached_property
+    def scoring(self) -> dict[str, ScoringSpec]:
+        return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset, _ in self.loaded}
+
+    @cached_property
     def quality(self) -> str | None:
         """Returns the main score that all subsets share; None if there is none."""
-        return main_metric({subset: ScoringSpec(make_scorer(task.subset(subset))) for task, subset, _ in self.loaded})
+        return main_metric(self.scoring)
 
     @cached_property
     def conditions(self) -> dict[str, Any]:
@@ -170,33 +193,27 @@ class Trials:
         if self.output is not None:
             return self.output
         identity = {
-            **run_identity(self.spec, self.cells, self.models, self.conditions), **naming.selection_of(self.spec),
+            **run_identity(self.spec, self.cells, self.models, self.conditions), **selection_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
-        return naming.folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
+        return folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
 
     def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
         """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
-        `recorded`: the method whose evidence is recorded."""
+        `recorded`: the only method, if its evidence is recorded."""
         spec, models, cells = self.compose(methods)
         identity = run_identity(spec, cells, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
         if recorded is not None:
-            cells = [
-                replace(
-                    cell,
-                    decoders=tuple(record_evidence(d) if d.method.name == recorded else d for d in cell.decoders),
-                )
-                for cell in cells
-            ]
-            rules = {
-                (cell.task.name, cell.subset): decoder.rule
-                for cell in cells for decoder in cell.decoders
-                if isinstance(decoder, DraftingDecoder) and isinstance(decoder.rule, RecordingRule)
-            }  # fmt: skip
+            rules = {}
+            for place, cell in enumerate(cells):
+                ar, decoder = cell.decoders
+                assert isinstance(decoder, DraftingDecoder)
+                rule = rules[cell.task.name, cell.subset] = RecordingRule(decoder.rule)
+                cells[place] = replace(cell, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
         records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
-        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed)
+        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, Models, list[Cell]]:
         """Returns the spec, models and cells of a run of AR and the methods. Raises ConfigError for a method that does
@@ -225,8 +242,15 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
     """Returns the specification of the runs: AR and one method on one task, with the subsets that the user's files
     have. `kind`: the command.
 
-    Raises ConfigError for several tasks or methods, and for a method that drafts nothing.
+    Raises ConfigError for several tasks or methods, for a method that drafts nothing, for a picture that cannot be
+    written, and for a leaderboard that cannot take the rows.
     """
+    options = request.options
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None and options.device_map == "none":
+        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
+        check_accepts_rows(request.leaderboard, str(choose_device(options.device)))
     for option, names in (("task", request.tasks), ("method", request.methods)):
         if len(set(names)) != 1:
             raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
@@ -259,16 +283,6 @@ class TuningReport:
     data: dict[str, Any]
     tables: Sequence[Table]
     folder: Path
-
-
-def check_files(request: Request) -> None:
-    """Raises ConfigError for a picture that cannot be written, and for a leaderboard that cannot take the rows."""
-    if request.plot is not None:
-        check_plot(request.plot)
-    options = request.options
-    if request.leaderboard is not None and options.device_map == "none":
-        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
-        check_accepts_rows(request.leaderboard, str(choose_device(options.device)))
 
 
 def finish(

@@ -27,11 +27,6 @@ FINE = 0.05  # the grid for T_SD, which is fine because estimates cost no run
 LARGEST = 1.0  # the largest threshold to try for a divergence without a bound
 
 
-def fastest(speeds: Mapping[int, float]) -> int:
-    """Returns the draft length with the most tokens per second; the shorter one if two are equal."""
-    return max(sorted(speeds), key=lambda length: speeds[length])
-
-
 def thresholds_up_to(divergence: str, step: float, start: float = 0.0) -> list[float]:
     """Returns start + step, start + 2 step, … up to the threshold that accepts everything, ln 2, for Jensen–Shannon
     divergences; up to 1, as in the paper, for the others."""
@@ -124,7 +119,7 @@ class Tuner:
         draft_only = [load_method("draft-only")] if is_fuzzy(base) else []
         run = self.trials.run("lengths-" + "-".join(map(str, self.lengths)), [*methods, *draft_only])
         found = {length: run.metrics(f"length-{length}")["tokens_per_second"] for length in self.lengths}
-        best = fastest({length: speed.value or 0.0 for length, speed in found.items()})
+        best = max(found, key=lambda length: found[length].value or 0.0)
         subject = "speculative decoding with this drafter" if is_fuzzy(base) else base.name
         speeds = ", ".join(f"{length}: {with_interval(speed, 1)}" for length, speed in found.items())
         self.decide(f"draft length {best}: tokens/s of {subject} by length, 95 % interval: {speeds}")
@@ -151,17 +146,14 @@ class Tuner:
 
     @property
     def quality(self) -> str:
-        """Returns the score that thresholds trade for speed."""
-        quality = self.trials.quality
-        assert quality is not None  # checked by `check_quality`
-        return quality
+        assert self.trials.quality is not None  # checked by `check_quality`
+        return self.trials.quality
 
     @property
     def divergence(self) -> str:
         return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, thresholds: Sequence[float], length: int) -> dict[float, MetricsByName]:
-        """Measures the fuzzy method at several thresholds, in one interleaved run."""
         names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
         methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
         folder = f"length-{length}-thresholds-" + "-".join(f"{threshold:g}" for threshold in thresholds)
@@ -181,9 +173,8 @@ class Tuner:
         failed = f"T_SD = {start:g} loses more quality than allowed, so the search continues below it"
         result = f"largest threshold {kept[-1]:g}" if kept else failed
         unit = unit_of(self.quality)
-        by_threshold = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in found.items())
         limit = f"{unit.label} may fall to {unit.factor * allowed:.{unit.digits}f}"
-        self.decide(f"{result}: {limit}; by threshold: {by_threshold}")
+        self.decide(f"{result}: {limit}; by threshold: {self.scores(found)}")
         return {threshold: found[threshold] for threshold in kept or [start]}
 
     def search_below(self, start: float, length: int, allowed: float) -> dict[float, MetricsByName]:
@@ -196,12 +187,14 @@ class Tuner:
             found |= self.measure(rest[:CHUNK], length)
             rest = rest[CHUNK:]
             kept = [threshold for threshold, quality in self.qualities(found) if quality >= allowed - 1e-9]
-        by_threshold = ", ".join(f"{t:g}: {score(m[self.quality], self.quality)}" for t, m in sorted(found.items()))
-        result = "no smaller threshold keeps the quality"
-        if kept:
-            result = f"below T_SD: {kept[-1]:g} is the largest threshold that keeps the quality"
-        self.decide(f"{result}; by threshold: {by_threshold or 'none is left'}")
+        result = f"below T_SD: {kept[-1]:g} is the largest threshold that keeps the quality" if kept else (
+            "no smaller threshold keeps the quality"
+        )  # fmt: skip
+        self.decide(f"{result}; by threshold: {self.scores(found) or 'none is left'}")
         return {threshold: found[threshold] for threshold in kept}
+
+    def scores(self, found: dict[float, MetricsByName]) -> str:
+        return ", ".join(f"{t:g}: {score(found[t][self.quality], self.quality)}" for t in sorted(found))
 
     def qualities(self, found: dict[float, MetricsByName]) -> list[tuple[float, float]]:
         """Returns (threshold, quality) in rising order of thresholds."""
@@ -217,14 +210,14 @@ class Tuner:
             pair = {n: fuzzy_at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)}
             run = self.trials.run(f"threshold-{threshold:g}-lengths-{length}-{following}", list(pair.values()))
             now, then = (run.metrics(method.name) for method in pair.values())
-            speeds = [each["tokens_per_second"].value or 0.0 for each in (now, then)]
-            better = speeds[1] > speeds[0] and (then[self.quality].value or 0.0) >= allowed - 1e-9
-            accepted = with_interval(metrics["draft_efficiency"], 3)
+            before, after = now["tokens_per_second"], then["tokens_per_second"]
+            is_faster = (after.value or 0.0) > (before.value or 0.0)
+            better = is_faster and (then[self.quality].value or 0.0) >= allowed - 1e-9
             self.decide(
-                f"{label or 'preset'}: {accepted} of the draft tokens are accepted; "
-                f"{following} instead of {length}: tokens/s {with_interval(now['tokens_per_second'], 1)} → "
-                f"{with_interval(then['tokens_per_second'], 1)}, {unit_of(self.quality).label} "
-                f"{score(then[self.quality], self.quality)}: " + ("taken" if better else "not taken")
+                f"{label or 'preset'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are "
+                f"accepted; {following} instead of {length}: tokens/s {with_interval(before, 1)} → "
+                f"{with_interval(after, 1)}, {unit_of(self.quality).label} {score(then[self.quality], self.quality)}: "
+                + ("taken" if better else "not taken")
             )
             if not better:
                 break

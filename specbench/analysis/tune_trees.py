@@ -51,14 +51,6 @@ def known_options(method: MethodSpec) -> set[str]:
     return set(DRAFTERS.options_model(method.drafter.type).model_fields)
 
 
-def usual_chances(method: MethodSpec) -> LevelChances:
-    """Returns the chances for the tree shapes of the first run."""
-    if not has_heads(method):
-        return [USUAL_CHANCES] * MAX_DEPTH
-    given: LevelChances | None = method.drafter.options["head_chances"]
-    return given or CHANCES
-
-
 def with_shape(method: MethodSpec, num_nodes: int, level_chances: LevelChances) -> MethodSpec:
     """Returns the method with the best tree shape of this size, named after size and depth."""
     depth = best_shape_by_level(level_chances, num_nodes).depth
@@ -93,7 +85,6 @@ class TreeCosts:
     drafting: tuple[float, float]
 
     def step(self, num_nodes: int, depth: int) -> float:
-        """Returns the cost of a step, interpolated between measured sizes."""
         sizes = sorted(self.verifying)
         verifying = float(np.interp(num_nodes, sizes, [self.verifying[size] for size in sizes]))
         fixed, per_level = self.drafting
@@ -110,15 +101,9 @@ def chances_by_rank(counts: Iterable[Sequence[Sequence[int]]]) -> list[float]:
     """Returns the measured chance of each rank: accepted ÷ judged children, but never above that of the rank before.
     Ranks with too few judged children, or without accepted ones, are left out. `counts`: [judged, accepted] by rank,
     for each generation."""
-    judged: list[int] = []
-    accepted: list[int] = []
-    for ranks in counts:
-        missing = [0] * (len(ranks) - len(judged))
-        judged, accepted = [*judged, *missing], [*accepted, *missing]
-        for rank, (num_judged, num_accepted) in enumerate(ranks):
-            judged[rank] += num_judged
-            accepted[rank] += num_accepted
-    known = [a / j for a, j in zip(accepted, judged, strict=True) if j >= MIN_JUDGED]
+    by_rank = zip_longest(*counts, fillvalue=(0, 0))
+    sums = ([sum(column) for column in zip(*ranks, strict=True)] for ranks in by_rank)
+    known = [accepted / judged for judged, accepted in sums if judged >= MIN_JUDGED]
     return [round(chance, 4) for chance in accumulate(known, min) if chance >= 1e-4]
 
 
@@ -177,12 +162,13 @@ def candidate_shapes(ranked: Sequence[Shape]) -> list[Shape]:
 def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     """Returns the method with the tree shape that decodes the most tokens per second. One run measures chances by rank
     and costs by size, which select three shapes; a second run measures these and decides."""
-    trials = tuner.trials
-    probes = {made.name: made for made in (with_shape(trials.base, n, usual_chances(trials.base)) for n in sizes)}
+    trials, by_level = tuner.trials, has_heads(tuner.trials.base)
+    usual = (trials.base.drafter.options["head_chances"] or CHANCES) if by_level else [USUAL_CHANCES] * MAX_DEPTH
+    probes = {made.name: made for made in (with_shape(trials.base, size, usual) for size in sizes)}
     run = trials.run("sizes-" + "-".join(map(str, sizes)), list(probes.values()))
-    chances, costs = read_chances(run, list(probes), has_heads(trials.base))
+    chances, costs = read_chances(run, list(probes), by_level)
     tried = candidate_shapes(rank_shapes(chances, costs, max(sizes)))
-    tuner.show(ranks_table(chances if has_heads(trials.base) else chances[:1]))
+    tuner.show(ranks_table(chances if by_level else chances[:1]))
     tuner.show(costs_table(costs))
     chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in tried]
     second = trials.run("shapes-" + "-".join(method.name for method in chosen), chosen)
@@ -190,26 +176,22 @@ def tune_shape(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     tuner.show(shapes_table([(shape, found[method.name]) for shape, method in zip(tried, chosen, strict=True)]))
     best = fastest_preset(trials.base, chosen, found)
     levels = f"{best.method.num_draft_tokens} levels"
-    is_most = best.method.num_draft_tokens == len(chances) and not has_heads(trials.base)
+    is_most = best.method.num_draft_tokens == len(chances) and not by_level
     limit = ", the most that were measured: larger --sizes allow more" if is_most else ""
     tuner.decide(f"chosen: {best.method.drafter.options['num_nodes']} draft tokens on {levels}{limit}")
     return [best]
 
 
-def with_size(method: MethodSpec, num_nodes: int) -> MethodSpec:
-    """Returns the method with growing trees of this size, named after it. A tree has no more levels than nodes."""
-    shorter = with_value(method, LENGTH, min(method.num_draft_tokens, num_nodes))
-    return with_value(shorter, "drafter.num_nodes", num_nodes).model_copy(update={"name": f"nodes-{num_nodes}"})
-
-
 def tune_size(tuner: Tuner, sizes: Sequence[int]) -> list[TunedPreset]:
     """Returns the method with the size of growing trees that decodes the most tokens per second."""
-    trials = tuner.trials
-    tried = {made.name: made for made in (with_size(trials.base, size) for size in sizes)}
-    run = trials.run("sizes-" + "-".join(map(str, sizes)), list(tried.values()))
-    found = {name: run.metrics(name) for name in tried}
+    trials, tried = tuner.trials, []
+    for size in sizes:  # a tree has no more levels than nodes
+        shorter = with_value(trials.base, LENGTH, min(trials.base.num_draft_tokens, size))
+        tried.append(with_value(shorter, "drafter.num_nodes", size).model_copy(update={"name": f"nodes-{size}"}))
+    run = trials.run("sizes-" + "-".join(map(str, sizes)), tried)
+    found = {method.name: run.metrics(method.name) for method in tried}
     tuner.show(sizes_table(dict(zip(sizes, found.values(), strict=True))))
-    best = fastest_preset(trials.base, list(tried.values()), found)
+    best = fastest_preset(trials.base, tried, found)
     tuner.decide(f"chosen: {best.method.drafter.options['num_nodes']} draft tokens in a tree that grows")
     return [best]
 
@@ -227,15 +209,14 @@ def ranks_table(chances: LevelChances) -> Table:
     """Returns a table of the measured chances by rank, with a line for each head, or one line for all levels."""
     width = max(map(len, chances))
     rows = [
-        [f"head {place}" if len(chances) > 1 else "all levels", *(f"{chance:.3f}" for chance in level)]
+        [f"head {place}" if len(chances) > 1 else "all levels", *(f"{chance:.3f}" for chance in level),
+         *[""] * (width - len(level))]
         for place, level in enumerate(chances, 1)
-    ]
-    cells = [[*row, *[""] * (1 + width - len(row))] for row in rows]
-    return Table("acceptance by rank", (*words("", folds=False), *numbers(*map(str, range(1, width + 1)))), cells)
+    ]  # fmt: skip
+    return Table("acceptance by rank", (*words("", folds=False), *numbers(*map(str, range(1, width + 1)))), rows)
 
 
 def costs_table(costs: TreeCosts) -> Table:
-    """Returns a table of the measured costs of a step."""
     rows = [[f"{size:.3g}", f"{cost:.2f}"] for size, cost in sorted(costs.verifying.items())]
     fixed, per_level = costs.drafting
     drafting = f"drafting: {fixed:.3f} + {per_level:.3f} per level"
@@ -244,7 +225,6 @@ def costs_table(costs: TreeCosts) -> Table:
 
 
 def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
-    """Returns a table of the measured sizes of growing trees."""
     rows = [
         [str(size), number(metrics["tree_nodes"], 1), number(metrics["tree_depth"], 1),
          with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
@@ -255,7 +235,6 @@ def sizes_table(found: Mapping[int, Mapping[str, Metric]]) -> Table:
 
 
 def shapes_table(tried: Sequence[tuple[Shape, Mapping[str, Metric]]]) -> Table:
-    """Returns a table of the measured shapes, with expected and measured numbers."""
     rows = [
         [str(shape.num_nodes), str(shape.depth), f"{shape.tokens:.2f}",
          with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]

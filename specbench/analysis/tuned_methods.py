@@ -43,9 +43,8 @@ def run_tune(
 ) -> TuningReport:  # fmt: skip
     """Tunes a method and writes the method files. `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for
     bad input, before anything is measured."""
-    check_method_file(output)
     spec = trial_spec(request, "tune", console)
-    check_replaceable(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
+    check_method_files(output, ("", "low", "med", "high") if is_fuzzy(spec.methods[1]) else ("",))
     tried = parse_candidates(spec.methods[1], lengths, sizes)
     check_quality(spec, step)
     trials = open_trials(spec, request, console, "tune")
@@ -140,7 +139,6 @@ def calibration_of(loaded: Loaded) -> CalibrationSpec:
 
 
 def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
-    """Returns a table of the presets with their metrics on the calibration slice."""
     rows = []
     for preset, file in zip(presets, files, strict=True):
         metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
@@ -163,8 +161,9 @@ def file_of(output: Path, label: str) -> Path:
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
 
 
-def check_method_file(output: Path) -> None:
-    """Raises ConfigError if method files of this name cannot be written or read back. Called before the runs."""
+def check_method_files(output: Path, labels: Sequence[str]) -> None:
+    """Raises ConfigError if method files of this name cannot be written or read back, and for an existing file, unless
+    it begins with the digest of the other lines: then tune wrote it and nobody changed it."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: must end in .yaml: it names a method file")
     if not NAME.fullmatch(output.stem):
@@ -172,11 +171,6 @@ def check_method_file(output: Path) -> None:
     if output.parent.exists() and not output.parent.is_dir():
         raise ConfigError(f"--output {output}: {output.parent} is not a folder: choose another place")
     check_output("--output", output)
-
-
-def check_replaceable(output: Path, labels: Sequence[str]) -> None:
-    """Raises ConfigError for an existing file, unless it begins with the digest of the other lines: then tune wrote it
-    and nobody changed it."""
     for path in (file_of(output, label) for label in labels):
         if path.exists() and path.read_bytes() != sealed(path.read_bytes().partition(b"\n")[2]):
             raise ConfigError(
@@ -204,9 +198,11 @@ def write_presets(
             "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
         }  # fmt: skip
         kept = {key: value for key, value in data.items() if key not in DEFAULTS or value != DEFAULTS[key]}
-        data = {key: _without_nulls(value) for key, value in kept.items()}
-        data["calibration"] = calibration.model_dump(mode="json")
-        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        for key, value in kept.items():
+            if isinstance(value, dict):
+                kept[key] = {name: option for name, option in value.items() if option is not None}
+        kept["calibration"] = calibration.model_dump(mode="json")
+        text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
         write_output("--output", path, sealed(f"{comment}\n{text}".encode()).decode(), kept="; the runs are kept")
         load_file(path)
         paths.append(path)
@@ -239,8 +235,3 @@ def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, 
 
 def _named(name: str | None, revision: str | None) -> str:
     return f"{name} ({revision})" if revision else str(name)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Returns a mapping without its null values; any other value unchanged."""
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value

@@ -1,10 +1,8 @@
 """`specbench vocab`: compares two vocabularies, in general and on texts."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -31,12 +29,14 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.models.causal_lm import ModelPair
+from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.units import NULL, interval, number
 from specbench.running.checked import check_revision
 from specbench.running.plan import subsets_with_rows
 from specbench.specs.catalogue import load_method, load_task, method_names
+from specbench.specs.run_options import RunOptions
 from specbench.tasks.examples import load_examples
 
 LARGE_OVERLAP = 0.75  # a share of the target's tokens in texts; below it the vocabularies alone limit a method
@@ -69,16 +69,11 @@ class VocabReport(BaseModel):
         return {"T": self.target_injectivity, "D": self.drafter_injectivity}
 
 
-@dataclass(frozen=True)
-class NamedTokenizer:
-    """A model's name, tokenizer and vocabulary."""
+class NamedTokenizer(NamedTuple):
+    """A model's name and tokenizer."""
 
     name: str
     tokenizer: Any
-
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.tokenizer)
 
 
 def make_report(
@@ -87,17 +82,18 @@ def make_report(
 ) -> VocabReport:  # fmt: skip
     """Returns the comparison of two vocabularies, in general and on texts; with `models` also the expected acceptance
     of methods."""
-    passes, writable = costs_in_texts(target.vocabulary, drafter.vocabulary, texts)
+    ours, theirs = Vocabulary(target.tokenizer), Vocabulary(drafter.tokenizer)
+    passes, writable = costs_in_texts(ours, theirs, texts)
     report = VocabReport(
         target=target.name,
         drafter=drafter.name,
         texts=texts_from,
         same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
-        overlap=vocabulary_overlap(target.vocabulary, drafter.vocabulary),
-        text_overlap=text_overlap(target.vocabulary, drafter.vocabulary, texts),
-        target_injectivity=injectivity(target.tokenizer, target.vocabulary, texts),
-        drafter_injectivity=injectivity(drafter.tokenizer, drafter.vocabulary, texts),
-        decompositions=decompositions(target.vocabulary, drafter.vocabulary),
+        overlap=vocabulary_overlap(ours, theirs),
+        text_overlap=text_overlap(ours, theirs, texts),
+        target_injectivity=injectivity(target.tokenizer, ours, texts),
+        drafter_injectivity=injectivity(drafter.tokenizer, theirs, texts),
+        decompositions=decompositions(ours, theirs),
         passes_in_texts=passes,
         writable_in_texts=writable,
     )
@@ -110,11 +106,19 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
     """Returns the verdicts on the paper's methods, in its order. They do not tell whether the drafter is accurate: that
     needs the models (`expected_acceptance`)."""
     share = report.text_overlap.share_of_target
+    changed = "; ".join(
+        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
+        for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
+        if found.num_changed_by_bridges
+    )
+    weak = f"{changed}, so the drafter sees changed texts" if changed else ""
     verdicts: dict[str, tuple[FitVerdict, str]] = {
         "sd": ("cannot run", "it compares probabilities of the same token ids, but the vocabularies differ"),
         "union": ("no gain", "never accepts more than tli (Theorem 4.1)"),
-        "slem": _slem_fit(report),
-        "slrs": _slrs_fit(report),
+        "slem": ("weak", weak)
+        if weak
+        else ("fits", "texts round-trip through both tokenizers; the vocabularies may differ in any way"),
+        "slrs": _slrs_fit(report, weak),
         "tli": (
             "fits" if share >= LARGE_OVERLAP else "weak",
             f"the drafter has {share:.1%} of the target's tokens in the texts: only those can be accepted",
@@ -135,14 +139,8 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
     return fits
 
 
-def _slem_fit(report: VocabReport) -> tuple[FitVerdict, str]:
-    if changed := _changed_texts(report):
-        return "weak", f"{changed}, so the drafter sees changed texts"
-    return "fits", "texts round-trip through both tokenizers; the vocabularies may differ in any way"
-
-
-def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
-    weak = [f"{changed}, so the drafter sees changed texts"] if (changed := _changed_texts(report)) else []
+def _slrs_fit(report: VocabReport, changed: str) -> tuple[FitVerdict, str]:
+    weak = [changed] if changed else []
     if report.writable_in_texts < LARGE_OVERLAP:
         share = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
         weak.insert(0, f"the drafter can write {share}: only those can be accepted")
@@ -152,15 +150,6 @@ def _slrs_fit(report: VocabReport) -> tuple[FitVerdict, str]:
     if report.passes_in_texts > MANY_PASSES:
         return "costly", f"{passes}: the drafter's tokens are too long"
     return "fits", f"{passes}: the drafter's tokens are short"
-
-
-def _changed_texts(report: VocabReport) -> str:
-    """Returns how many texts do not round-trip through each tokenizer; empty if all do."""
-    return "; ".join(
-        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
-        for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
-        if found.num_changed_by_bridges
-    )
 
 
 NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10
@@ -191,32 +180,38 @@ def task_prompts(
     return in_turn[: NUM_PROMPTS if limit is None else None]
 
 
-def vocab_report(
-    target: str, drafter: str, *, target_revision: str | None, drafter_revision: str | None, task: str | None,
-    subsets: Sequence[str] | None, limit: int | float | None, data: str | None, acceptance: bool, seed: int, dtype: str,
-    device: str, trust_remote_code: bool, console: Console,
-) -> VocabReport:  # fmt: skip
-    """Returns the report on a pair. The parameters are the options of `specbench vocab`. Models are loaded with their
-    weights only for `acceptance`. `console` gets a line about subsets that have no files."""
-    check_revision("target", target, target_revision)
-    check_revision("drafter", drafter, drafter_revision)
+def vocab_report(options: RunOptions, task: str | None, acceptance: bool, console: Console) -> VocabReport:
+    """Returns the report on the pair that the options name. Models are loaded with their weights only for `acceptance`.
+    `console` gets a line about subsets that have no files."""
+    target, drafter = options.target, options.drafter
+    assert target is not None and drafter is not None  # the command has defaults
+    check_revision("target", target, options.target_revision)
+    check_revision("drafter", drafter, options.drafter_revision)
     # Without a task, or with an embedded target, the bundled prompts are used, as in `specbench run`.
-    bundled = data is None and (task is None or target.startswith(EMBEDDED))
+    bundled = options.data is None and (task is None or target.startswith(EMBEDDED))
     task = task or DEFAULT_TASK
-    texts = task_prompts(task, subsets, data=data, use_sample=bundled, limit=limit, console=console)
+    texts = task_prompts(
+        task, options.subsets, data=options.data, use_sample=bundled, limit=options.limit, console=console
+    )
     texts_from = f"{counted(len(texts), 'prompt')} of {task}"
+    names = ((target, options.target_revision), (drafter, options.drafter_revision))
     if not acceptance:
-        load = partial(load_tokenizer, trust_remote_code=trust_remote_code)
-        own = NamedTokenizer(target, load(target, target_revision))
-        other = NamedTokenizer(drafter, load(drafter, drafter_revision))
+        own, other = (
+            NamedTokenizer(name, load_tokenizer(name, revision, trust_remote_code=options.trust_remote_code))
+            for name, revision in names
+        )
         return make_report(own, other, texts, texts_from)
     set_threads(None, target.startswith(EMBEDDED))
-    load_weights = partial(load_model, device=device, trust_remote_code=trust_remote_code)
-    target_model = load_weights(target, revision=target_revision, dtype=dtype)
-    dtype = target_model.dtype if dtype == "auto" else dtype
-    draft_model = load_weights(drafter, revision=drafter_revision, dtype=dtype)
-    own, other = (NamedTokenizer(model.name, model.tokenizer) for model in (target_model, draft_model))
-    return make_report(own, other, texts, texts_from, ModelPair(target_model, draft_model), seed)
+    dtype: str = options.dtype
+    models: list[CausalLM] = []
+    for name, revision in names:
+        model = load_model(
+            name, revision=revision, dtype=dtype, device=options.device, trust_remote_code=options.trust_remote_code
+        )
+        dtype = model.dtype if dtype == "auto" else dtype
+        models.append(model)
+    own, other = (NamedTokenizer(model.name, model.tokenizer) for model in models)
+    return make_report(own, other, texts, texts_from, ModelPair(models[0], models[1]), options.seed)
 
 
 BAR_WIDTH = 30
@@ -250,7 +245,6 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
 
 
 def sizes_table(report: VocabReport) -> Table:
-    """Returns the sizes of both vocabularies and of their intersection."""
     both, texts = report.overlap, report.text_overlap
     shared_plain = both.intersection / max(1, both.target_plain)
     rows = [
@@ -264,7 +258,6 @@ def sizes_table(report: VocabReport) -> Table:
 
 
 def injectivity_table(report: VocabReport) -> Table:
-    """Returns how many texts round-trip through each tokenizer."""
     rows = [
         _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
                "yes, on these" if found.injective else "no")
@@ -275,7 +268,6 @@ def injectivity_table(report: VocabReport) -> Table:
 
 
 def decompositions_table(found: Decompositions) -> Table:
-    """Returns the distributions of decompositions and draft passes over the target's tokens."""
     summaries: dict[str, CountSummary] = {
         "length in bytes": found.length,
         "decompositions into D": found.number,
@@ -304,7 +296,6 @@ def lengths_table(found: Sequence[LengthSummary]) -> Table:
 
 
 def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
-    """Returns the expected acceptance of each method."""
     rows = [
         _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
         for of in found
@@ -314,7 +305,6 @@ def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
 
 
 def methods_table(report: VocabReport) -> Table:
-    """Returns the verdict on each method."""
     rows = [[fit.method, "yes" if fit.runs else "no", fit.verdict, fit.reason] for fit in report.methods]
     title = "methods for this pair, if the drafter is accurate"
     return Table(title, words("method", "runs", "verdict", "why"), rows)

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from fractions import Fraction
 from math import isqrt
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -122,18 +122,16 @@ class Injectivity(BaseModel):
 
 def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) -> Injectivity:
     """Tests a tokenizer on texts, without special tokens."""
-    num_changed = num_changed_by_bridges = 0
-    first = None
-    for text in texts:
-        ids = vocabulary.encode(text)
-        round_trip = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if round_trip != text:
-            num_changed += 1
-            first = first or around_difference(text, round_trip)
-        num_changed_by_bridges += vocabulary.text(ids) != (text, 0)
+    encoded = [(text, vocabulary.encode(text)) for text in texts]
+    trips = [
+        (text, tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        for text, ids in encoded
+    ]
+    changed = [pair for pair in trips if pair[0] != pair[1]]
     return Injectivity(
-        num_texts=len(texts), num_changed=num_changed, num_changed_by_bridges=num_changed_by_bridges, first=first
-    )
+        num_texts=len(texts), num_changed=len(changed), first=around_difference(*changed[0]) if changed else None,
+        num_changed_by_bridges=sum(vocabulary.text(ids) != (text, 0) for text, ids in encoded),
+    )  # fmt: skip
 
 
 def around_difference(text: str, round_trip: str) -> TextChange:
@@ -185,18 +183,17 @@ def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
     """Returns the counts over all plain tokens of the target."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
-    tokens = list(target.id_of)
-    counted = [count_decompositions(token, pieces, longest) for token in tokens]
-    numbers = [number for number, _ in counted]
+    counted = [(len(token), *count_decompositions(token, pieces, longest)) for token in target.id_of]
+    lengths, numbers, passes = zip(*counted, strict=True)
     by_length: dict[int, list[int]] = defaultdict(list)
-    for token, number in zip(tokens, numbers, strict=True):
-        by_length[len(token)].append(number)
+    for length, number, _ in counted:
+        by_length[length].append(number)
     return Decompositions(
-        num_tokens=len(tokens),
+        num_tokens=len(counted),
         num_impossible=numbers.count(0),
-        length=summary([len(token) for token in tokens]),
+        length=summary(lengths),
         number=summary(numbers),
-        passes=summary([passes for _, passes in counted]),
+        passes=summary(passes),
         by_length=[
             LengthSummary(length=length, num_tokens=len(of), median=quantile(sorted(of), 1, 2), max=max(of))
             for length, of in sorted(by_length.items())
@@ -286,26 +283,29 @@ class MethodAcceptance(BaseModel):
     problem: str | None = None
 
 
-class SampledPositions:
-    """Positions in the target's own sampled continuations, which are the same for every method."""
+class SampledText(NamedTuple):
+    """The target's own sampled continuation of a prompt. `target_probs`: [num_new_tokens, vocab]."""
 
-    def __init__(self, target: CausalLM, prompts: Sequence[str], seed: int) -> None:
-        decoder = compose(load_method("ar"), ModelPair(target), SAMPLING)
-        stop = StopRules(NUM_NEW_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
-        self.prompts: list[list[int]] = []
-        self.continued: list[list[int]] = []
-        self.target_probs: list[torch.Tensor] = []  # [num_new_tokens, vocab] per prompt
-        for prompt in prompts[:NUM_PROMPTS]:
-            ids = target.encode_prompt(prompt, uses_chat(target, "auto"))
-            if not ids or len(ids) >= (target.context_limit or len(ids) + 1):
-                continue  # a prompt that fills the context has no next token
-            new_ids = decoder.generate(ids, stop, seed + len(self.prompts)).token_ids
-            logits = target.score((ids + new_ids)[:-1], len(new_ids)).logits
-            self.prompts.append(ids)
-            self.continued.append(new_ids)
-            self.target_probs.append(process(logits, SAMPLING))
-        if not self.prompts:
-            raise ConfigError(f"no prompt fits into the context of target '{target.name}' ({target.context_limit})")
+    prompt_ids: list[int]
+    new_ids: list[int]
+    target_probs: torch.Tensor
+
+
+def sample_texts(target: CausalLM, prompts: Sequence[str], seed: int) -> list[SampledText]:
+    """Returns texts whose positions are the same for every method."""
+    decoder = compose(load_method("ar"), ModelPair(target), SAMPLING)
+    stop = StopRules(NUM_NEW_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
+    found: list[SampledText] = []
+    for prompt in prompts[:NUM_PROMPTS]:
+        ids = target.encode_prompt(prompt, uses_chat(target, "auto"))
+        if not ids or len(ids) >= (target.context_limit or len(ids) + 1):
+            continue  # a prompt that fills the context has no next token
+        new_ids = decoder.generate(ids, stop, seed + len(found)).token_ids
+        logits = target.score((ids + new_ids)[:-1], len(new_ids)).logits
+        found.append(SampledText(ids, new_ids, process(logits, SAMPLING)))
+    if not found:
+        raise ConfigError(f"no prompt fits into the context of target '{target.name}' ({target.context_limit})")
+    return found
 
 
 def expected_acceptance(
@@ -318,13 +318,12 @@ def expected_acceptance(
     of a text, which they never propose. For other methods one draft per position is judged: by p(x) for an exact match
     (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
     """
-    reference = SampledPositions(models.target, prompts, seed)
-    found = []
+    texts, found = sample_texts(models.target, prompts, seed), []
     for fit in methods:
         try:
             if not fit.runs:
                 raise ConfigError("undefined for different vocabularies")
-            found.append(acceptance_of_method(load_method(fit.method), models, reference, seed))
+            found.append(acceptance_of_method(load_method(fit.method), models, texts, seed))
         except ConfigError as error:
             found.append(MethodAcceptance(method=fit.method, value=Metric(), problem=str(error)))
     return found
@@ -332,39 +331,36 @@ def expected_acceptance(
 
 @torch.inference_mode()
 def acceptance_of_method(
-    method: MethodSpec, models: ModelPair, reference: SampledPositions, seed: int
+    method: MethodSpec, models: ModelPair, texts: Sequence[SampledText], seed: int
 ) -> MethodAcceptance:
     decoder = compose(method, models, SAMPLING)
     assert isinstance(decoder, DraftingDecoder)
-    drafter = decoder.drafter
     generator = torch.Generator(device=models.target.device).manual_seed(seed)
     num_draft_tokens = 1 if method.verification.rule == "rejection" else method.num_draft_tokens  # text needs several
     values: list[float] = []
     num_drafted = 0
-    cluster: list[int] = []
-    for number, prompt_ids in enumerate(reference.prompts):
-        drafter.prefill(prompt_ids)
-        for place, target_probs in enumerate(reference.target_probs[number]):
-            ids = prompt_ids + reference.continued[number][:place]
-            proposal = drafter.propose(ids, num_draft_tokens, generator)
+    for text in texts:
+        decoder.drafter.prefill(text.prompt_ids)
+        for place, target_probs in enumerate(text.target_probs):
+            proposal = decoder.drafter.propose(text.prompt_ids + text.new_ids[:place], num_draft_tokens, generator)
             num_drafted += bool(proposal.token_ids)
             values.append(acceptance_probability(proposal, target_probs))
-            cluster.append(number)
-    interval = Prompts(np.array(cluster, dtype=np.int64), seed).mean(values, SHARE)
+    cluster = np.repeat(np.arange(len(texts)), [len(text.target_probs) for text in texts])
+    interval = Prompts(cluster, seed).mean(values, SHARE)
     return MethodAcceptance(method=method.name, value=interval, num_positions=len(values), num_drafted=num_drafted)
 
 
 def acceptance_probability(proposal: Proposal, target_probs: torch.Tensor) -> float:
     """Returns the probability that the first draft token is accepted, given p as [vocab]."""
-    if proposal.probs is not None:
-        draw_overlap = proposal.probs.draw_overlap(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))
-        if draw_overlap is not None:
-            return float(draw_overlap[0])
-    if proposal.probs is None or not proposal.token_ids:
+    if proposal.probs is None:
+        return 0.0
+    draw_overlap = proposal.probs.draw_overlap(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))
+    if draw_overlap is not None:
+        return float(draw_overlap[0])
+    if not proposal.token_ids:
         return 0.0
     drafted = proposal.on(target_probs.device)
-    rows = target_probs.expand(len(drafted), -1)
-    overlap = proposal.probs.overlap(rows)
+    overlap = proposal.probs.overlap(target_probs.expand(len(drafted), -1))
     if overlap is not None:
         return float(overlap[0])
     token = proposal.token_ids[0]

@@ -74,10 +74,8 @@ def fairness(
 
     options = run_options(given)
     request = analysis.FairnessRequest(
-        runs=runs or (), before=before, after=after, drafters=drafter or (), reference=reference,  # type: ignore[arg-type]
-        samples=samples, prompt=prompt, tasks=split(task or ""), subsets=options.subsets or (), data=options.data,
-        seed=options.seed, dtype=options.dtype, device=options.device, threads=options.threads,
-        trust_remote_code=options.trust_remote_code,
+        runs or (), options, before, after, drafter or (), reference,  # type: ignore[arg-type]
+        samples, prompt, split(task or ""),
     )  # fmt: skip
     if plot is not None:
         check_plot(plot)
@@ -248,11 +246,8 @@ def predict(
     print_result(report, as_json, lambda: [analysis.table(report)])
 
 
-VOCAB_OPTIONS = (*PAIR, "subsets", "limit", "data", "seed", "dtype", "device", "trust_remote_code")
-
-
 @takes_run_options(
-    only=VOCAB_OPTIONS,
+    only=(*PAIR, "subsets", "limit", "data", "seed", "dtype", "device", "trust_remote_code"),
     defaults={"target": "embedded:target", "drafter": "embedded:drafter-bpe"},
     limit="Prompts per subset; by default 50 over all subsets.",
     seed="Seed of the drafts and continuations of --acceptance.",
@@ -275,9 +270,8 @@ def vocab(
     from specbench.analysis.vocab import report_parts, vocab_report
 
     options = run_options(given)
-    values = {name: getattr(options, name) for name in VOCAB_OPTIONS}
     with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
-        report = vocab_report(task=task, acceptance=acceptance, console=stderr, **values)
+        report = vocab_report(options, task, acceptance, stderr)
     print_result(report, as_json, lambda: report_parts(report))
 
 

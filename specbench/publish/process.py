@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -240,11 +241,7 @@ def add_fairness(job: RunJob) -> None:
     """Adds the numbers of `specbench fairness` to the rows of a job's folder, without the languages of free texts."""
     from specbench.analysis import fairness
 
-    options = job.request.options
-    request = fairness.FairnessRequest(
-        runs=[str(job.folder)], data=options.data, seed=options.seed, dtype=options.dtype, device=options.device,
-        threads=options.threads,
-    )  # fmt: skip
+    request = fairness.FairnessRequest([str(job.folder)], replace(job.request.options, subsets=None))
     added = fairness.add_fairness(job.folder / "leaderboard.json", fairness.fairness_report(request))
     console.say(console.stderr, f"fairness: {added}")
 

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.analysis.fairness_runs import read_run
 from specbench.embedded import member_path
+from specbench.analysis.fairness import read_run
 from specbench.results.bootstrap import Metric
 from specbench.results.answers import timed_tokens
 from specbench.results.bootstrap import expanded_confidence

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from specbench.models.causal_lm import CausalLM
+from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.timing import Clock
 
 EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
@@ -93,7 +94,7 @@ def work_of(model: CausalLM) -> Work:
 def cache_of(network: Any) -> tuple[tuple[AttentionLayer, ...], int]:
     """Returns the attention layers and the bytes of recurrent states, from the cache of one token."""
     output = network(input_ids=torch.zeros((1, 1), dtype=torch.long, device=network.device), use_cache=True)
-    cache = output.past_key_values if "past_key_values" in output else output.cache_params
+    cache = next(output[name] for name in CACHE_NAMES if name in output)
     heads = getattr(network.config.get_text_config(), "num_attention_heads", 0)
     layers, state_bytes = [], 0
     for layer in cache.layers:

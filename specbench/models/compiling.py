@@ -15,7 +15,7 @@ from specbench.core.extras import is_installed
 from specbench.models.checkpoints import one_line
 from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
-from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+from specbench.models.kv_cache import CACHE_NAMES, PreallocatedLayer, cache_parameter, preallocated_cache
 from specbench.models.scoring import Output
 from specbench.specs.components import EngineName
 
@@ -118,14 +118,14 @@ class SharedLayers:
 
 
 def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given: Any, **named: Any) -> Any:
-    return layer_forward(layer, *given, **{**named, "past_key_values": cache})
+    return layer_forward(layer, *given, **{**named, cache_parameter(type(layer).forward): cache})
 
 
 def decoder_layers(model: Any, cache: Cache) -> list[torch.nn.Module] | None:
     """Returns the decoder layers of a network; None if they are not found."""
     for part in model.modules():
         is_stack = isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers)
-        if is_stack and "past_key_values" in inspect.signature(part[0].forward).parameters:
+        if is_stack and cache_parameter(part[0].forward) in CACHE_NAMES[:2]:
             return list(part)
     return None
 
@@ -181,7 +181,8 @@ def check_compilable(model: Any, name: str, engine: EngineName = "compiled") -> 
         raise CannotCompile(
             name, f"transformers says that the passes of a {type(model).__name__} are not a single graph"
         )
-    if missing := [key for key in ("logits_to_keep", "position_ids", "past_key_values") if key not in parameters]:
+    wanted = ("logits_to_keep", "position_ids", cache_parameter(model.forward))
+    if missing := [key for key in wanted if key not in parameters]:
         raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}", engine)
     return cast(list[PreallocatedLayer], layers)
 

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
 from specbench.models.devices import noting_memory, upload
-from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
+from specbench.models.kv_cache import PreallocatedLayer, cache_parameter, preallocated_cache
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
 from specbench.models.timing import PassLog
@@ -43,7 +43,7 @@ class EagerSequence:
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrid models count positions from zero in every pass; models without attention take no positions.
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
-        self._cache_parameter = "past_key_values" if "past_key_values" in parameters else "cache_params"
+        self._cache_parameter = cache_parameter(model.forward)
 
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""

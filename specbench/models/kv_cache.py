@@ -5,6 +5,8 @@ Sliding-window layers keep their whole history, because a crop can make old keys
 window. Recurrent layers are transformers' own; recurrent.py restores their earlier states.
 """
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +27,13 @@ from specbench.core.errors import ConfigError
 
 DUMMY = DYNAMIC_LAYER_TYPE_MAPPING.get("dummy")  # the class of layers without a cache; None in versions without it
 INITIAL_CAPACITY = 256
+CACHE_NAMES = ("past_key_values", "cache", "cache_params")  # before transformers 5.24, since then, of some networks
+
+
+def cache_parameter(forward: Callable[..., Any]) -> str:
+    """Returns which of CACHE_NAMES is the parameter of a forward function that takes the cache; the last if none is."""
+    parameters = inspect.signature(forward).parameters
+    return next((name for name in CACHE_NAMES if name in parameters), CACHE_NAMES[-1])
 
 
 class PreallocatedLayer(CacheLayerMixin):

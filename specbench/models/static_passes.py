@@ -24,7 +24,7 @@ from specbench.models.devices import cache_room, is_out_of_memory, noting_memory
 from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
 from specbench.models.hidden_states import HiddenStates
-from specbench.models.kv_cache import PreallocatedLayer, StaticLayer
+from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, cache_parameter
 from specbench.models.recording import SharedStream, has_graphs, record_graph
 from specbench.models.scoring import Output
 from specbench.models.tree_attention import by_layer_type, tree_inputs
@@ -68,6 +68,7 @@ class StaticPasses:
         torch._dynamo.mark_static_address(self.start)
         self._layers = [StaticLayer(layer.is_sliding, capacity, self.start, places) for layer in layers]
         self.cache = Cache(layers=[*self._layers])
+        self._cache_name = cache_parameter(model.forward)
         self._places = places
         self.seconds = 0.0  # spent on creating passes
         self.num_made = 0
@@ -351,7 +352,7 @@ class StaticPasses:
         if positions is None:
             positions = places[None]
         given = {"position_ids": positions.clamp_max(self.last_position), "attention_mask": mask}
-        given |= {"logits_to_keep": num_logits, "past_key_values": self.cache, "use_cache": True}
+        given |= {"logits_to_keep": num_logits, self._cache_name: self.cache, "use_cache": True}
         if hidden_layers:
             if self._hidden is None:
                 self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)

@@ -16,10 +16,12 @@ from transformers.cache_utils import Cache
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specbench.models.heads.mtp import MtpHead
-from specbench.models.kv_cache import PreallocatedLayer
+from specbench.models.kv_cache import PreallocatedLayer, cache_parameter
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.timing import Clock, PassLog
 from specbench.models.tree_attention import by_layer_type, tree_inputs
+
+CACHE_NAME = cache_parameter(LlamaAttention.forward)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class EagleLayer(nn.Module):
             normed = self.hidden_norm(states)
             read = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
             residual = normed if self.layout.norm_before_residual else states
-        attended, _ = self.self_attn(read, position_embeddings=rotation, attention_mask=mask, past_key_values=cache)
+        attended, _ = self.self_attn(read, position_embeddings=rotation, attention_mask=mask, **{CACHE_NAME: cache})
         states = residual + attended
         made: torch.Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return made

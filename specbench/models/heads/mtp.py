@@ -11,6 +11,7 @@ from specbench.core.extras import require
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line
 from specbench.models.heads.checkpoints import cached_folder
+from specbench.models.kv_cache import cache_parameter
 from specbench.models.loading import is_local, model_source
 
 
@@ -49,7 +50,7 @@ class MtpHead(nn.Module):
         rotation = self.mtp.rotary_emb(embeddings, position_ids=positions, **options)
         made: torch.Tensor = self.mtp.layers[0](
             embeddings, states, position_embeddings=rotation, attention_mask=mask, position_ids=positions,
-            past_key_values=cache,
+            **{cache_parameter(self.mtp.layers[0].forward): cache},
         )  # fmt: skip
         return self.mtp.shared_post_norm(made) if self.mtp.use_shared_post_norm else made
 

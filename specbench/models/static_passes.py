@@ -30,14 +30,15 @@ from specbench.models.scoring import Output
 from specbench.models.tree_attention import by_layer_type, tree_inputs
 from specbench.specs.components import StaticEngine
 
-Kind = Literal["chain", "tree"]
+Kind = Literal["chain", "prompt", "tree"]
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
 NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
 
 
 class PassShape(NamedTuple):
-    """The fixed properties of a pass: the number of tokens that it reads, whether they form a chain or a tree, which
-    has its own positions and masks, and the layers whose hidden states it returns."""
+    """The fixed properties of a pass: the number of tokens that it reads, whether they form a chain, a prompt (a chain
+    of which only one token's logits are returned) or a tree, which has its own positions and masks, and the layers
+    whose hidden states it returns."""
 
     length: int
     kind: Kind = "chain"
@@ -49,7 +50,8 @@ class StaticPasses:
 
     A pass reads tokens from fixed input buffers and returns the logits and hidden states of all of them. Passes over
     trees of the same length share the buffers for positions and masks. On a GPU every pass is recorded; with the engine
-    "compiled", its layers are compiled first. On a CPU, a pass is compiled as a whole, but its layers only once.
+    "compiled", its layers are compiled first, except for passes over prompts. On a CPU, a pass is compiled as a whole,
+    but its layers only once.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class StaticPasses:
         self._passes: dict[PassShape, Callable[[], Output]] = {}
         self._tree_buffers: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
+        self._last_place = torch.zeros(1, dtype=torch.long, device=self.device)  # of a prompt's last token in its pass
         self._sources = torch.arange(NUM_MOVED, device=self.device)
         self._hidden: HiddenStates | None = None
         self._move: Callable[[], torch.Tensor] | None = None
@@ -99,6 +102,11 @@ class StaticPasses:
         """Returns the column at which a pass after `num_cached` tokens begins. Near the end of the buffers, the pass
         reads some cached tokens again."""
         return min(num_cached, self.capacity - length)
+
+    def fill_prompt(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
+        """Fills the input of a pass over a prompt, which returns the logits of its last token; see `fill`."""
+        self._last_place.fill_(len(tokens) + (0 if pending is None else len(pending)) - 1)
+        self.fill(length, start, tokens, pending)
 
     def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
         """Fills the input of a pass with `tokens`, which follow the first `start` tokens of the sequence, and `pending`
@@ -142,6 +150,8 @@ class StaticPasses:
         if shape.kind == "tree":  # two chains
             parents = [-1 if node == num_tokens // 2 else node - 1 for node in range(num_tokens)]
             self.fill_tree(length, before, ids[before:], before, parents)
+        elif shape.kind == "prompt":
+            self.fill_prompt(length, before, ids[before:])
         else:
             self.fill(length, before, ids[before:])
 
@@ -157,8 +167,9 @@ class StaticPasses:
         return self._tree_buffers[length]
 
     def run(self, shape: PassShape) -> Output:
-        """Runs a pass over its input buffers: logits [length, output_size] and hidden states [length, width] of each
-        layer. Raises CannotCompile if the pass cannot be created, and ConfigError if it fails."""
+        """Runs a pass over its input buffers: logits [length, output_size], or [1, output_size] for a prompt, and
+        hidden states [length, width] of each layer. Raises CannotCompile if the pass cannot be created, and ConfigError
+        if it fails."""
         forward = self._passes.get(shape)
         if forward is None:
             forward = self._create_pass(shape)
@@ -291,10 +302,12 @@ class StaticPasses:
         if shape.kind == "tree":
             positions, masks = self.tree_buffers(length)
             options |= {"positions": positions, "mask": by_layer_type(masks)}
+        elif shape.kind == "prompt":
+            options["num_logits"] = self._last_place
         try:
             with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
                 expected = self.forward(self.input(length), **options)
-                made = (self._record if self.records else self._compile)(length, options)
+                made = (self._record if self.records else self._compile)(shape, options)
                 found = made()
         except CannotCompile:
             raise
@@ -313,8 +326,8 @@ class StaticPasses:
         self._passes[shape] = made
         return made
 
-    def _compile(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
-        tokens = self.input(length)
+    def _compile(self, shape: PassShape, options: Mapping[str, Any]) -> Callable[[], Output]:
+        tokens = self.input(shape.length)
 
         def forward() -> Output:
             return self.forward(tokens, **options)
@@ -322,30 +335,34 @@ class StaticPasses:
         if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
         with self._nested():
-            return compile_pass(forward, f"forward_{length}_{self.capacity}")
+            return compile_pass(forward, f"forward_{shape.length}_{self.capacity}")
 
-    def _record(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
+    def _record(self, shape: PassShape, options: Mapping[str, Any]) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
-        forward, tokens = self.recordable_forward(length), self.input(length)
-        asked, start = tokens.clone(), self.start.clone()
+        length, is_prompt = shape.length, shape.kind == "prompt"
+        forward, tokens = self.forward if is_prompt else self.recordable_forward(length), self.input(length)
+        asked, start, last_place = tokens.clone(), self.start.clone(), self._last_place.clone()
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
         self.start.copy_((start + 1).clamp_max(self.capacity - length))
-        if self.engine == "compiled" and self._shared is None:
+        self._last_place.copy_((last_place + 1) % length)
+        if self.engine == "compiled" and self._shared is None and not is_prompt:
             forward = compile_pass(lambda: self.forward(tokens, **options), f"forward_{length}_{self.capacity}")
             made = record_graph(forward, self.device)
         else:
             made = record_graph(lambda: forward(tokens, **options), self.device)
         tokens.copy_(asked)
         self.start.copy_(start)
+        self._last_place.copy_(last_place)
         return made
 
     def forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: Any = None, num_logits: int = 0,
-        hidden_layers: Sequence[int] = (),
+        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: Any = None,
+        num_logits: int | torch.Tensor = 0, hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
         """Runs transformers' forward pass over tokens [1, num_tokens] at `start`. Returns the logits of the last
-        `num_logits` tokens (0: all) and the hidden states of all tokens."""
+        `num_logits` tokens (0: all), or those of the tokens at the places that a tensor holds, and the hidden states of
+        all tokens."""
         places = self.start + torch.arange(tokens.shape[1], device=tokens.device)
         if self._places is not None:
             self._places[: tokens.shape[1]] = places

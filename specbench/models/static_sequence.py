@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from specbench.core.progress import Say, say_nothing
-from specbench.models.compiling import VERBS, check_compilable
-from specbench.models.devices import upload
+from specbench.models.compiling import VERBS, CannotCompile, check_compilable
+from specbench.models.devices import is_out_of_memory, memory_message, upload
 from specbench.models.drafting import Draft, RecordedDraft, Sampler
 from specbench.models.eager import NO_TREE, UNKNOWN, common_prefix, num_common, num_common_of_tree
 from specbench.models.scoring import Output
@@ -18,6 +18,7 @@ from specbench.specs.components import StaticEngine
 
 ATTENTION = ("sdpa", "eager")  # the implementations whose masks are buffers
 PACKED = (16, 64)  # lengths of the passes that read several continuations
+PROMPTS = (64, 256)  # lengths of the recorded passes that read a prompt; see docs/measured/gpu.md
 MIN_CAPACITY = 128
 PARTICIPLES = {"compiled": "compiling", "graphs": "recording"}
 
@@ -26,8 +27,8 @@ class StaticSequence:
     """A model's cached sequence, which is extended by passes of the lengths given to `reserve`.
 
     Shorter inputs are padded at their end. The padding is written into the cache after the sequence, where it is masked
-    until later passes overwrite it. An input that is longer than the longest pass, such as a prompt, is read by one
-    eager pass over the same buffers.
+    until later passes overwrite it. A longer input, such as a prompt, is read by one recorded pass over up to 256
+    tokens, if the device has graphs, or else by one eager pass over the same buffers.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class StaticSequence:
         self.passes = passes
         self.engine: StaticEngine = engine
         self._layers = check_compilable(model, name, engine)
+        self._records_prompts = True  # unless it failed, or the device has no graphs
         self._reads_trees = model.config._attn_implementation in ATTENTION
         self._kept: dict[
             int, StaticPasses
@@ -67,7 +69,8 @@ class StaticSequence:
         self._ensure(num_tokens + longest_tree, exactly)
         self.reset()
         made, before = self._static_passes, self._static_passes.seconds
-        missing = [shape for shape in self._shapes if not made.has(shape)]
+        num_made = made.num_made
+        missing = [shape for shape in [*self._shapes, *self._prompt_shapes()] if not made.has(shape)]
         if missing:
             missing_lengths = ", ".join(str(shape.length) for shape in missing)
             wait = "; that takes seconds to minutes, less once torch has them in its cache"
@@ -76,12 +79,28 @@ class StaticSequence:
                 f"{missing_lengths} tokens{wait if self.engine == 'compiled' else ''}"
             )
         for number, shape in enumerate(missing, start=1):
-            made.fill_example(shape)
-            made.run(shape)
+            try:
+                made.fill_example(shape)
+                made.run(shape)
+            except Exception as error:  # recording raises many classes
+                if shape.kind != "prompt" or not (isinstance(error, CannotCompile) or is_out_of_memory(error)):
+                    raise
+                self._records_prompts = False
+                reason = error.reason if isinstance(error, CannotCompile) else memory_message(error)
+                progress(f"{self.name}: prompts are read by passes that are not recorded: {reason}")
+                break
             progress(f"{self.name}: {number} of {len(missing)} passes are ready, {made.seconds - before:.0f} s")
         if longest_tree:
             made.path_move()
-        return len(missing), made.seconds - before
+        return made.num_made - num_made, made.seconds - before
+
+    def _prompt_shapes(self) -> list[PassShape]:
+        """Returns the shapes of the passes that read prompts into the current buffers, the shortest first."""
+        if not (self._static_passes.records and self._records_prompts):
+            return []
+        lengths = sorted({min(length, self.capacity) for length in PROMPTS})
+        hidden = sorted({shape.hidden_layers for shape in self._shapes if shape.kind == "chain"})
+        return [PassShape(length, "prompt", layers) for layers in hidden for length in lengths]
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
@@ -154,6 +173,8 @@ class StaticSequence:
         self._ensure(num_tokens)
         num_left = num_tokens - len(self.cached_ids)
         shape = self._shape(num_left, "chain", hidden_layers)
+        if shape is None and num_logits == 1:
+            shape = self._prompt_shape(num_left, hidden_layers)
         if shape is None:
             output = self._read_eagerly(ids, num_left, num_logits, pending, hidden_layers)
         else:
@@ -164,6 +185,13 @@ class StaticSequence:
         """Returns the shape of the shortest pass that can read `num_tokens` tokens; None if there is none."""
         asked = (kind, tuple(hidden_layers))
         return next((shape for shape in self._shapes if shape[1:] == asked and shape.length >= num_tokens), None)
+
+    def _prompt_shape(self, num_tokens: int, hidden_layers: Sequence[int]) -> PassShape | None:
+        """Returns the shape of the shortest recorded pass that reads a prompt of `num_tokens` tokens; None if there is
+        none."""
+        asked, made = tuple(hidden_layers), self._static_passes
+        shapes = (shape for shape in self._prompt_shapes() if shape.hidden_layers == asked and made.has(shape))
+        return next((shape for shape in shapes if shape.length >= num_tokens), None)
 
     def check_trees(self) -> None:
         """Raises ConfigError if passes cannot read draft trees, which needs attention with a mask per token."""
@@ -215,20 +243,23 @@ class StaticSequence:
         self._tree = NO_TREE
 
     def _read(self, ids: list[int], num_tokens: int, pending: torch.Tensor | None, shape: PassShape) -> Output:
-        """Runs one timed pass over the next tokens: logits [num_tokens, output_size] and hidden states."""
+        """Runs one timed pass over the next tokens: logits [num_tokens, output_size], or [1, output_size] for a prompt,
+        and hidden states."""
         made, num_cached = self._static_passes, len(self.cached_ids)
         first = made.first_column(num_cached, shape.length)
         tokens = ids[first : num_cached + num_tokens]
+        fill = made.fill_prompt if shape.kind == "prompt" else made.fill
         if pending is None:
-            made.fill(shape.length, first, tokens)
+            fill(shape.length, first, tokens)
         else:
             tokens += [UNKNOWN] * (num_cached + num_tokens - first - len(tokens))
-            made.fill(shape.length, first, ids[first:], pending[max(first - len(ids), 0) :])
+            fill(shape.length, first, ids[first:], pending[max(first - len(ids), 0) :])
         start = self.passes.clock.mark()
         output = made.run(shape)
         self.passes.add(num_tokens, start, self.passes.clock.mark())
         self.cached_ids += tokens[num_cached - first :]
-        return slice_output(output, len(tokens) - num_tokens, len(tokens))
+        read = slice_output(output, len(tokens) - num_tokens, len(tokens))
+        return Output(output.logits, read.hidden) if shape.kind == "prompt" else read
 
     def _read_eagerly(
         self, ids: list[int], num_tokens: int, num_logits: int, pending: torch.Tensor | None,

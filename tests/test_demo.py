@@ -20,9 +20,8 @@ from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables
 from specbench.models.array_folder import vocabulary_digest
-from specbench.models.datastore import Datastore, most_frequent_tree
+from specbench.models.corpus_models import Datastore, NgramModel, most_frequent_tree
 from specbench.models.kv_cache import CACHE_NAMES
-from specbench.models.ngram import NgramModel
 from specbench.specs.run import embedded_drafter
 from tools.embedded import build
 from tools.embedded.evaluation import agreement

@@ -28,7 +28,7 @@ from specbench.analysis.limit_rounds import (
 )
 from specbench.analysis.limit_work import LEAST_BYTES, AttentionLayer, RateBenchmark, Rates, Work, work_of
 from specbench.core.errors import ConfigError
-from specbench.models.timing import Clock, PassLog
+from specbench.models.meters import Clock, PassLog
 from specbench.results.metrics import expected_speedup
 from tests import tiny
 from tests.limits import known_report, known_timings

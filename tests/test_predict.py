@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specbench.analysis.predict import Machine, Prediction, RecordedRow, predict, why_only_own
 from specbench.analysis.repartition import RecordedVerdicts, last_token_acceptance, query_lengths
-from specbench.models import timing
+from specbench.models import meters
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Prompts
 from specbench.results.execute import execute
@@ -199,7 +199,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
             patch.setattr("specbench.running.models.load_model", load)
-            patch.setattr(timing, "time", clock)
+            patch.setattr(meters, "time", clock)
             execute(Request(["mgsm"], ["sd"], options, "specbench run --task mgsm", output=path), Console(quiet=True))
         return path
 

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.models import drafting, static_passes
+from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import SharedLayers
 from specbench.models.devices import memory_message, move_network
@@ -53,7 +53,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         run()
         return run
 
-    for module in (static_passes, drafting):
+    for module in (static_passes, recording):
         monkeypatch.setattr(module, "record_graph", stand_in)
     monkeypatch.setattr(static_passes, "SharedStream", Stream)
     monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
@@ -140,13 +140,13 @@ def test_a_draft_that_was_not_recorded_is_left_to_single_passes(recordings: list
 
 def test_a_recorded_draft_with_other_logits_is_refused(recordings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made = with_graphs()
-    record_graph = drafting.record_graph
+    record_graph = recording.record_graph
 
     def wrong(run: Any, device: torch.device, generator: Any = None) -> Any:
         kept = record_graph(run, device, generator)().clone()
         return lambda: kept  # which writes nothing
 
-    monkeypatch.setattr(drafting, "record_graph", wrong)
+    monkeypatch.setattr(recording, "record_graph", wrong)
     with pytest.raises(ConfigError, match=r"--engine graphs: .* a recorded draft gives other logits"):
         made.reserve_draft(5, GREEDY)
 

@@ -29,8 +29,7 @@ from specbench.core.extras import require
 from specbench.core.progress import Say, say_nothing
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
-from specbench.models.causal_lm import CausalLM
-from specbench.models.text_model import shortest_context
+from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers

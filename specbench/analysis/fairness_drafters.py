@@ -18,7 +18,7 @@ from specbench.decoding.drafters.ngram import ngram_drafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.ngram import NgramModel
+from specbench.models.corpus_models import NgramModel
 from specbench.results.recorded_prompts import ModelLoader
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun

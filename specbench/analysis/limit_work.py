@@ -8,7 +8,7 @@ import torch
 
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import CACHE_NAMES
-from specbench.models.timing import Clock
+from specbench.models.meters import Clock
 
 EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
 

@@ -11,11 +11,17 @@ from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
 from specbench.models.devices import noting_memory, upload
-from specbench.models.kv_cache import PreallocatedLayer, cache_parameter, preallocated_cache
+from specbench.models.kv_cache import (
+    PreallocatedLayer,
+    by_layer_type,
+    cache_parameter,
+    check_attention,
+    preallocated_cache,
+    tree_inputs,
+)
+from specbench.models.meters import PassLog
 from specbench.models.recurrent import RecurrentStates
 from specbench.models.scoring import Output
-from specbench.models.timing import PassLog
-from specbench.models.tree_attention import by_layer_type, check_attention, tree_inputs
 
 # Whether a pass can return the hidden states of selected layers only; older versions return those of all layers.
 SELECTS_LAYERS = Version(transformers.__version__) >= Version("5.23")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from specbench.models.timing import PassLog
+from specbench.models.meters import PassLog
 
 if TYPE_CHECKING:
-    from specbench.models.drafting import Draft, Sampler
+    from specbench.models.recording import Draft, Sampler
 
 
 class Output(NamedTuple):

@@ -14,6 +14,7 @@ from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
     VERBS,
     CannotCompile,
+    HiddenStates,
     check_traced,
     compile_pass,
     same_logits,
@@ -21,13 +22,10 @@ from specbench.models.compiling import (
     with_own_code,
 )
 from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, upload
-from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
-from specbench.models.hidden_states import HiddenStates
-from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, cache_parameter
-from specbench.models.recording import SharedStream, has_graphs, record_graph
+from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, by_layer_type, cache_parameter, tree_inputs
+from specbench.models.recording import RecordedDraft, Sampler, SharedStream, has_graphs, record_graph
 from specbench.models.scoring import Output
-from specbench.models.tree_attention import by_layer_type, tree_inputs
 from specbench.specs.components import StaticEngine
 
 Kind = Literal["chain", "prompt", "tree"]

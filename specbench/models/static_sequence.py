@@ -8,12 +8,12 @@ import torch
 from specbench.core.progress import Say, say_nothing
 from specbench.models.compiling import VERBS, CannotCompile, check_compilable
 from specbench.models.devices import is_out_of_memory, memory_message, upload
-from specbench.models.drafting import Draft, RecordedDraft, Sampler
 from specbench.models.eager import NO_TREE, UNKNOWN, common_prefix, num_common, num_common_of_tree
+from specbench.models.kv_cache import check_attention
+from specbench.models.meters import PassLog
+from specbench.models.recording import Draft, RecordedDraft, Sampler
 from specbench.models.scoring import Output
 from specbench.models.static_passes import Kind, PassShape, StaticPasses
-from specbench.models.timing import PassLog
-from specbench.models.tree_attention import check_attention
 from specbench.specs.components import StaticEngine
 
 ATTENTION = ("sdpa", "eager")  # the implementations whose masks are buffers

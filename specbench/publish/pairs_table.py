@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from specbench.core.table import Column, Table, numbers, words
-from specbench.models.heads.published import HEADS
+from specbench.models.heads.checkpoints import HEADS
 from specbench.publish.measured import PairRows
 from specbench.publish.suite_spec import PairSpec
 from specbench.results.units import NULL

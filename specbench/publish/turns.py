@@ -23,7 +23,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.core.resources import PACKAGE, builtin_dir
 from specbench.core.resumable_folder import ResumableFolder
-from specbench.models.timing import HOST
+from specbench.models.meters import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import BlockRecorded, Event, JobFinished, JobStarted, LogLine, RunJob
 from specbench.results.environment import environment

@@ -17,7 +17,7 @@ from specbench.core.digests import WHOLE, bytes_digest, file_digest
 from specbench.core.errors import ConfigError
 from specbench.core.resources import PACKAGE
 from specbench.core.threads import called, num_sharing
-from specbench.models.timing import HOST
+from specbench.models.meters import HOST
 from specbench.results.conditions import VERSIONS, conditions
 from specbench.results.leaderboard import check_writable, load
 

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.models.text_model import TextModel
 from specbench.results.served import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.blocks import Block
 from specbench.running.models import Models

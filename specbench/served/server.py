@@ -8,8 +8,7 @@ from typing import Any, cast
 from specbench.core import bounded
 from specbench.core.digests import json_digest
 from specbench.core.registry import ENGINES
-from specbench.models.causal_lm import ModelPair
-from specbench.models.text_model import TextModel
+from specbench.models.causal_lm import ModelPair, TextModel
 from specbench.served.client import Client
 from specbench.served.engine import Counters, Engine, first_model_name
 from specbench.specs.servers import ServersSpec

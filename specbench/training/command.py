@@ -17,8 +17,8 @@ from specbench.core.resumable_folder import changed_settings
 from specbench.core.threads import set_threads
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import checkpoint_identity
-from specbench.models.consumption import CostMeter
 from specbench.models.loading import model_source
+from specbench.models.meters import CostMeter
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps

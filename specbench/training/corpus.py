@@ -14,10 +14,9 @@ from rich.progress import TaskProgressColumn
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
 from specbench.models.array_folder import ArrayModel, vocabulary_digest
-from specbench.models.consumption import CostMeter
-from specbench.models.datastore import Datastore
+from specbench.models.corpus_models import Datastore, NgramModel
 from specbench.models.loading import load_tokenizer
-from specbench.models.ngram import NgramModel
+from specbench.models.meters import CostMeter
 from specbench.results.environment import environment
 from specbench.training.command import warn_of_overlap
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from specbench.models.array_folder import SUFFIX, Array
-from specbench.models.datastore import DATASTORE_FOLDER, Datastore
+from specbench.models.corpus_models import DATASTORE_FOLDER, Datastore
 from specbench.training.ngram_build import (
     CHUNK_TOKENS,
     NOTHING,

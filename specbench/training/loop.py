@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.decoding.decoder import stream_seed
-from specbench.models.consumption import Cost, CostMeter
+from specbench.models.meters import Cost, CostMeter
 from specbench.training.optimizers import make_optimizer, trained_parameters
 from specbench.training.output import CHECKPOINT, OutputFolder
 from specbench.training.spec import TrainSpec

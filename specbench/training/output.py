@@ -23,8 +23,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed
 from specbench.core.files import TRAINING_RECORD, write_atomically
 from specbench.core.resumable_folder import ResumableFolder
-from specbench.models.consumption import Cost
 from specbench.models.devices import is_out_of_memory
+from specbench.models.meters import Cost
 from specbench.training.data import TrainingData
 from specbench.training.spec import TrainSpec
 

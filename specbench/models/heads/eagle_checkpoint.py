@@ -11,9 +11,16 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
-from specbench.models.heads.checkpoints import LAYER, SPECULATORS, HeadCheckpoint, assign, check_vocabulary, place
+from specbench.models.heads.checkpoints import (
+    LAYER,
+    SPECULATORS,
+    HeadCheckpoint,
+    Tensors,
+    assign,
+    check_vocabulary,
+    place,
+)
 from specbench.models.heads.eagle import EagleHead, EagleLayout
-from specbench.models.heads.weight_files import Tensors
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONFIG_KEYS = (

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.checkpoints import HeadCheckpoint, assign, check_vocabulary, place
-from specbench.models.heads.weight_files import Tensors
+from specbench.models.heads.checkpoints import HeadCheckpoint, Tensors, assign, check_vocabulary, place
 
 
 class ResidualBlock(nn.Module):

@@ -16,10 +16,9 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.compiling import same_logits
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
-from specbench.models.static_passes import PassShape
+from specbench.models.scoring import PassShape, same_logits
 from specbench.running.checked import run_spec
 from specbench.running.compose import compose
 from specbench.running.models import Models, load_models

@@ -19,8 +19,8 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import SharedLayers
 from specbench.models.devices import memory_message, move_network
 from specbench.models.loading import check_engine, load_model, make_passes
-from specbench.models.scoring import Output
-from specbench.models.static_passes import PassShape, StaticPasses
+from specbench.models.scoring import Output, PassShape
+from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import PROMPTS
 from specbench.running.compose import compose
 from specbench.running.models import Models
@@ -322,23 +322,15 @@ def test_a_recorded_prompt_with_the_logits_of_another_token_is_refused(
     recordings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The place of the last token is an input of the pass."""
-    made, said, forward = model(), list[str](), StaticPasses.forward
+    made, said, record = model(), list[str](), StaticPasses._record
     make_passes(made, "graphs")
 
-    def constant(run: Callable[[], Output], device: torch.device, generator: Any = None) -> Callable[[], Output]:
-        def replay() -> Output:
-            with monkeypatch.context() as patch:
-                patch.setattr(StaticPasses, "forward", with_constant_place)
-                return run()
+    def at_another_place(self: StaticPasses, shape: PassShape, options: dict[str, Any]) -> Callable[[], Output]:
+        if shape.kind == "prompt":
+            options = {**options, "num_logits": options["num_logits"] - 1}
+        return record(self, shape, options)
 
-        return replay
-
-    def with_constant_place(self: StaticPasses, *given: Any, **named: Any) -> Output:
-        if isinstance(named.get("num_logits"), torch.Tensor):
-            named["num_logits"] = torch.tensor([3])
-        return forward(self, *given, **named)
-
-    monkeypatch.setattr(static_passes, "record_graph", constant)
+    monkeypatch.setattr(StaticPasses, "_record", at_another_place)
     assert made.static is not None
     made.static.reserve(100, (1, 6), progress=said.append)
     assert any("a pass over 64 tokens gives other logits" in line for line in said)

@@ -20,8 +20,8 @@ from specbench.decoding.sampling import Sampling
 from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import SharedLayers
-from specbench.models.scoring import Output
-from specbench.models.static_passes import NUM_MOVED, PassShape, StaticPasses
+from specbench.models.scoring import Output, PassShape
+from specbench.models.static_passes import NUM_MOVED, StaticPasses
 from specbench.running.compose import compose
 from specbench.running.models import Models
 from specbench.running.requirements import compile_requirements, num_compilations, reserve_for

@@ -20,7 +20,7 @@ from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import by_layer_type, cache_parameter, tree_inputs
 from specbench.models.loading import load_model
-from specbench.models.static_passes import PassShape
+from specbench.models.scoring import PassShape
 
 DEPTH = 5
 ACCEPTED = 3  # nodes of the accepted path

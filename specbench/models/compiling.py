@@ -17,7 +17,7 @@ from specbench.models.checkpoints import one_line
 from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import CACHE_NAMES, PreallocatedLayer, cache_parameter, preallocated_cache
-from specbench.models.scoring import Output
+from specbench.models.scoring import VERBS, Output
 from specbench.specs.components import EngineName, StaticEngine
 
 Result = TypeVar("Result")
@@ -142,12 +142,6 @@ def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
     return None
 
 
-# Maximum root mean square difference in standard deviations of the logits, far above the rounding of kernels.
-MAX_SHIFT = {torch.float32: 1e-3}
-MAX_SHIFT_ROUNDED = 0.1
-VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
-
-
 class CannotCompile(ConfigError):
     """Raised for a model that does not support compiled or recorded passes. `reason`: one line."""
 
@@ -208,13 +202,6 @@ def no_compiler(device: str) -> str | None:
     except InvalidCxxCompiler:
         return "there is no C++ compiler here: install g++, or name one in CXX"
     return None
-
-
-def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Returns whether two tensors of logits agree up to the rounding of their dtype."""
-    limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
-    first, second = first.float(), second.float()
-    return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6
 
 
 class HiddenStates:

@@ -22,9 +22,9 @@ from specbench.models.checkpoints import (
     explain_failure,
     one_line,
 )
-from specbench.models.compiling import CannotCompile, check_compiler, same_logits
 from specbench.models.devices import is_out_of_memory, move_network, too_large_error
 from specbench.models.objects import object_model
+from specbench.models.scoring import same_logits
 from specbench.specs.components import DeviceMap, EngineName, Quantize, StaticEngine
 
 TIMEOUT_SECONDS = 4
@@ -134,6 +134,8 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     if engine == "graphs" and device != "cuda":
         raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine compiled, or eager")
     if engine == "compiled":
+        from specbench.models.compiling import check_compiler  # its imports take time
+
         check_compiler(device)
     return engine
 
@@ -268,6 +270,8 @@ def example_ids(model: CausalLM) -> list[int]:
 def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
     """Switches a model to recorded or compiled passes. If it does not support them, or gives different logits with
     static buffers, it stays eager, and `why_eager` holds the reason."""
+    from specbench.models.compiling import CannotCompile
+
     ids, eager = example_ids(model), model.sequence
     expected = model.score(ids, len(ids)).logits
     model.reset()

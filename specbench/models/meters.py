@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
+Result = TypeVar("Result")
 WAITS = Path("/proc/thread-self/schedstat")  # nanoseconds on a CPU, nanoseconds of waiting for a CPU, time slices
 
 
@@ -104,6 +105,13 @@ class PassLog:
 
     def add(self, query_length: int, start: Any, end: Any) -> None:
         self._passes.append((query_length, start, end, 1))
+
+    def timed(self, query_length: int, run: Callable[..., Result], *given: Any, **named: Any) -> Result:
+        """Runs and adds one pass over `query_length` tokens."""
+        start = self.clock.mark()
+        result = run(*given, **named)
+        self.add(query_length, start, self.clock.mark())
+        return result
 
     def add_together(self, query_lengths: Sequence[int], start: Any, end: Any) -> None:
         """Adds passes without marks in between. Each gets an equal share of the seconds, which include the draws."""

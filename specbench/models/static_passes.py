@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
@@ -12,12 +12,10 @@ from transformers.cache_utils import Cache
 from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
-    VERBS,
     CannotCompile,
     HiddenStates,
     check_traced,
     compile_pass,
-    same_logits,
     shared_layers,
     with_own_code,
 )
@@ -25,22 +23,11 @@ from specbench.models.devices import cache_room, is_out_of_memory, noting_memory
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
 from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, by_layer_type, cache_parameter, tree_inputs
 from specbench.models.recording import RecordedDraft, Sampler, SharedStream, has_graphs, record_graph
-from specbench.models.scoring import Output
+from specbench.models.scoring import VERBS, Output, PassShape, same_logits
 from specbench.specs.components import StaticEngine
 
-Kind = Literal["chain", "prompt", "tree"]
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
 NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
-
-
-class PassShape(NamedTuple):
-    """The fixed properties of a pass: the number of tokens that it reads, whether they form a chain, a prompt (a chain
-    of which only one token's logits are returned) or a tree, which has its own positions and masks, and the layers
-    whose hidden states it returns."""
-
-    length: int
-    kind: Kind = "chain"
-    hidden_layers: tuple[int, ...] = ()
 
 
 class StaticPasses:
@@ -101,31 +88,30 @@ class StaticPasses:
         reads some cached tokens again."""
         return min(num_cached, self.capacity - length)
 
-    def fill_prompt(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
-        """Fills the input of a pass over a prompt, which returns the logits of its last token; see `fill`."""
-        self._last_place.fill_(len(tokens) + (0 if pending is None else len(pending)) - 1)
-        self.fill(length, start, tokens, pending)
-
-    def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
+    def fill(self, shape: PassShape, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
         """Fills the input of a pass with `tokens`, which follow the first `start` tokens of the sequence, and `pending`
         after them. The rest of the input is unchanged."""
         self.start.fill_(start)
-        buffer = self.input(length)
+        buffer = self.input(shape.length)
+        if shape.kind == "prompt":
+            self._last_place.fill_(len(tokens) + (0 if pending is None else len(pending)) - 1)
         if pending is not None:
             buffer[0, len(tokens) : len(tokens) + len(pending)] = pending
             if not tokens:
                 return
-        if length == 1:
+        if shape.length == 1:
             buffer.fill_(tokens[0])
         else:
             buffer[0, : len(tokens)] = upload(torch.tensor(tokens), buffer.device)
 
-    def fill_tree(self, length: int, first: int, tokens: list[int], num_prefix: int, parents: Sequence[int]) -> None:
+    def fill_tree(
+        self, shape: PassShape, first: int, tokens: list[int], num_prefix: int, parents: Sequence[int]
+    ) -> None:
         """Fills the input of a pass with `tokens`, which are the tokens from column `first` on of a sequence of
         `num_prefix` tokens followed by a tree."""
-        self.fill(length, first, tokens)
-        positions, masks = self.tree_buffers(length)
-        found, found_masks = self._tree_inputs(num_prefix, parents, first, length)
+        self.fill(shape, first, tokens)
+        positions, masks = self.tree_buffers(shape.length)
+        found, found_masks = self._tree_inputs(num_prefix, parents, first, shape.length)
         positions[0].copy_(found)
         for layer_type, mask in masks.items():
             mask.copy_(found_masks[layer_type])
@@ -147,11 +133,9 @@ class StaticPasses:
             self.read_eagerly(torch.tensor([ids[:before]], device=self.device), 0, 1)
         if shape.kind == "tree":  # two chains
             parents = [-1 if node == num_tokens // 2 else node - 1 for node in range(num_tokens)]
-            self.fill_tree(length, before, ids[before:], before, parents)
-        elif shape.kind == "prompt":
-            self.fill_prompt(length, before, ids[before:])
+            self.fill_tree(shape, before, ids[before:], before, parents)
         else:
-            self.fill(length, before, ids[before:])
+            self.fill(shape, before, ids[before:])
 
     def tree_buffers(self, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Returns the additional input buffers of passes over trees: positions [1, length] and the attention mask of

@@ -14,9 +14,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.resources import OBJECT
 from specbench.models.causal_lm import CausalLM, ModelPair, shortest_context
-from specbench.models.compiling import VERBS
 from specbench.models.loading import load_model
-from specbench.models.scoring import ScoringModel
+from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, check_template_args
 from specbench.running.run_folder import RunFolder
 from specbench.specs.components import EngineName, RowEngine

@@ -239,10 +239,8 @@ def download_head(name: str, revision: str | None) -> Path:
             if weight_paths(folder):
                 break
     except Exception as error:  # the hub raises many classes
-        raise ConfigError(
-            f"cannot load the head: {explain_failure(name, name, problem, error)} (give a local folder with "
-            "config.json and weights, or a hub id that this machine can reach)"
-        ) from error
+        cause = explain_failure(name, name, problem, error, "config.json and weights")
+        raise ConfigError(f"cannot load the head: {cause}") from error
     return folder
 
 
@@ -323,6 +321,15 @@ def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], ta
                 f"its vocabulary has {size} tokens, and that of target '{target.name}' has {target.vocab_size}: it is "
                 "a head of another target"
             )
+
+
+def check_width(checkpoint: HeadCheckpoint, width: int, target: CausalLM) -> None:
+    """Raises ConfigError if a head reads hidden states of another width than the target's."""
+    if width != (expected := target.model.config.get_text_config().hidden_size):
+        raise checkpoint.problem(
+            f"it reads hidden states of {width} values, and those of target '{target.name}' have {expected}: it is a "
+            "head of another target"
+        )
 
 
 def place(head: nn.Module, target: CausalLM) -> None:

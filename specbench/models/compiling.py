@@ -122,13 +122,28 @@ def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given
     return layer_forward(layer, *given, **{**named, cache_parameter(type(layer).forward): cache})
 
 
-def decoder_layers(model: Any, cache: Cache) -> list[torch.nn.Module] | None:
+def decoder_layers(model: Any, cache: Cache) -> torch.nn.ModuleList | None:
     """Returns the decoder layers of a network; None if they are not found."""
     for part in model.modules():
         is_stack = isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers)
         if is_stack and cache_parameter(part[0].forward) in CACHE_NAMES[:2]:
-            return list(part)
+            return part
     return None
+
+
+@contextmanager
+def one_layer_of_each_kind(layers: torch.nn.ModuleList) -> Iterator[None]:
+    """Leaves only the first layer of each kind in a network during the block, so that tracing it takes less time."""
+    before = layers._modules
+    kinds: dict[Any, torch.nn.Module] = {}
+    for layer in layers:
+        kind = tuple((type(part), getattr(part, "layer_type", None)) for part in layer.modules())
+        kinds.setdefault(kind, layer)
+    layers._modules = {str(number): layer for number, layer in enumerate(kinds.values())}
+    try:
+        yield
+    finally:
+        layers._modules = before
 
 
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
@@ -138,7 +153,7 @@ def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
         return None
     is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
     if is_one_kind and isinstance(type(layers[0]).forward, FunctionType):
-        return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
+        return SharedLayers(list(layers), cache, model.config.get_text_config().hidden_size)
     return None
 
 

@@ -16,6 +16,8 @@ from specbench.models.compiling import (
     HiddenStates,
     check_traced,
     compile_pass,
+    decoder_layers,
+    one_layer_of_each_kind,
     shared_layers,
     with_own_code,
 )
@@ -228,7 +230,8 @@ class StaticPasses:
         return shape in self._passes
 
     def check(self) -> None:
-        """Creates one pass, or only traces it where compilation takes long. Raises CannotCompile if that fails."""
+        """Creates one pass, or, where compilation takes long, only traces it, with one layer of each kind. Raises
+        CannotCompile if that fails."""
         if self.engine == "graphs":
             self.fill_example(PassShape(1))
             self.run(PassShape(1))
@@ -240,7 +243,8 @@ class StaticPasses:
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
             traced = torch.compile(own, fullgraph=True, backend="eager")
-        with self._nested():
+        layers = decoder_layers(self.model, self.cache)
+        with self._nested(), nullcontext() if layers is None else one_layer_of_each_kind(layers):
             check_traced(traced, self.name)
 
     def _nested(self) -> AbstractContextManager[None]:

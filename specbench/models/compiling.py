@@ -13,8 +13,6 @@ from transformers.cache_utils import Cache
 
 from specbench.core.errors import ConfigError
 from specbench.core.extras import is_installed
-from specbench.models.checkpoints import one_line
-from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
 from specbench.models.kv_cache import CACHE_NAMES, PreallocatedLayer, cache_parameter, preallocated_cache
 from specbench.models.scoring import VERBS, Output
@@ -168,17 +166,6 @@ class CannotCompile(ConfigError):
         )
 
 
-def check_traced(run: Callable[[], Any], name: str) -> None:
-    """Runs a traced pass. Raises CannotCompile if it is not a single graph."""
-    try:
-        run()
-    except Exception as error:  # untraceable networks raise many classes
-        if is_out_of_memory(error):
-            raise
-        reason = one_line(error).partition(" Explanation: ")[0]
-        raise CannotCompile(name, f"a pass is not a single graph: {reason}") from error
-
-
 def check_compilable(model: Any, name: str, engine: EngineName = "compiled") -> list[PreallocatedLayer]:
     """Returns the layers of a model's cache. Raises CannotCompile if a layer or the forward pass is unsupported."""
     layers = preallocated_cache(model.config, name).layers
@@ -195,12 +182,6 @@ def check_compilable(model: Any, name: str, engine: EngineName = "compiled") -> 
     if missing := [key for key in wanted if key not in parameters]:
         raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}", engine)
     return cast(list[PreallocatedLayer], layers)
-
-
-def check_compiler(device: str) -> None:
-    """Raises ConfigError if this machine cannot compile for a device."""
-    if problem := no_compiler(device):
-        raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
 
 
 def no_compiler(device: str) -> str | None:

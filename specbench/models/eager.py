@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from packaging.version import Version
-from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
 from specbench.models.devices import noting_memory, upload
@@ -165,7 +165,7 @@ class EagerSequence(CachedSequence):
         super().__init__(model, name, vocab_size, passes)
         self.cache = preallocated_cache(model.config, name)
         self.recurrent: RecurrentStates | None = None
-        if has_recurrent_layers(self.cache):
+        if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.cache.layers):
             from specbench.models import recurrent  # which few models need
 
             self.recurrent = recurrent.RecurrentStates(model, self.cache, name)
@@ -273,10 +273,6 @@ class EagerSequence(CachedSequence):
         self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
         hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
         return Output(made.logits[:, -num_logits:, : self.vocab_size], hidden)
-
-
-def has_recurrent_layers(cache: Cache) -> bool:
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
 
 
 def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | None) -> int:

@@ -132,9 +132,10 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     if engine == "graphs" and device != "cuda":
         raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine compiled, or eager")
     if engine == "compiled":
-        from specbench.models.compiling import check_compiler  # its imports take time
+        from specbench.models.compiling import no_compiler  # its imports take time
 
-        check_compiler(device)
+        if problem := no_compiler(device):
+            raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
     return engine
 
 

@@ -186,19 +186,14 @@ class ProcessorEnergy:
             most = (now - self._read_at) * MAX_WATTS * 1e6
             if any(most >= limit for _, limit in found.values()):
                 return None
-            self._joules += sum(energy_between(last[name], found[name]) for name in found) / 1e6
+            # A counter that wrapped around did so once.
+            self._joules += sum((count - last[name][0]) % limit for name, (count, limit) in found.items()) / 1e6
             self._last, self._read_at = found, now
             return self._joules
 
     def _keep_reading(self) -> None:
         while not self._stopped.wait(SECONDS) and self.joules() is not None:
             pass
-
-
-def energy_between(before: EnergyCounter, after: EnergyCounter) -> int:
-    """Returns the microjoules between two readings of one counter that wrapped around at most once."""
-    count, limit = after
-    return count - before[0] if count >= before[0] else count - before[0] + limit
 
 
 def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:

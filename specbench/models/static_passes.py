@@ -14,7 +14,6 @@ from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
     CannotCompile,
     HiddenStates,
-    check_traced,
     compile_pass,
     decoder_layers,
     one_layer_of_each_kind,
@@ -174,18 +173,16 @@ class StaticPasses:
         return Output(output.logits.clone(), tuple(states.clone() for states in output.hidden))
 
     def move(self, start: int, places: list[int]) -> None:
-        """Moves the keys and values of the tokens at `places` to the positions from `start` on."""
-        if len(places) > NUM_MOVED:
-            sources = upload(torch.tensor(places), self.device)
-            self._move_tokens(sources, torch.arange(start, start + len(places), device=self.device))
-            return
-        move = self.path_move()
+        """Moves the keys and values of the tokens at `places`, in ascending order, to the positions from `start` on."""
+        move, moved, later = self.path_move(), places[:NUM_MOVED], places[NUM_MOVED:]
         first = min(start, self.capacity - NUM_MOVED)
         sources = torch.arange(first, first + NUM_MOVED)
-        sources[start - first : start - first + len(places)] = torch.tensor(places)
+        sources[start - first : start - first + len(moved)] = torch.tensor(moved)
         self._sources.copy_(upload(sources, self.device))
         self.start.fill_(first)
         move()
+        if later:  # which are behind the positions that were written
+            self.move(start + NUM_MOVED, later)
 
     def path_move(self) -> Callable[[], torch.Tensor]:
         """Returns the function that moves the tokens at `_sources` to `start`; it is recorded if passes are."""
@@ -245,7 +242,13 @@ class StaticPasses:
             traced = torch.compile(own, fullgraph=True, backend="eager")
         layers = decoder_layers(self.model, self.cache)
         with self._nested(), nullcontext() if layers is None else one_layer_of_each_kind(layers):
-            check_traced(traced, self.name)
+            try:
+                traced()
+            except Exception as error:  # untraceable networks raise many classes
+                if is_out_of_memory(error):
+                    raise
+                reason = one_line(error).partition(" Explanation: ")[0]
+                raise CannotCompile(self.name, f"a pass is not a single graph: {reason}") from error
 
     def _nested(self) -> AbstractContextManager[None]:
         """Makes torch compile, on a CPU, one layer for all layers of the passes that are traced during the block."""

@@ -119,7 +119,9 @@ def _names(path: Path) -> list[str]:
 def _unpickled(path: Path) -> Tensors:
     """Returns the tensors of a file that torch.save wrote. Raises ConfigError if it holds anything else."""
     try:
-        tensors = _load_pickle(path)
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"  # files of torch before 1.6 cannot be mapped into memory
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         raise ConfigError(
             f"{path}: refused: it holds more than tensors, and loading it could run code: give a checkpoint with "
@@ -130,12 +132,6 @@ def _unpickled(path: Path) -> Tensors:
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise ConfigError(f"{path}: does not hold a mapping of names to tensors: {REMEDY}")
     return tensors
-
-
-def _load_pickle(path: Path) -> object:
-    with path.open("rb") as file:
-        is_zip = file.read(2) == b"PK"  # files of torch before 1.6 cannot be mapped into memory
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
 
 
 Kind = Literal["medusa", "eagle", "eagle3"]

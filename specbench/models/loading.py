@@ -83,9 +83,7 @@ def load_model(
     chosen = choose_device(device)
     engine = check_engine(engine, chosen.type)
     if quantize != "none":
-        if chosen.type != "cuda":
-            raise ConfigError(f"--quantize {quantize}: needs a CUDA device, and this is {chosen.type}: leave it out")
-        bitsandbytes(f"--quantize {quantize}")
+        check_quantize(quantize, chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
@@ -184,6 +182,13 @@ def load_weights(source: str, dtype: Any, hub: dict[str, Any], **options: Any) -
             "they would be random; give a complete checkpoint"
         )
     return model
+
+
+def check_quantize(quantize: Quantize, device: str) -> None:
+    """Raises ConfigError if this machine cannot quantize weights."""
+    if device != "cuda":
+        raise ConfigError(f"--quantize {quantize}: needs a CUDA device, and this is {device}: leave it out")
+    bitsandbytes(f"--quantize {quantize}")
 
 
 def bitsandbytes(option: str) -> Any:

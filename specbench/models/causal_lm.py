@@ -201,10 +201,6 @@ class CausalLM(TextModel, ScoringModel):
         self.sequence.rollback(num_tokens)
 
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`: [num_logits, vocab_size].
-
-        Reads only the tokens after the longest prefix shared with the cache, and at least the last `num_logits`.
-        """
         if self._first_pass is not None and self._first_pass.is_next:
             return self._first_pass.score(ids, num_logits, pending, self.hidden_layers)
         return self.sequence.score(ids, num_logits, pending, self.hidden_layers)

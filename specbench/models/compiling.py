@@ -123,8 +123,9 @@ def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given
 def decoder_layers(model: Any, cache: Cache) -> torch.nn.ModuleList | None:
     """Returns the decoder layers of a network; None if they are not found."""
     for part in model.modules():
-        is_stack = isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers)
-        if is_stack and cache_parameter(part[0].forward) in CACHE_NAMES[:2]:
+        if not isinstance(part, torch.nn.ModuleList) or len(part) != len(cache.layers):
+            continue
+        if cache_parameter(part[0].forward) in CACHE_NAMES[:2]:
             return part
     return None
 

@@ -23,8 +23,8 @@ from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, make_passes
-from specbench.models.scoring import Output
-from specbench.models.static_passes import PassShape, StaticPasses
+from specbench.models.scoring import Output, PassShape
+from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import StaticSequence, capacity_for
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.models import consumption
-from specbench.models.consumption import Consumption
+from specbench.models import meters
+from specbench.models.meters import Consumption
 from specbench.results.metrics import summarize
 from tests.test_metrics import autoregressive, generation, record
 
@@ -20,7 +20,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     zone.mkdir()
     for name, text in (("name", "package-0"), ("energy_uj", "5000000"), ("max_energy_range_uj", "262143328850")):
         (zone / name).write_text(text)
-    monkeypatch.setattr(consumption.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
+    monkeypatch.setattr(meters.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
     return zone / "energy_uj"
 
 
@@ -31,12 +31,12 @@ def test_the_energy_of_the_processors_during_a_generation(package: Path) -> None
 
 
 def test_what_the_machine_does_not_tell_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumption.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
-    monkeypatch.setattr(consumption, "PROCESS", tmp_path / "no-such-folder")
+    monkeypatch.setattr(meters.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
+    monkeypatch.setattr(meters, "PROCESS", tmp_path / "no-such-folder")
     assert Consumption("cpu").fields() == {}
 
 
-@pytest.mark.skipif(not consumption.reset_peak_resident_bytes(), reason="the system does not reset the peak")
+@pytest.mark.skipif(not meters.reset_peak_resident_bytes(), reason="the system does not reset the peak")
 def test_the_peak_is_of_one_generation_alone() -> None:
     first = Consumption("cpu")
     content = torch.ones(64 * MIB, dtype=torch.uint8)

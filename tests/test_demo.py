@@ -20,8 +20,8 @@ from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math
 from specbench.embedded.world.rows import tables
 from specbench.models.array_folder import vocabulary_digest
-from specbench.models.datastore import Datastore, most_frequent_tree
-from specbench.models.ngram import NgramModel
+from specbench.models.corpus_models import Datastore, NgramModel, most_frequent_tree
+from specbench.models.kv_cache import CACHE_NAMES
 from specbench.specs.run import embedded_drafter
 from tools.embedded import build
 from tools.embedded.evaluation import agreement
@@ -364,7 +364,7 @@ def test_grown_model_caches_correctly():
         layer.self_attn.o_proj.weight.data.normal_(std=0.1)
     ids = torch.randint(2, 100, (1, 9))
     first = model(ids[:, :5], use_cache=True)
-    second = model(ids[:, 5:], past_key_values=first.past_key_values).logits
+    second = model(ids[:, 5:], **{name: first[name] for name in CACHE_NAMES if name in first}).logits
     assert torch.allclose(second, model(ids).logits[:, 5:], atol=1e-5)
 
 

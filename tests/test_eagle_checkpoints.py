@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Config, Tensors, str]] = {
     "width of EAGLE-1": (
         {**LAYER, "hidden_size": 24, "head_dim": HEAD_DIM},
         {"fc.weight": torch.zeros(24, 48), "layers.0.self_attn.q_proj.weight": torch.zeros(32, 24)},
-        "its hidden states have 24 values, and those of target 'tiny-llama' have 32",
+        "it reads hidden states of 24 values, and those of target 'tiny-llama' have 32",
     ),
     "no embeddings of another width": (
         NARROW, eagle3_tensors(width=24),

@@ -19,7 +19,7 @@ from rich.console import Console
 from scipy import stats
 
 from specbench.core.errors import ConfigError
-from specbench.models import timing
+from specbench.models import meters
 from specbench.publish.turns import MeasuredInTurns
 from specbench.results.bootstrap import Metric, Prompts, bonferroni
 from specbench.results.check import check
@@ -91,7 +91,7 @@ def run(tmp_path_factory, models, patch):
 
     def run(name, seed, drafter="drafter", overrides=(), target="target", limit=NUM_PROMPTS // 2, repeats=1):
         clock = SimulatedClock(seed)
-        patch.setattr(timing, "time", clock)
+        patch.setattr(meters, "time", clock)
         path = tmp_path_factory.mktemp("runs") / name
         request = Request(
             tasks=["mgsm"], methods=["sd", "fsd"], command="specbench run --task mgsm", output=path,
@@ -250,7 +250,7 @@ def test_a_sleep_in_the_loop_is_caught_by_the_speed_up_alone(base, run, patch):
     from specbench.decoding.drafters.model import ModelDrafter
 
     def slow(self, *arguments):
-        timing.time.sleep(0.01)
+        meters.time.sleep(0.01)
         return propose(self, *arguments)
 
     propose = ModelDrafter.propose

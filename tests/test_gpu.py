@@ -16,10 +16,9 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.compiling import same_logits
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
-from specbench.models.static_passes import PassShape
+from specbench.models.scoring import PassShape, same_logits
 from specbench.running.checked import run_spec
 from specbench.running.compose import compose
 from specbench.running.models import Models, load_models
@@ -36,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 LENGTHS = (1, 2, 6, 16)
-PROMPTS, NUM_TOKENS = (3, 17, 40), 30
+PROMPTS, NUM_TOKENS = (3, 17, 40, 90), 30  # the last two are read by recorded passes
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
 METHODS = [name for name in method_names() if load_method(name).decoder is None]
 WITHOUT_LAYERS = {"mtp"}  # the embedded target has none for it: the only method that may be skipped

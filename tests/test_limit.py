@@ -40,7 +40,7 @@ from specbench.analysis.limit_rounds import (
     time_steps,
 )
 from specbench.core.errors import ConfigError
-from specbench.models.timing import Clock, PassLog
+from specbench.models.meters import Clock, PassLog
 from specbench.results.metrics import expected_speedup
 from tests import tiny
 from tests.limits import known_report, known_timings

@@ -12,8 +12,7 @@ from transformers.modeling_layers import MtpModel
 
 from specbench.analysis.audit_report import AuditReport
 from specbench.core.errors import ConfigError
-from specbench.models.heads.eagle import EagleModel
-from specbench.models.heads.mtp import load_mtp
+from specbench.models.heads.eagle import EagleModel, load_mtp
 from specbench.models.loading import load_model
 from tests import tiny
 from tests.heads import VOCAB, Draws

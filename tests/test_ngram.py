@@ -12,7 +12,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.models.array_folder import vocabulary_digest
-from specbench.models.ngram import NgramModel
+from specbench.models.corpus_models import NgramModel
 from specbench.training import ngram_build as levels
 from specbench.training import ngram_build as runs
 from specbench.training.ngram_build import build_ngrams

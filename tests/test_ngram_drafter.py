@@ -28,8 +28,8 @@ from specbench.decoding.sampling import Sampling, draw, process
 from specbench.decoding.verification import fuzzy_rule, rejection
 from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import ModelPair
+from specbench.models.corpus_models import NgramModel
 from specbench.models.loading import load_model
-from specbench.models.ngram import NgramModel
 from specbench.training.ngram_build import build_ngrams
 from tests.test_losslessness import PROMPT, chi_square_p
 from tests.toys import TableModel, joint

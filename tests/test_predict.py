@@ -12,17 +12,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.predict import (
-    Machine,
-    Prediction,
-    RecordedRow,
-    RecordedVerdicts,
-    last_token_acceptance,
-    predict,
-    query_lengths,
-    why_only_own,
-)
-from specbench.models import timing
+from specbench.analysis.predict import Machine
+from specbench.analysis.predict import Prediction
+from specbench.analysis.predict import RecordedRow
+from specbench.analysis.predict import RecordedVerdicts
+from specbench.analysis.predict import last_token_acceptance
+from specbench.analysis.predict import predict
+from specbench.analysis.predict import query_lengths
+from specbench.analysis.predict import why_only_own
+from specbench.models import meters
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Prompts
 from specbench.results.execute import execute
@@ -207,7 +205,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
             patch.setattr("specbench.running.models.load_model", load)
-            patch.setattr(timing, "time", clock)
+            patch.setattr(meters, "time", clock)
             execute(Request(["mgsm"], ["sd"], options, "specbench run --task mgsm", output=path), Console(quiet=True))
         return path
 

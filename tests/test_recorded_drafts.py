@@ -3,6 +3,7 @@
 What is tested is everything around the recording: buffers, tokens, random streams, and what is told of memory.
 """
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,19 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.models import drafting, static_passes
+from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.compiling import SharedLayers
 from specbench.models.devices import memory_message, move_network
 from specbench.models.loading import check_engine, load_model, make_passes
+from specbench.models.scoring import Output, PassShape
+from specbench.models.static_passes import StaticPasses
+from specbench.models.static_sequence import PROMPTS
 from specbench.running.compose import compose
-from specbench.running.requirements import drafters_using
+from specbench.running.models import Models
+from specbench.running.requirements import drafters_using, reserve_for
 from specbench.specs.catalogue import load_method
+from specbench.specs.components import StaticEngine
 from tests import tiny
 
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
@@ -46,7 +53,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         run()
         return run
 
-    for module in (static_passes, drafting):
+    for module in (static_passes, recording):
         monkeypatch.setattr(module, "record_graph", stand_in)
     monkeypatch.setattr(static_passes, "SharedStream", Stream)
     monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
@@ -73,8 +80,8 @@ def test_a_recorded_pass_is_made_for_every_length_and_told(recordings: list[str]
     assert made.static is not None and made.engine == "graphs" and recordings == ["pass"]
     said: list[str] = []
     number, seconds = made.static.reserve(100, (1, 6), progress=said.append)
-    assert number == 1 and seconds > 0 and recordings == ["pass"] * 2
-    assert said[0] == "recording tiny-qwen2 for 128 tokens: 1 passes, of 6 tokens"
+    assert number == 3 and seconds > 0 and recordings == ["pass"] * 4
+    assert said[0] == "recording tiny-qwen2 for 128 tokens: 3 passes, of 6, 64, 128 tokens"
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
@@ -133,13 +140,13 @@ def test_a_draft_that_was_not_recorded_is_left_to_single_passes(recordings: list
 
 def test_a_recorded_draft_with_other_logits_is_refused(recordings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made = with_graphs()
-    record_graph = drafting.record_graph
+    record_graph = recording.record_graph
 
     def wrong(run: Any, device: torch.device, generator: Any = None) -> Any:
         kept = record_graph(run, device, generator)().clone()
         return lambda: kept  # which writes nothing
 
-    monkeypatch.setattr(drafting, "record_graph", wrong)
+    monkeypatch.setattr(recording, "record_graph", wrong)
     with pytest.raises(ConfigError, match=r"--engine graphs: .* a recorded draft gives other logits"):
         made.reserve_draft(5, GREEDY)
 
@@ -190,3 +197,140 @@ def test_a_recording_that_runs_out_of_memory_names_the_pass(
         "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made; a token takes 0.2 KiB of its cache, "
         "3.00 GiB were requested)"
     )
+
+
+LAYERS = (0, 2)
+
+
+def recorded(kind: str, engine: StaticEngine, num_tokens: int) -> tuple[CausalLM, CausalLM]:
+    """One network, read eagerly and in recorded passes, which also return hidden states."""
+    network = tiny.network(kind, num_hidden_layers=2)
+    eager, other = (CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None) for _ in range(2))
+    other.make_static(engine)
+    assert other.static is not None
+    shapes = [PassShape(13, "tree", LAYERS), PassShape(1, "chain", LAYERS)]
+    other.static.reserve(num_tokens, (1, 6), shapes=shapes)
+    return eager, other
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers that share one compiled function are traced, not compiled."""
+    compiled = SharedLayers.compile_layers
+    monkeypatch.setattr(SharedLayers, "compile_layers", lambda *given, **named: compiled(*given, backend="eager"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        ("qwen2", "graphs"), ("gemma3_text", "graphs"), ("mistral", "graphs"),
+        pytest.param("qwen2", "compiled", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_prompts_are_read_by_recorded_passes(
+    kind: str, engine: StaticEngine, recordings: list[str], traced: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any length, after nothing, after other text, and up to the end of the buffers; only a prompt that is longer
+    than all recorded passes is read eagerly. Nothing is recorded on the way."""
+    eager, other = recorded(kind, engine, 370)
+    assert other.static is not None and other.static.capacity == 384
+    num_recorded, rng, eagerly = len(recordings), random.Random(0), []
+    read_eagerly = StaticPasses.read_eagerly
+
+    def noted(self: StaticPasses, tokens: torch.Tensor, *given: Any, **named: Any) -> Output:
+        eagerly.append(tokens.shape[1])
+        return read_eagerly(self, tokens, *given, **named)
+
+    monkeypatch.setattr(StaticPasses, "read_eagerly", noted)
+    for num_prompt in (7, 63, 64, 65, 150, 256, 257, 300):
+        for num_before in (0, 40, 300):
+            layers = rng.choice([(), LAYERS])
+            ids = [rng.randrange(250) for _ in range(min(num_before + num_prompt, 383))]
+            outputs = []
+            for each in (eager, other):
+                each.reset()
+                each.hidden_layers = layers
+                if num_before:
+                    each.score(ids[:num_before], 1)
+                eagerly.clear()
+                first = each.score(ids, 1)
+                second = each.score([*ids[:-3], 9], 1)  # which reads one token after a rollback
+                outputs.append((first.logits, *first.hidden, second.logits, *second.hidden))
+            torch.testing.assert_close(outputs[1], outputs[0], atol=2e-4, rtol=1e-3)
+            assert eagerly == [num for num in [len(ids) - num_before] if num > PROMPTS[-1]]
+    assert len(recordings) == num_recorded
+
+
+@pytest.mark.parametrize("name", ["sd", "pld", "slem", "slrs", "sd-tree", "lookahead"])
+def test_methods_whose_prompts_are_recorded_write_the_tokens_of_the_eager_engine(
+    name: str, recordings: list[str]
+) -> None:
+    found = []
+    for makes in (False, True):
+        pair = ModelPair(model(), model(1))
+        assert pair.drafter is not None
+        for each in (pair.target, pair.drafter) if makes else ():
+            make_passes(each, "graphs")
+        method = load_method(name)
+        decoder = compose(method, pair, DRAWN)
+        reserve_for(Models(pair.target, {name: pair.drafter}), [method], 120, lambda line: None, decoders=[decoder])
+        num_recorded = len(recordings)
+        found.append([decoder.generate(list(range(length)), StopRules(20), seed=3) for length in (5, 64, 90)])
+        assert len(recordings) == num_recorded
+    for expected, other in zip(*found, strict=True):
+        assert other.token_ids == expected.token_ids and other.steps == expected.steps
+        assert [n for n, _ in other.target_passes] == [n for n, _ in expected.target_passes]
+
+
+def test_pending_tokens_end_a_recorded_prompt(recordings: list[str]) -> None:
+    eager, other = recorded("qwen2", "graphs", 100)
+    found = [each.score(IDS, 1, torch.tensor([7, 9])).logits for each in (eager, other)]
+    torch.testing.assert_close(found[1], found[0], atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing"), "not permitted when stream is capturing"),
+        (torch.OutOfMemoryError("Tried to allocate 3.00 GiB."), "out of memory (while a pass of model 'tiny-qwen2'"),
+    ],
+)
+def test_prompts_that_cannot_be_recorded_are_read_eagerly(
+    raised: Exception, told: str, recordings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, eager, said = model(), model(), list[str]()
+    make_passes(made, "graphs")
+    assert made.static is not None
+    run = StaticPasses._record
+
+    def failing(self: StaticPasses, shape: PassShape, *given: Any) -> Any:
+        if shape.kind == "prompt":
+            raise raised
+        return run(self, shape, *given)
+
+    monkeypatch.setattr(StaticPasses, "_record", failing)
+    for expected in (1, 0):  # it is not tried again
+        number, _ = made.static.reserve(100, (1, 6), progress=said.append)
+        assert number == expected
+    (line,) = [line for line in said if "not recorded" in line]
+    assert line.startswith("tiny-qwen2: prompts are read by passes that are not recorded: ") and told in line
+    ids = list(range(60))
+    torch.testing.assert_close(made.score(ids, 1).logits, eager.score(ids, 1).logits, atol=2e-4, rtol=1e-3)
+
+
+def test_a_recorded_prompt_with_the_logits_of_another_token_is_refused(
+    recordings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of the last token is an input of the pass."""
+    made, said, record = model(), list[str](), StaticPasses._record
+    make_passes(made, "graphs")
+
+    def at_another_place(self: StaticPasses, shape: PassShape, options: dict[str, Any]) -> Callable[[], Output]:
+        if shape.kind == "prompt":
+            options = {**options, "num_logits": options["num_logits"] - 1}
+        return record(self, shape, options)
+
+    monkeypatch.setattr(StaticPasses, "_record", at_another_place)
+    assert made.static is not None
+    made.static.reserve(100, (1, 6), progress=said.append)
+    assert any("a pass over 64 tokens gives other logits" in line for line in said)

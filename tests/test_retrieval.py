@@ -21,7 +21,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import ModelPair
-from specbench.models.datastore import Datastore, most_frequent_tree
+from specbench.models.corpus_models import Datastore, most_frequent_tree
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.training import corpus
 from specbench.training.corpus import build_datastore, suffix_array

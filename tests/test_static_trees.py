@@ -17,11 +17,11 @@ from specbench.decoding.drafters import padded_lengths
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.generation_state import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.models import drafting, static_passes
+from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import SharedLayers
-from specbench.models.scoring import Output
-from specbench.models.static_passes import NUM_MOVED, PassShape, StaticPasses
+from specbench.models.scoring import Output, PassShape
+from specbench.models.static_passes import NUM_MOVED, StaticPasses
 from specbench.running.compose import compose
 from specbench.running.models import Models
 from specbench.running.requirements import compile_requirements, num_compilations, reserve_for
@@ -171,7 +171,7 @@ def test_a_pass_whose_hidden_states_change_when_it_is_compiled_is_refused(
 def test_a_model_whose_layers_are_not_found_returns_no_hidden_states(
     made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.models.hidden_states.decoder_layers", lambda *given: None)
+    monkeypatch.setattr("specbench.models.compiling.decoder_layers", lambda *given: None)
     _, model = both(num_hidden_layers=1)
     assert model.static is not None
     model.score([1, 2], 1)
@@ -255,7 +255,7 @@ def test_recorded_passes_of_trees_read_what_is_filled_in(engine: StaticEngine, m
     compiled = SharedLayers.compile_layers
     monkeypatch.setattr(SharedLayers, "compile_layers", lambda *given, **named: compiled(*given, backend="eager"))
     monkeypatch.setattr(static_passes, "record_graph", replayed)
-    monkeypatch.setattr(drafting, "record_graph", replayed)
+    monkeypatch.setattr(recording, "record_graph", replayed)
     monkeypatch.setattr(static_passes, "SharedStream", Stream)
     monkeypatch.setattr(static_passes, "has_graphs", lambda device: True)
     eager, other = (tiny.causal_lm("qwen2", num_hidden_layers=2) for _ in range(2))

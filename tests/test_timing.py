@@ -13,7 +13,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.models.timing import Clock, PassLog, Stopwatch
+from specbench.models.meters import Clock, PassLog, Stopwatch
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method
 from tests import tiny

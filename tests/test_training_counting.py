@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.models.ngram import NgramModel
+from specbench.models.corpus_models import NgramModel
 from specbench.specs.components import build
 from specbench.training.data import gather_data
 from specbench.training.spec import DataSpec

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
-from specbench.models import consumption as processor_energy
-from specbench.models.consumption import MAX_WATTS, CostMeter, ProcessorEnergy
+from specbench.models import meters as processor_energy
+from specbench.models.meters import MAX_WATTS, CostMeter, ProcessorEnergy
 from specbench.training.loop import Log
 from specbench.training.output import total_cost
 from specbench.training.train import losses_text

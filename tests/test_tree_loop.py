@@ -21,8 +21,7 @@ from specbench.decoding.verification import VerificationRule, exact_match
 from specbench.models import eager
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.eagle import EagleModel
-from specbench.models.kv_cache import PreallocatedLayer
-from specbench.models.tree_attention import tree_inputs
+from specbench.models.kv_cache import PreallocatedLayer, tree_inputs
 from tests import tiny
 from tests.test_draft_heads import new_head
 from tests.test_tree_drafters import generate

@@ -19,8 +19,8 @@ from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.kv_cache import depths_and_ancestors
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.tree_attention import depths_and_ancestors
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests import tiny
@@ -100,7 +100,7 @@ def test_a_mask_that_shows_siblings_gives_other_logits(monkeypatch: pytest.Monke
     """The control of the test above."""
     model, single = tiny.causal_lm("llama"), tiny.causal_lm("llama")
     triangle = lambda parents: torch.ones((len(parents), len(parents)), dtype=torch.bool).tril()  # noqa: E731
-    monkeypatch.setattr("specbench.models.tree_attention.ancestors", triangle)
+    monkeypatch.setattr("specbench.models.kv_cache.ancestors", triangle)
     depths_and_ancestors.cache_clear()
     logits = model.score_tree([1, 2, 3], [4, 5], [-1, -1], 3).logits
     depths_and_ancestors.cache_clear()

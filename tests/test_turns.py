@@ -14,7 +14,7 @@ import pytest
 
 from specbench.cli.leaderboard import interpreter
 from specbench.core.errors import ConfigError
-from specbench.models.timing import HOST, HostClock
+from specbench.models.meters import HOST, HostClock
 from specbench.publish import turns
 from specbench.publish.turns import Version, measure_in_turns, read_request, request_message, version_notes
 from specbench.results.conditions import environment
@@ -240,7 +240,7 @@ def test_a_worker_whose_asking_process_is_gone_ends(monkeypatch):
 
 def test_waits_for_a_cpu_are_left_out_where_the_system_counts_them(tmp_path, monkeypatch):
     waits, clock = tmp_path / "schedstat", HostClock()
-    monkeypatch.setattr("specbench.models.timing.time.perf_counter", lambda: 10.0)
+    monkeypatch.setattr("specbench.models.meters.time.perf_counter", lambda: 10.0)
     clock.leave_out_waits(tmp_path / "absent")
     assert clock.now() == 10.0 and not clock.leaves_out_waits
     waits.write_text("not counted\n")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.timing import Clock, PassLog
 
 
 class TableModel(ScoringModel):

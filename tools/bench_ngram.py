@@ -74,7 +74,7 @@ def measure_build(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
 
 def measure_lookup(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
     """Microseconds per greedy draft token after contexts of a text that was not counted, and after frequent ones."""
-    from specbench.models.ngram import NgramModel
+    from specbench.models.corpus_models import NgramModel
 
     start = time.perf_counter()
     model = NgramModel.load(folder)

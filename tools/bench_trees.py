@@ -18,9 +18,9 @@ from transformers import DynamicCache
 
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape
 from specbench.models.causal_lm import CausalLM
+from specbench.models.kv_cache import by_layer_type, cache_parameter, tree_inputs
 from specbench.models.loading import load_model
-from specbench.models.static_passes import PassShape
-from specbench.models.tree_attention import by_layer_type, tree_inputs
+from specbench.models.scoring import PassShape
 
 DEPTH = 5
 ACCEPTED = 3  # nodes of the accepted path
@@ -45,11 +45,12 @@ class Step:
             model.model, {False}, num_cached + 1, self.parents, num_cached, num_tokens, num_columns
         )
         self.cache = DynamicCache()
+        cached = {cache_parameter(model.model.forward): self.cache}
         self.given = {
-            "position_ids": positions[None], "attention_mask": by_layer_type(masks), "past_key_values": self.cache
+            "position_ids": positions[None], "attention_mask": by_layer_type(masks), **cached
         }  # fmt: skip
         with torch.inference_mode():
-            model.model(input_ids=torch.tensor([self.ids[:-1]]), past_key_values=self.cache)
+            model.model(input_ids=torch.tensor([self.ids[:-1]]), **cached)
         model.score(self.ids[:-1], 1)
 
     def path_to(self, node: int) -> list[int]:

@@ -31,8 +31,10 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import CausalLM
 from specbench.models.causal_lm import split_precision
-from specbench.models.text_model import shortest_context
-from specbench.results.leaderboard import ROWS, load, set_fields
+from specbench.results.leaderboard import ROWS
+from specbench.results.leaderboard import load
+from specbench.results.leaderboard import set_fields
+from specbench.models.causal_lm import shortest_context
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun

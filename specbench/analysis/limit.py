@@ -37,6 +37,7 @@ from specbench.analysis.limit_rounds import (
 )
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
+from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, NUM_RESAMPLES, TAILS, Array
@@ -134,7 +135,7 @@ def work_of(model: CausalLM) -> Work:
 def cache_of(network: Any, num_heads: int) -> tuple[tuple[AttentionLayer, ...], int]:
     """Returns the attention layers and the bytes of recurrent states, from the cache of one token."""
     output = network(input_ids=torch.zeros((1, 1), dtype=torch.long, device=network.device), use_cache=True)
-    cache = output.past_key_values if "past_key_values" in output else output.cache_params
+    cache = next(output[name] for name in CACHE_NAMES if name in output)
     layers, state_bytes = [], 0
     for layer in cache.layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)

@@ -18,9 +18,8 @@ from specbench.decoding.loop import Generation, decode
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
-from specbench.models.causal_lm import CausalLM
-from specbench.models.text_model import shortest_context
-from specbench.models.timing import Clock, PassLog
+from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.meters import Clock, PassLog
 
 MOST_BYTES = 2**31
 LEAST_BYTES = 2**20

@@ -11,8 +11,7 @@ from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
-from specbench.models.causal_lm import CausalLM
-from specbench.models.text_model import TextModel
+from specbench.models.causal_lm import CausalLM, TextModel
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specbench.decoding.proposal import Proposal, Step, Verification
-from specbench.models.timing import Stopwatch
+from specbench.models.meters import Stopwatch
 
 Finish = Literal["eos", "stop", "length", "context"]
 

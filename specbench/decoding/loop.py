@@ -17,8 +17,8 @@ from specbench.decoding.tree_acceptance import (
     acceptance_by_level,
 )
 from specbench.decoding.verification import VerificationRule
+from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel
-from specbench.models.timing import PassLog, Stopwatch
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 

@@ -11,7 +11,7 @@ from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import ModelPair
-from specbench.models.timing import Clock, PassLog
+from specbench.models.meters import Clock, PassLog
 
 
 class FunctionDrafter(Drafter):

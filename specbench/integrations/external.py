@@ -55,7 +55,7 @@ from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
 from specbench.decoding.proposal import Step
 from specbench.models.causal_lm import CausalLM
 from specbench.models.devices import is_out_of_memory
-from specbench.models.timing import Clock
+from specbench.models.meters import Clock
 from specbench.specs.method import MethodSpec
 
 Counts = Step | Sequence[int]

@@ -15,12 +15,12 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json",
 MAX_SHOWN = 8  # existing folders that a message about a missing folder lists
 
 
-def explain_failure(name: str, source: str, hub_problem: str | None, error: Exception) -> str:
-    """Returns in one line why loading failed: the broken file, the missing folder or hub id, or the error's message."""
-    folder = Path(source)
-    if folder.is_dir():
-        return find_defect(folder) or one_line(error)
-    return ", and ".join(filter(None, (missing_folder(name), hub_problem))) or one_line(error)
+def explain_failure(name: str, source: str, hub_problem: str | None, error: Exception, files: str) -> str:
+    """Returns in one line why loading failed (the broken file, the missing folder or hub id, or the error's message),
+    and what to do. `files`: those that a local folder must have."""
+    defects = [find_defect(Path(source))] if Path(source).is_dir() else [missing_folder(name), hub_problem]
+    cause = ", and ".join(filter(None, defects)) or one_line(error)
+    return f"{cause} (give a local folder with {files}, or a hub id that this machine can reach)"
 
 
 def one_line(error: Exception) -> str:

@@ -1,4 +1,5 @@
-"""Forward passes compiled by torch.compile, in which one compiled decoder layer serves all layers."""
+"""Forward passes compiled by torch.compile, in which one compiled decoder layer serves all layers, and hooks that
+collect hidden states."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,10 @@ from transformers.cache_utils import Cache
 
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError
-from specbench.models.checkpoints import one_line
-from specbench.models.devices import is_out_of_memory
 from specbench.models.fused import one_row_products
-from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
-from specbench.models.scoring import Output
-from specbench.specs.components import EngineName
+from specbench.models.kv_cache import CACHE_NAMES, PreallocatedLayer, cache_parameter, preallocated_cache
+from specbench.models.scoring import VERBS, Output
+from specbench.specs.components import EngineName, StaticEngine
 
 Result = TypeVar("Result")
 PASS_OPTIONS: dict[str, Any] = {
@@ -118,16 +117,32 @@ class SharedLayers:
 
 
 def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given: Any, **named: Any) -> Any:
-    return layer_forward(layer, *given, **{**named, "past_key_values": cache})
+    return layer_forward(layer, *given, **{**named, cache_parameter(type(layer).forward): cache})
 
 
-def decoder_layers(model: Any, cache: Cache) -> list[torch.nn.Module] | None:
+def decoder_layers(model: Any, cache: Cache) -> torch.nn.ModuleList | None:
     """Returns the decoder layers of a network; None if they are not found."""
     for part in model.modules():
-        is_stack = isinstance(part, torch.nn.ModuleList) and len(part) == len(cache.layers)
-        if is_stack and "past_key_values" in inspect.signature(part[0].forward).parameters:
-            return list(part)
+        if not isinstance(part, torch.nn.ModuleList) or len(part) != len(cache.layers):
+            continue
+        if cache_parameter(part[0].forward) in CACHE_NAMES[:2]:
+            return part
     return None
+
+
+@contextmanager
+def one_layer_of_each_kind(layers: torch.nn.ModuleList) -> Iterator[None]:
+    """Leaves only the first layer of each kind in a network during the block, so that tracing it takes less time."""
+    before = layers._modules
+    kinds: dict[Any, torch.nn.Module] = {}
+    for layer in layers:
+        kind = tuple((type(part), getattr(part, "layer_type", None)) for part in layer.modules())
+        kinds.setdefault(kind, layer)
+    layers._modules = {str(number): layer for number, layer in enumerate(kinds.values())}
+    try:
+        yield
+    finally:
+        layers._modules = before
 
 
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
@@ -137,14 +152,8 @@ def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
         return None
     is_one_kind = all(type(layer) is type(layers[0]) for layer in layers)
     if is_one_kind and isinstance(type(layers[0]).forward, FunctionType):
-        return SharedLayers(layers, cache, model.config.get_text_config().hidden_size)
+        return SharedLayers(list(layers), cache, model.config.get_text_config().hidden_size)
     return None
-
-
-# Maximum root mean square difference in standard deviations of the logits, far above the rounding of kernels.
-MAX_SHIFT = {torch.float32: 1e-3}
-MAX_SHIFT_ROUNDED = 0.1
-VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
 
 
 class CannotCompile(ConfigError):
@@ -156,17 +165,6 @@ class CannotCompile(ConfigError):
             f"--engine {engine}: model '{name}' cannot be {VERBS[engine]}: {self.reason}; take --engine eager, or "
             "another model"
         )
-
-
-def check_traced(run: Callable[[], Any], name: str) -> None:
-    """Runs a traced pass. Raises CannotCompile if it is not a single graph."""
-    try:
-        run()
-    except Exception as error:  # untraceable networks raise many classes
-        if is_out_of_memory(error):
-            raise
-        reason = one_line(error).partition(" Explanation: ")[0]
-        raise CannotCompile(name, f"a pass is not a single graph: {reason}") from error
 
 
 def check_compilable(model: Any, name: str, engine: EngineName = "compiled") -> list[PreallocatedLayer]:
@@ -181,15 +179,10 @@ def check_compilable(model: Any, name: str, engine: EngineName = "compiled") -> 
         raise CannotCompile(
             name, f"transformers says that the passes of a {type(model).__name__} are not a single graph"
         )
-    if missing := [key for key in ("logits_to_keep", "position_ids", "past_key_values") if key not in parameters]:
+    wanted = ("logits_to_keep", "position_ids", cache_parameter(model.forward))
+    if missing := [key for key in wanted if key not in parameters]:
         raise CannotCompile(name, f"the forward pass of a {type(model).__name__} takes no {missing[0]}", engine)
     return cast(list[PreallocatedLayer], layers)
-
-
-def check_compiler(device: str) -> None:
-    """Raises ConfigError if this machine cannot compile for a device."""
-    if problem := no_compiler(device):
-        raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
 
 
 def no_compiler(device: str) -> str | None:
@@ -208,8 +201,35 @@ def no_compiler(device: str) -> str | None:
     return None
 
 
-def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Returns whether two tensors of logits agree up to the rounding of their dtype."""
-    limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
-    first, second = first.float(), second.float()
-    return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6
+class HiddenStates:
+    """Collects hidden states while a pass runs or is traced, numbered as in transformers' `hidden_states`.
+
+    transformers' own collection also puts hooks inside the decoder layers, which separately compiled layers cannot run.
+    """
+
+    def __init__(self, model: Any, name: str, cache: Cache, engine: StaticEngine) -> None:
+        layers = decoder_layers(model, cache)
+        if layers is None:
+            raise CannotCompile(name, "its decoder layers, whose states a drafter reads, are not found", engine)
+        self._num_states = len(layers) + 1
+        self._kept: dict[int, Any] = {}
+        for index, layer in enumerate(layers):
+            layer.register_forward_pre_hook(partial(self._keep_input, index))
+        model.get_decoder().register_forward_hook(partial(self._keep_last, len(layers)))
+
+    def start(self, layers: Sequence[int]) -> None:
+        """Begins to collect the states of `layers`; a negative number counts from the end."""
+        self._kept = {layer % self._num_states: None for layer in layers}
+
+    def stop(self, layers: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """Ends the collection. Returns the states of `layers`, [1, num_tokens, width] each."""
+        kept, self._kept = self._kept, {}
+        return tuple(kept[layer % self._num_states] for layer in layers)
+
+    def _keep_input(self, index: int, layer: torch.nn.Module, given: tuple[Any, ...]) -> None:
+        if index in self._kept:
+            self._kept[index] = given[0]
+
+    def _keep_last(self, index: int, decoder: torch.nn.Module, given: tuple[Any, ...], made: Any) -> None:
+        if index in self._kept:
+            self._kept[index] = made.last_hidden_state

@@ -1,21 +1,30 @@
-"""Eager forward passes by transformers, over a growing cache of one sequence."""
+"""A cached sequence of one model, and its eager passes by transformers, over a growing cache."""
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from packaging.version import Version
-from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
 from specbench.models.devices import noting_memory, upload
-from specbench.models.kv_cache import PreallocatedLayer, preallocated_cache
-from specbench.models.recurrent import RecurrentStates
+from specbench.models.kv_cache import (
+    PreallocatedLayer,
+    by_layer_type,
+    cache_parameter,
+    check_attention,
+    preallocated_cache,
+    tree_inputs,
+)
+from specbench.models.meters import PassLog
 from specbench.models.scoring import Output
-from specbench.models.timing import PassLog
-from specbench.models.tree_attention import by_layer_type, check_attention, tree_inputs
+
+if TYPE_CHECKING:
+    from specbench.models.recurrent import RecurrentStates
 
 # Whether a pass can return the hidden states of selected layers only; older versions return those of all layers.
 SELECTS_LAYERS = Version(transformers.__version__) >= Version("5.23")
@@ -25,8 +34,8 @@ NO_TREE: Tree = ([], ())
 UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
-class EagerSequence:
-    """A model's cached sequence, which is extended by eager passes."""
+class CachedSequence:
+    """A model's cached sequence, which is extended by passes of one engine."""
 
     def __init__(self, model: Any, name: str, vocab_size: int, passes: PassLog) -> None:
         self.model = model
@@ -34,19 +43,140 @@ class EagerSequence:
         self.vocab_size = vocab_size
         self.device: torch.device = model.device
         self.passes = passes
-        self.cache = preallocated_cache(model.config, name)
-        self.recurrent = RecurrentStates(model, self.cache, name) if has_recurrent_layers(self.cache) else None
-        self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
         self.cached_ids: list[int] = []
         self._tree = NO_TREE  # the tree whose keys and values follow the cached sequence
+
+    def reset(self) -> None:
+        """Drops the cached sequence; the buffers are kept."""
+        self.cached_ids, self._tree = [], NO_TREE
+
+    def checkpoint(self) -> int:
+        """Returns the number of cached tokens, to which `rollback` can return."""
+        return len(self.cached_ids)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Crops the cache to its first `num_tokens` tokens."""
+        del self.cached_ids[num_tokens:]
+        self._tree = NO_TREE
+
+    @torch.inference_mode()
+    def score(
+        self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
+    ) -> Output:
+        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
+        the hidden states of all tokens that were read.
+
+        Reads only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, and before
+        them the tokens that recurrent layers must replay.
+        """
+        num_tokens = len(ids) + (0 if pending is None else len(pending))
+        self._ensure(num_tokens)
+        num_kept = min(num_common(self.cached_ids, ids, pending), num_tokens - num_logits)
+        self.rollback(num_kept)
+        num_cached = len(self.cached_ids)
+        output = self._read(ids, pending, num_tokens - num_cached, num_kept - num_cached, num_logits, hidden_layers)
+        self.cached_ids += ids[num_cached:]
+        self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
+        return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
+
+    @torch.inference_mode()
+    def score_tree(
+        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
+        hidden_layers: Sequence[int] = (),
+    ) -> Output:  # fmt: skip
+        """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
+
+        If this tree begins with the tree read last, reads only the other nodes.
+        """
+        tree = (list(tree_ids), tuple(parents))
+        self._ensure(len(ids) + len(tree_ids))
+        num_cached = num_common_of_tree(self.cached_ids, self._tree, ids, tree, num_logits)
+        if num_cached <= len(ids):  # the tree read last does not continue
+            self.rollback(num_cached)
+        num_read = len(ids) + len(tree_ids) - num_cached
+        output = self._read_tree([*ids, *tree_ids], parents, num_read, num_logits, hidden_layers)
+        self.cached_ids, self._tree = list(ids), tree
+        return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
+
+    @torch.inference_mode()
+    def keep_path(self, path: Sequence[int]) -> None:
+        """Keeps the nodes `path` of the tree read last in the cache as tokens of the sequence, and drops all others."""
+        start = len(self.cached_ids)
+        self._move(start, [start + node for node in path])
+        self.cached_ids += [self._tree[0][node] for node in path]
+        self._tree = NO_TREE
+
+    @torch.inference_mode()
+    def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
+        """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
+
+        All suffixes have the same length, at least one token. Tokens of `ids` that are not cached are read first.
+        Afterwards the cache holds exactly `ids`.
+        """
+        if common_prefix(self.cached_ids, ids) == len(ids):
+            self.rollback(len(ids))
+        if self.cached_ids != ids:
+            self.score(ids, 1)
+        return torch.cat(list(self._read_suffixes(suffixes)))
+
+    def check_trees(self) -> None:
+        """Raises ConfigError if a single pass cannot read a draft tree."""
+        raise NotImplementedError
+
+    def _ensure(self, num_tokens: int) -> None:
+        """Provides buffers for `num_tokens` tokens."""
+
+    def _read(
+        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
+        hidden_layers: Sequence[int],
+    ) -> Output:  # fmt: skip
+        """Runs one timed pass over the last `num_read` tokens of `ids` and `pending`, of which the first `num_replayed`
+        are cached except in recurrent layers: at least the logits of the last `num_logits`, [n, output_size], and the
+        hidden states of all, [num_read, width]."""
+        raise NotImplementedError
+
+    def _read_tree(
+        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
+    ) -> Output:
+        """Runs one timed pass over the last `num_read` of `tokens`, which end with a tree; see `_read`."""
+        raise NotImplementedError
+
+    def _move(self, start: int, places: list[int]) -> None:
+        """Moves the tokens at `places`, all at or after `start`, to `start`, and drops all others after it."""
+        raise NotImplementedError
+
+    def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:
+        """Yields the logits after the cached sequence followed by each suffix, [n, vocab_size]; the cache stays."""
+        raise NotImplementedError
+
+    def _input(self, ids: list[int], pending: torch.Tensor | None, num_read: int) -> torch.Tensor:
+        """Returns the last `num_read` tokens of `ids` and `pending`: [1, num_read]."""
+        if pending is None:
+            return upload(torch.tensor([ids[len(ids) - num_read :]], dtype=torch.long), self.device)
+        num_known = max(num_read - len(pending), 0)
+        known = upload(torch.tensor([ids[len(ids) - num_known :]], dtype=torch.long), self.device)
+        return torch.cat([known, pending[None, len(pending) - num_read + num_known :]], dim=1)
+
+
+class EagerSequence(CachedSequence):
+    """A model's cached sequence, which is extended by eager passes."""
+
+    def __init__(self, model: Any, name: str, vocab_size: int, passes: PassLog) -> None:
+        super().__init__(model, name, vocab_size, passes)
+        self.cache = preallocated_cache(model.config, name)
+        self.recurrent: RecurrentStates | None = None
+        if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.cache.layers):
+            from specbench.models import recurrent  # which few models need
+
+            self.recurrent = recurrent.RecurrentStates(model, self.cache, name)
+        self._attention_layers = [layer for layer in self.cache.layers if isinstance(layer, PreallocatedLayer)]
         parameters = inspect.signature(model.forward).parameters
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrid models count positions from zero in every pass; models without attention take no positions.
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
-        self._cache_parameter = "past_key_values" if "past_key_values" in parameters else "cache_params"
+        self._cache_parameter = cache_parameter(model.forward)
 
     def reset(self) -> None:
-        """Drops the cached sequence; the buffers are kept."""
         self._truncate(0)
         if self.recurrent is not None:
             self.recurrent.reset()
@@ -67,37 +197,26 @@ class EagerSequence:
             self._truncate(num_tokens if self.recurrent is None else self.recurrent.rewind(num_tokens))
 
     def _truncate(self, num_tokens: int) -> None:
-        del self.cached_ids[num_tokens:]
-        self._tree = NO_TREE
+        super().rollback(num_tokens)
         for layer in self._attention_layers:
             layer.truncate(num_tokens)
 
-    @torch.inference_mode()
-    def score(
-        self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
-    ) -> Output:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
-        the hidden states of all tokens that were read.
-
-        Reads only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, and before
-        them the tokens that recurrent layers must replay (see `rollback`). Raises ConfigError for a model that does not
-        use the cache.
-        """
-        num_tokens = len(ids) + (0 if pending is None else len(pending))
-        num_kept = min(num_common(self.cached_ids, ids, pending), num_tokens - num_logits)
-        self.rollback(num_kept)
-        num_cached = len(self.cached_ids)
-        fed = self._input(ids[num_cached:], None if pending is None else pending[max(num_cached - len(ids), 0) :])
+    def _read(
+        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
+        hidden_layers: Sequence[int],
+    ) -> Output:  # fmt: skip
+        """See CachedSequence. Raises ConfigError for a model that does not use the cache."""
+        fed, num_tokens = self._input(ids, pending, num_read), len(self.cached_ids) + num_read
         if self.recurrent is None:
             output = self._forward(fed, num_logits, hidden_layers)
         else:
-            with self.recurrent.feeding(fed.shape[1], num_kept - num_cached, num_logits > 1):
+            with self.recurrent.feeding(num_read, num_replayed, num_logits > 1):
                 output = self._forward(fed, num_logits, hidden_layers)
-        self.cached_ids += ids[num_cached:]
-        self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
-        if not self._has_cached(len(self.cached_ids)):
+        # A model without attention layers must have some state.
+        is_cached = [layer.length == num_tokens for layer in self._attention_layers[:1]]
+        if not all(is_cached or [self.cache.has_previous_state()]):
             raise ConfigError(f"model '{self.name}' does not store its keys in the given cache; choose another model")
-        return Output(output.logits[0], tuple(states[0] for states in output.hidden))
+        return Output(output.logits[0], output.hidden)
 
     def check_trees(self) -> None:
         """Raises ConfigError if a single pass cannot read a draft tree: recurrent layers depend on the path, and some
@@ -109,74 +228,35 @@ class EagerSequence:
             )
         check_attention(self.model, self.name)
 
-    @torch.inference_mode()
-    def score_tree(
-        self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
-        hidden_layers: Sequence[int] = (),
-    ) -> Output:  # fmt: skip
-        """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
-
-        If this tree begins with the tree read last, reads only the other nodes.
-        """
-        tree = (list(tree_ids), tuple(parents))
-        num_cached = num_common_of_tree(self.cached_ids, self._tree, ids, tree, num_logits)
-        if num_cached <= len(ids):  # the tree read last does not continue
-            self.rollback(num_cached)
-        fed = [*ids, *tree_ids][num_cached:]
+    def _read_tree(
+        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
+    ) -> Output:
+        num_prefix, num_cached = len(tokens) - len(parents), len(tokens) - num_read
         windows = {layer.is_sliding for layer in self._attention_layers}
-        positions, masks = tree_inputs(
-            self.model, windows, len(ids), parents, num_cached, len(fed), num_cached + len(fed)
-        )
+        positions, masks = tree_inputs(self.model, windows, num_prefix, parents, num_cached, num_read, len(tokens))
         options = {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
-        output = self._forward(self._input(fed), num_logits, hidden_layers, **options)
-        self.cached_ids = list(ids)
-        self._tree = tree
-        return Output(output.logits[0], tuple(states[0] for states in output.hidden))
+        output = self._forward(self._input(tokens, None, num_read), num_logits, hidden_layers, **options)
+        return Output(output.logits[0], output.hidden)
 
-    @torch.inference_mode()
-    def keep_path(self, path: Sequence[int]) -> None:
-        """Keeps the nodes `path` of the tree read last in the cache as tokens of the sequence, and drops all others."""
-        tree_ids, _ = self._tree
-        start = len(self.cached_ids)
-        places = torch.tensor([start + node for node in path], dtype=torch.long, device=self.device)
+    def _move(self, start: int, places: list[int]) -> None:
+        sources = torch.tensor(places, dtype=torch.long, device=self.device)
         for layer in self._attention_layers:
-            layer.keep(start, places)
-        self.cached_ids += [tree_ids[node] for node in path]
-        self._tree = NO_TREE
+            layer.keep(start, sources)
 
-    @torch.inference_mode()
-    def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
-
-        All suffixes have the same length, at least one token; a pass reads up to MAX_ROWS of them. Tokens of `ids` that
-        are not cached are read first. Afterwards the cache holds exactly `ids`.
-        """
-        if common_prefix(self.cached_ids, ids) == len(ids):
-            self.rollback(len(ids))
-        if self.cached_ids != ids:
-            self.score(ids, 1)
-        rows: list[torch.Tensor] = []
+    def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:
+        num_cached = len(self.cached_ids)
         for start in range(0, len(suffixes), MAX_ROWS):
-            batch = suffixes[start : start + MAX_ROWS]
-            if self.recurrent is None:
-                logits = self._forward(upload(torch.tensor(batch), self.device), 1).logits
-            else:
-                with self.recurrent.expanded(len(batch), len(batch[0])):
-                    logits = self._forward(upload(torch.tensor(batch), self.device), 1).logits
-            self._truncate(len(ids))
-            rows.append(logits[:, 0])
-        return torch.cat(rows)
-
-    def _input(self, ids: list[int], pending: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the input of a pass: [1, num_tokens]."""
-        known = upload(torch.tensor([ids], dtype=torch.long), self.device)
-        return known if pending is None else torch.cat([known, pending[None]], dim=1)
+            batch = torch.tensor(suffixes[start : start + MAX_ROWS])
+            with nullcontext() if self.recurrent is None else self.recurrent.expanded(*batch.shape):
+                logits = self._forward(upload(batch, self.device), 1).logits
+            self._truncate(num_cached)
+            yield logits[:, 0]
 
     def _forward(
         self, input_ids: torch.Tensor, num_logits: int, hidden_layers: Sequence[int] = (), **options: Any
     ) -> Output:
         """Runs one timed pass over [num_rows, num_tokens]: logits [num_rows, num_logits, vocab_size] and the hidden
-        states of each layer, [num_rows, num_tokens, width]."""
+        states of the first row, [num_tokens, width] of each layer."""
         start = self.passes.clock.mark()
         options[self._cache_parameter] = self.cache
         if self._can_keep_logits:
@@ -191,18 +271,8 @@ class EagerSequence:
         with noting_memory(place, self._attention_layers, self.device):
             made = self.model(input_ids=input_ids, use_cache=True, **options)
         self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
-        hidden = tuple(made.hidden_states[layer].to(self.device) for layer in hidden_layers)
+        hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
         return Output(made.logits[:, -num_logits:, : self.vocab_size], hidden)
-
-    def _has_cached(self, num_tokens: int) -> bool:
-        """Returns whether the cache holds `num_tokens` tokens; without attention layers, whether it has any state."""
-        if self._attention_layers:
-            return self._attention_layers[0].length == num_tokens
-        return self.cache.has_previous_state()
-
-
-def has_recurrent_layers(cache: Cache) -> bool:
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
 
 
 def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | None) -> int:

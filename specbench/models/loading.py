@@ -21,10 +21,10 @@ from specbench.models.checkpoints import (
     explain_failure,
     one_line,
 )
-from specbench.models.compiling import CannotCompile, check_compiler, same_logits
 from specbench.models.devices import is_out_of_memory, move_network, too_large_error
 from specbench.models.objects import object_model
-from specbench.specs.components import DeviceMap, EngineName, Quantize, StaticEngine
+from specbench.models.scoring import same_logits
+from specbench.specs.components import DeviceMap, EngineName, Quantize
 
 TIMEOUT_SECONDS = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -74,8 +74,11 @@ def load_model(
     engine that this machine does not support.
     """
     if name.startswith(OBJECT):
-        given = object_model(name)
-        return prepare_model(given, check_engine(engine, given.device.type))
+        loaded = object_model(name)
+        engine = check_engine(engine, loaded.device.type)
+        check_causal(loaded)
+        make_passes(loaded, engine)
+        return loaded
     chosen = choose_device(device)
     engine = check_engine(engine, chosen.type)
     if quantize != "none":
@@ -100,11 +103,12 @@ def load_model(
     except Exception as error:  # the hub and file formats raise many classes
         if not trust_remote_code and NEEDS_CODE in str(error):
             raise needs_code_error(name, "architecture") from error
-        raise ConfigError(
-            f"cannot load model '{name}': {explain_failure(name, source, problem, error)} (give a local folder with "
-            "config.json, weights and tokenizer, or a hub id that this machine can reach)"
-        ) from error
-    return prepare_model(loaded, engine) if weights else loaded
+        cause = explain_failure(name, source, problem, error, "config.json, weights and tokenizer")
+        raise ConfigError(f"cannot load model '{name}': {cause}") from error
+    if weights:
+        check_causal(loaded)
+        make_passes(loaded, engine)
+    return loaded
 
 
 NEEDS_CODE = "trust_remote_code"  # in transformers' message
@@ -118,14 +122,6 @@ def needs_code_error(name: str, part: str) -> NeedsCode:
     )
 
 
-def prepare_model(model: CausalLM, engine: EngineName) -> CausalLM:
-    """Checks a loaded model (see `check_causal`), prepares the passes of an engine, and returns the model."""
-    check_causal(model)
-    if engine in ("graphs", "compiled"):
-        make_passes(model, engine)
-    return model
-
-
 def check_engine(engine: EngineName, device: str) -> EngineName:
     """Returns the engine for a device, with auto resolved. Raises ConfigError if this machine does not support it."""
     if engine == "auto":
@@ -133,7 +129,10 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     if engine == "graphs" and device != "cuda":
         raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine compiled, or eager")
     if engine == "compiled":
-        check_compiler(device)
+        from specbench.models.compiling import no_compiler  # its imports take time
+
+        if problem := no_compiler(device):
+            raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
     return engine
 
 
@@ -236,9 +235,10 @@ def check_causal(model: CausalLM) -> None:
     """Raises ConfigError if logits are not finite, or depend on later tokens or on earlier contents of the cache."""
     ids = example_ids(model)
     try:
-        whole = model.score(ids, 8).logits
+        score = model.sequence.score
+        whole = score(ids, 8).logits
         model.reset()
-        pieces = torch.cat([model.score(ids[:end], num_logits).logits for end, num_logits in ((4, 4), (5, 1), (8, 3))])
+        pieces = torch.cat([score(ids[:end], num_logits).logits for end, num_logits in ((4, 4), (5, 1), (8, 3))])
         model.reset()
     except ConfigError:
         raise
@@ -264,9 +264,13 @@ def example_ids(model: CausalLM) -> list[int]:
 
 
 @torch.inference_mode()
-def make_passes(model: CausalLM, engine: StaticEngine = "compiled") -> None:
-    """Switches a model to recorded or compiled passes. If it does not support them, or gives different logits with
-    static buffers, it stays eager, and `why_eager` holds the reason."""
+def make_passes(model: CausalLM, engine: EngineName = "compiled") -> None:
+    """Switches a model to the recorded or compiled passes of an engine. If it does not support them, or gives different
+    logits with static buffers, it stays eager, and `why_eager` holds the reason."""
+    if engine not in ("graphs", "compiled"):
+        return
+    from specbench.models.compiling import CannotCompile
+
     ids, eager = example_ids(model), model.sequence
     expected = model.score(ids, len(ids)).logits
     model.reset()
@@ -330,7 +334,5 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     except Exception as error:  # the hub and file formats raise many classes
         if not trust_remote_code and NEEDS_CODE in str(error):
             raise needs_code_error(name, "tokenizer") from error
-        raise ConfigError(
-            f"cannot load the tokenizer of '{name}': {explain_failure(name, source, problem, error)} (give a local "
-            "folder with tokenizer.json, or a hub id that this machine can reach)"
-        ) from error
+        cause = explain_failure(name, source, problem, error, "tokenizer.json")
+        raise ConfigError(f"cannot load the tokenizer of '{name}': {cause}") from error

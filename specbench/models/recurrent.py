@@ -163,9 +163,11 @@ class RecurrentStates:
         }
         for layer in self.layers.values():
             for field in STATE_FIELDS:
-                setattr(
-                    layer, field, {key: repeat_rows(value, num_rows) for key, value in getattr(layer, field).items()}
-                )
+                state = getattr(layer, field)  # tensors and whether they are there
+                setattr(layer, field, {
+                    key: value.expand(num_rows, *value.shape[1:]).clone() if torch.is_tensor(value) else value
+                    for key, value in state.items()
+                })  # fmt: skip
         try:
             with self._in_pieces(num_tokens, 0):
                 yield
@@ -214,8 +216,3 @@ def state_tensors(layer: Any) -> list[torch.Tensor]:
 def copy_states(layer: Any) -> list[torch.Tensor]:
     """Returns copies of a layer's states, which models overwrite in place."""
     return [state.clone() for state in state_tensors(layer)]
-
-
-def repeat_rows(value: Any, num_rows: int) -> Any:
-    """Returns a copy of a one-row state with `num_rows` equal rows; other values unchanged."""
-    return value.expand(num_rows, *value.shape[1:]).clone() if isinstance(value, torch.Tensor) else value

@@ -1,14 +1,18 @@
 """The interface of a model that scores one cached sequence. The decode loop and the drafters use nothing else."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from specbench.models.timing import PassLog
+from specbench.models.meters import PassLog
 
 if TYPE_CHECKING:
-    from specbench.models.drafting import Draft, Sampler
+    from specbench.models.recording import Draft, Sampler
+
+Kind = Literal["chain", "prompt", "tree"]
+VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
+PACKED = (16, 64)  # lengths of the passes that read several continuations
 
 
 class Output(NamedTuple):
@@ -72,3 +76,25 @@ class ScoringModel:
         """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
         recorded. `resolve_pending` supplies the ids later. `given` [num_tokens]: tokens that replace the drawn ones."""
         return None
+
+
+class PassShape(NamedTuple):
+    """The fixed properties of a pass: the number of tokens that it reads, whether they form a chain, a prompt (a chain
+    of which only one token's logits are returned) or a tree, which has its own positions and masks, and the layers
+    whose hidden states it returns."""
+
+    length: int
+    kind: Kind = "chain"
+    hidden_layers: tuple[int, ...] = ()
+
+
+# Maximum root mean square difference in standard deviations of the logits, far above the rounding of kernels.
+MAX_SHIFT = {torch.float32: 1e-3}
+MAX_SHIFT_ROUNDED = 0.1
+
+
+def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Returns whether two tensors of logits agree up to the rounding of their dtype."""
+    limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
+    first, second = first.float(), second.float()
+    return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
@@ -12,36 +12,23 @@ from transformers.cache_utils import Cache
 from specbench.core.errors import ConfigError
 from specbench.models.checkpoints import one_line
 from specbench.models.compiling import (
-    VERBS,
     CannotCompile,
-    check_traced,
+    HiddenStates,
     compile_pass,
-    same_logits,
+    decoder_layers,
+    one_layer_of_each_kind,
     shared_layers,
     with_own_code,
 )
 from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, upload
-from specbench.models.drafting import RecordedDraft, Sampler
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
-from specbench.models.hidden_states import HiddenStates
-from specbench.models.kv_cache import PreallocatedLayer, StaticLayer
-from specbench.models.recording import SharedStream, has_graphs, record_graph
-from specbench.models.scoring import Output
-from specbench.models.tree_attention import by_layer_type, tree_inputs
+from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, by_layer_type, cache_parameter, tree_inputs
+from specbench.models.recording import RecordedDraft, Sampler, SharedStream, has_graphs, record_graph
+from specbench.models.scoring import VERBS, Output, PassShape, same_logits
 from specbench.specs.components import StaticEngine
 
-Kind = Literal["chain", "tree"]
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
 NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
-
-
-class PassShape(NamedTuple):
-    """The fixed properties of a pass: the number of tokens that it reads, whether they form a chain or a tree, which
-    has its own positions and masks, and the layers whose hidden states it returns."""
-
-    length: int
-    kind: Kind = "chain"
-    hidden_layers: tuple[int, ...] = ()
 
 
 class StaticPasses:
@@ -49,7 +36,8 @@ class StaticPasses:
 
     A pass reads tokens from fixed input buffers and returns the logits and hidden states of all of them. Passes over
     trees of the same length share the buffers for positions and masks. On a GPU every pass is recorded; with the engine
-    "compiled", its layers are compiled first. On a CPU, a pass is compiled as a whole, but its layers only once.
+    "compiled", its layers are compiled first, except for passes over prompts. On a CPU, a pass is compiled as a whole,
+    but its layers only once.
     """
 
     def __init__(
@@ -68,6 +56,7 @@ class StaticPasses:
         torch._dynamo.mark_static_address(self.start)
         self._layers = [StaticLayer(layer.is_sliding, capacity, self.start, places) for layer in layers]
         self.cache = Cache(layers=[*self._layers])
+        self._cache_name = cache_parameter(model.forward)
         self._places = places
         self.seconds = 0.0  # spent on creating passes
         self.num_made = 0
@@ -75,6 +64,7 @@ class StaticPasses:
         self._passes: dict[PassShape, Callable[[], Output]] = {}
         self._tree_buffers: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
+        self._last_place = torch.zeros(1, dtype=torch.long, device=self.device)  # of a prompt's last token in its pass
         self._sources = torch.arange(NUM_MOVED, device=self.device)
         self._hidden: HiddenStates | None = None
         self._move: Callable[[], torch.Tensor] | None = None
@@ -99,26 +89,30 @@ class StaticPasses:
         reads some cached tokens again."""
         return min(num_cached, self.capacity - length)
 
-    def fill(self, length: int, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
+    def fill(self, shape: PassShape, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
         """Fills the input of a pass with `tokens`, which follow the first `start` tokens of the sequence, and `pending`
         after them. The rest of the input is unchanged."""
         self.start.fill_(start)
-        buffer = self.input(length)
+        buffer = self.input(shape.length)
+        if shape.kind == "prompt":
+            self._last_place.fill_(len(tokens) + (0 if pending is None else len(pending)) - 1)
         if pending is not None:
             buffer[0, len(tokens) : len(tokens) + len(pending)] = pending
             if not tokens:
                 return
-        if length == 1:
+        if shape.length == 1:
             buffer.fill_(tokens[0])
         else:
             buffer[0, : len(tokens)] = upload(torch.tensor(tokens), buffer.device)
 
-    def fill_tree(self, length: int, first: int, tokens: list[int], num_prefix: int, parents: Sequence[int]) -> None:
+    def fill_tree(
+        self, shape: PassShape, first: int, tokens: list[int], num_prefix: int, parents: Sequence[int]
+    ) -> None:
         """Fills the input of a pass with `tokens`, which are the tokens from column `first` on of a sequence of
         `num_prefix` tokens followed by a tree."""
-        self.fill(length, first, tokens)
-        positions, masks = self.tree_buffers(length)
-        found, found_masks = self._tree_inputs(num_prefix, parents, first, length)
+        self.fill(shape, first, tokens)
+        positions, masks = self.tree_buffers(shape.length)
+        found, found_masks = self._tree_inputs(num_prefix, parents, first, shape.length)
         positions[0].copy_(found)
         for layer_type, mask in masks.items():
             mask.copy_(found_masks[layer_type])
@@ -140,9 +134,9 @@ class StaticPasses:
             self.read_eagerly(torch.tensor([ids[:before]], device=self.device), 0, 1)
         if shape.kind == "tree":  # two chains
             parents = [-1 if node == num_tokens // 2 else node - 1 for node in range(num_tokens)]
-            self.fill_tree(length, before, ids[before:], before, parents)
+            self.fill_tree(shape, before, ids[before:], before, parents)
         else:
-            self.fill(length, before, ids[before:])
+            self.fill(shape, before, ids[before:])
 
     def tree_buffers(self, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Returns the additional input buffers of passes over trees: positions [1, length] and the attention mask of
@@ -156,8 +150,9 @@ class StaticPasses:
         return self._tree_buffers[length]
 
     def run(self, shape: PassShape) -> Output:
-        """Runs a pass over its input buffers: logits [length, output_size] and hidden states [length, width] of each
-        layer. Raises CannotCompile if the pass cannot be created, and ConfigError if it fails."""
+        """Runs a pass over its input buffers: logits [length, output_size], or [1, output_size] for a prompt, and
+        hidden states [length, width] of each layer. Raises CannotCompile if the pass cannot be created, and ConfigError
+        if it fails."""
         forward = self._passes.get(shape)
         if forward is None:
             forward = self._create_pass(shape)
@@ -178,18 +173,16 @@ class StaticPasses:
         return Output(output.logits.clone(), tuple(states.clone() for states in output.hidden))
 
     def move(self, start: int, places: list[int]) -> None:
-        """Moves the keys and values of the tokens at `places` to the positions from `start` on."""
-        if len(places) > NUM_MOVED:
-            sources = upload(torch.tensor(places), self.device)
-            self._move_tokens(sources, torch.arange(start, start + len(places), device=self.device))
-            return
-        move = self.path_move()
+        """Moves the keys and values of the tokens at `places`, in ascending order, to the positions from `start` on."""
+        move, moved, later = self.path_move(), places[:NUM_MOVED], places[NUM_MOVED:]
         first = min(start, self.capacity - NUM_MOVED)
         sources = torch.arange(first, first + NUM_MOVED)
-        sources[start - first : start - first + len(places)] = torch.tensor(places)
+        sources[start - first : start - first + len(moved)] = torch.tensor(moved)
         self._sources.copy_(upload(sources, self.device))
         self.start.fill_(first)
         move()
+        if later:  # which are behind the positions that were written
+            self.move(start + NUM_MOVED, later)
 
     def path_move(self) -> Callable[[], torch.Tensor]:
         """Returns the function that moves the tokens at `_sources` to `start`; it is recorded if passes are."""
@@ -234,7 +227,8 @@ class StaticPasses:
         return shape in self._passes
 
     def check(self) -> None:
-        """Creates one pass, or only traces it where compilation takes long. Raises CannotCompile if that fails."""
+        """Creates one pass, or, where compilation takes long, only traces it, with one layer of each kind. Raises
+        CannotCompile if that fails."""
         if self.engine == "graphs":
             self.fill_example(PassShape(1))
             self.run(PassShape(1))
@@ -246,8 +240,15 @@ class StaticPasses:
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
             traced = torch.compile(own, fullgraph=True, backend="eager")
-        with self._nested():
-            check_traced(traced, self.name)
+        layers = decoder_layers(self.model, self.cache)
+        with self._nested(), nullcontext() if layers is None else one_layer_of_each_kind(layers):
+            try:
+                traced()
+            except Exception as error:  # untraceable networks raise many classes
+                if is_out_of_memory(error):
+                    raise
+                reason = one_line(error).partition(" Explanation: ")[0]
+                raise CannotCompile(self.name, f"a pass is not a single graph: {reason}") from error
 
     def _nested(self) -> AbstractContextManager[None]:
         """Makes torch compile, on a CPU, one layer for all layers of the passes that are traced during the block."""
@@ -290,10 +291,12 @@ class StaticPasses:
         if shape.kind == "tree":
             positions, masks = self.tree_buffers(length)
             options |= {"positions": positions, "mask": by_layer_type(masks)}
+        elif shape.kind == "prompt":
+            options["num_logits"] = self._last_place
         try:
             with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
                 expected = self.forward(self.input(length), **options)
-                made = (self._record if self.records else self._compile)(length, options)
+                made = (self._record if self.records else self._compile)(shape, options)
                 found = made()
         except CannotCompile:
             raise
@@ -312,8 +315,8 @@ class StaticPasses:
         self._passes[shape] = made
         return made
 
-    def _compile(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
-        tokens = self.input(length)
+    def _compile(self, shape: PassShape, options: Mapping[str, Any]) -> Callable[[], Output]:
+        tokens = self.input(shape.length)
 
         def forward() -> Output:
             return self.forward(tokens, **options)
@@ -321,37 +324,41 @@ class StaticPasses:
         if self.engine == "graphs":  # on a device without graphs: the eager pass
             return forward
         with self._nested():
-            return compile_pass(forward, f"forward_{length}_{self.capacity}")
+            return compile_pass(forward, f"forward_{shape.length}_{self.capacity}")
 
-    def _record(self, length: int, options: Mapping[str, Any]) -> Callable[[], Output]:
+    def _record(self, shape: PassShape, options: Mapping[str, Any]) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
-        forward, tokens = self.recordable_forward(length), self.input(length)
-        asked, start = tokens.clone(), self.start.clone()
+        length, is_prompt = shape.length, shape.kind == "prompt"
+        forward, tokens = self.forward if is_prompt else self.recordable_forward(length), self.input(length)
+        asked, start, last_place = tokens.clone(), self.start.clone(), self._last_place.clone()
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
         self.start.copy_((start + 1).clamp_max(self.capacity - length))
-        if self.engine == "compiled" and self._shared is None:
+        self._last_place.copy_((last_place + 1) % length)
+        if self.engine == "compiled" and self._shared is None and not is_prompt:
             forward = compile_pass(lambda: self.forward(tokens, **options), f"forward_{length}_{self.capacity}")
             made = record_graph(forward, self.device)
         else:
             made = record_graph(lambda: forward(tokens, **options), self.device)
         tokens.copy_(asked)
         self.start.copy_(start)
+        self._last_place.copy_(last_place)
         return made
 
     def forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: Any = None, num_logits: int = 0,
-        hidden_layers: Sequence[int] = (),
+        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: Any = None,
+        num_logits: int | torch.Tensor = 0, hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
         """Runs transformers' forward pass over tokens [1, num_tokens] at `start`. Returns the logits of the last
-        `num_logits` tokens (0: all) and the hidden states of all tokens."""
+        `num_logits` tokens (0: all), or those of the tokens at the places that a tensor holds, and the hidden states of
+        all tokens."""
         places = self.start + torch.arange(tokens.shape[1], device=tokens.device)
         if self._places is not None:
             self._places[: tokens.shape[1]] = places
         if positions is None:
             positions = places[None]
         given = {"position_ids": positions.clamp_max(self.last_position), "attention_mask": mask}
-        given |= {"logits_to_keep": num_logits, "past_key_values": self.cache, "use_cache": True}
+        given |= {"logits_to_keep": num_logits, self._cache_name: self.cache, "use_cache": True}
         if hidden_layers:
             if self._hidden is None:
                 self._hidden = HiddenStates(self.model, self.name, self.cache, self.engine)

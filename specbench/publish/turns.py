@@ -23,7 +23,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder
 from specbench.core.progress import Say
 from specbench.core.values import bytes_digest
-from specbench.models.timing import HOST
+from specbench.models.meters import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import Event
 from specbench.publish.workers import JobFinished

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from specbench.core.environment import num_sharing
-from specbench.models.consumption import num_processes_on_gpu
+from specbench.models.meters import num_processes_on_gpu
 
 MINUTE = 60.0  # seconds that the system's load average covers
 SECONDS = 0.3  # for which the CPU is watched

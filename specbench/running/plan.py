@@ -13,7 +13,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.sampling import Sampling
-from specbench.models.text_model import TextModel
+from specbench.models.causal_lm import TextModel
 from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models
 from specbench.running.prompts import PromptBudget, prompt_digest, prompt_ids, truncate_examples, uses_chat

@@ -10,7 +10,7 @@ from jinja2 import Environment, meta
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import text_digest
 from specbench.decoding.bridges.translation import Translation
-from specbench.models.text_model import TextModel
+from specbench.models.causal_lm import TextModel
 from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
 

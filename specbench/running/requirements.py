@@ -14,10 +14,7 @@ from specbench.decoding.bridges.translation import Translation
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.models.causal_lm import CausalLM
-from specbench.models.compiling import VERBS
-from specbench.models.recording import num_recordings
-from specbench.models.static_passes import PassShape
-from specbench.models.static_sequence import PACKED
+from specbench.models.scoring import PACKED, VERBS, PassShape
 from specbench.running.blocks import Block
 from specbench.running.models import Models, parts, uses_bridge
 from specbench.running.plan import Cell
@@ -127,6 +124,8 @@ class Compilation:
 
 def num_compilations() -> int:
     """Returns the number of graphs that torch has compiled plus the number of CUDA graphs recorded in this process."""
+    from specbench.models.recording import num_recordings
+
     if "torch._dynamo" not in sys.modules:
         return num_recordings()
     from torch._dynamo.utils import counters

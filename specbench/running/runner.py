@@ -10,7 +10,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.models.consumption import Consumption
+from specbench.models.meters import Consumption
 from specbench.running.blocks import Block, method_record
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record

@@ -16,8 +16,9 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import TRAINING_RECORD
 from specbench.core.files import changed_settings
 from specbench.models.checkpoints import checkpoint_identity
-from specbench.models.consumption import CostMeter
-from specbench.models.loading import choose_device, model_source
+from specbench.models.loading import choose_device
+from specbench.models.loading import model_source
+from specbench.models.meters import CostMeter
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps

@@ -15,7 +15,7 @@ import numpy as np
 
 from specbench.core.errors import ConfigError
 from specbench.models.array_folder import SUFFIX, Array
-from specbench.models.ngram import NGRAM_FOLDER, NgramModel, array_name
+from specbench.models.corpus_models import NGRAM_FOLDER, NgramModel, array_name
 
 MIN_BUFFER = 4096  # minimum entries of a run that are in memory
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
-from specbench.models.causal_lm import CausalLM
-from specbench.models.text_model import shortest_context
+from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.running.prompts import PromptBudget, encode, shorten
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData

@@ -12,12 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from specbench.decoding.sampling import Sampling
 from specbench.embedded.world import WORLDS
-from specbench.models.datastore import Datastore, most_frequent_tree
+from specbench.models.corpus_models import Datastore, NgramModel, most_frequent_tree
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import load_medusa
 from specbench.models.loading import load_model
-from specbench.models.ngram import NgramModel
 from specbench.training.heads import draft_steps, read_by_target
 from specbench.training.passes import Sample, batches_of
 from specbench.training.teacher import GenerationJob, Generator

@@ -30,7 +30,7 @@ from specbench.analysis.limit_rounds import TimedPasses
 from specbench.models.causal_lm import CausalLM
 from specbench.models.compiling import PASS_OPTIONS
 from specbench.models.loading import load_model
-from specbench.models.timing import HOST
+from specbench.models.meters import HOST
 
 LENGTHS, CONTEXT, CAPACITY = (1, 2, 4, 6), 256, 384
 NUM_CALLS, NUM_RESAMPLES = 4, 2000

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from specbench.decoding import loop, verification
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.models import timing
+from specbench.models import meters
 from specbench.models.loading import model_source
 from specbench.results.check import check
 from specbench.results.check_report import SPEEDUP, CheckReport
@@ -70,7 +70,7 @@ class Machine:
                 data="sample", limit=8, device="cpu", threads=1, overrides=("generation.max_new_tokens=24", *overrides),
             ),
         )  # fmt: skip
-        with mock.patch.object(timing, "time", CLOCK):
+        with mock.patch.object(meters, "time", CLOCK):
             execute(request, Console(quiet=True))
         return self.folder / name
 

@@ -7,7 +7,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import Drafter
 from specbench.models.causal_lm import ModelPair
 from specbench.models.eager import common_prefix
-from specbench.models.timing import Stopwatch
+from specbench.models.meters import Stopwatch
 from specbench.models.vocabulary import Vocabulary
 
 LOOK_BEHIND = 8  # last target tokens that may still merge with later text

@@ -6,8 +6,8 @@ import torch
 
 from specbench.decoding.proposal import Draws, Proposal, Verification
 from specbench.decoding.sampling import Sampling
+from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.timing import PassLog, Stopwatch
 
 SHORTEST = 8  # tokens; passes over smaller trees are not faster
 

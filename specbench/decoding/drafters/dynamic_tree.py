@@ -4,8 +4,8 @@ import torch
 
 from specbench.decoding.drafters import Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
+from specbench.models.meters import PassLog
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.timing import PassLog
 
 
 class Candidates:

@@ -24,11 +24,9 @@ from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, TreeShape
 from specbench.models.causal_lm import ModelPair
-from specbench.models.heads.checkpoints import HeadRevision, read_checkpoint
-from specbench.models.heads.eagle import EagleModel
+from specbench.models.heads.checkpoints import HeadRevision, published_head, read_checkpoint
+from specbench.models.heads.eagle import EagleModel, load_mtp
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.mtp import load_mtp
-from specbench.models.heads.published import published_head
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
 

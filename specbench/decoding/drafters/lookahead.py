@@ -11,8 +11,8 @@ from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verificat
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import TreeShape
 from specbench.models.causal_lm import ModelPair
+from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
-from specbench.models.timing import Clock, PassLog
 
 
 class Lookahead(Drafter):

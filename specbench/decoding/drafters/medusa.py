@@ -13,11 +13,17 @@ from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verificat
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, fill_shape
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
+from specbench.models.heads.checkpoints import (
+    HEADS,
+    HeadCheckpoint,
+    HeadRevision,
+    medusa_heads_of_target,
+    published_head,
+    read_checkpoint,
+)
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
-from specbench.models.heads.published import HEADS, published_head
+from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
-from specbench.models.timing import Clock, PassLog
 
 
 class MedusaDrafter(Drafter):

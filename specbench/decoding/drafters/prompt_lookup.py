@@ -14,7 +14,7 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.timing import Clock, PassLog
+from specbench.models.meters import Clock, PassLog
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
 MAX_MATCH = "How many of the last tokens are looked for first."

@@ -13,8 +13,8 @@ from specbench.decoding.drafters.ngram import model_for
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.datastore import Datastore, most_frequent_tree
-from specbench.models.timing import Clock, PassLog
+from specbench.models.corpus_models import Datastore, most_frequent_tree
+from specbench.models.meters import Clock, PassLog
 
 
 class RetrievalDrafter(Drafter):

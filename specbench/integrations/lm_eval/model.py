@@ -16,7 +16,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.generation_state import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
-from specbench.models.text_model import TextModel
+from specbench.models.causal_lm import TextModel
 from specbench.results.answers import with_own_passes
 from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds

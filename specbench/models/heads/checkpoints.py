@@ -1,5 +1,7 @@
-"""Reads checkpoints of draft heads in their authors' layouts, which docs/notes/heads.md lists."""
+"""Reads checkpoints of draft heads in their authors' layouts, which docs/notes/heads.md lists, without running code
+from them. Lists the published heads of targets."""
 
+import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,15 +9,130 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import huggingface_hub
+import torch
 from pydantic import Field
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
+from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import checkpoint_identity, explain_failure
-from specbench.models.heads.weight_files import PATTERNS, REMEDY, Tensors, read_tensors, tensor_names, weight_paths
+from specbench.models.checkpoints import checkpoint_identity, explain_failure, one_line
 from specbench.models.loading import hub_problem, is_local, model_source
+
+HEADS = {
+    "medusa": {
+        f"{EMBEDDED}target": f"{EMBEDDED}medusa",
+        "lmsys/vicuna-7b-v1.3": "FasterDecoding/medusa-vicuna-7b-v1.3",
+        "lmsys/vicuna-13b-v1.3": "FasterDecoding/medusa-vicuna-13b-v1.3",
+        "lmsys/vicuna-33b-v1.3": "FasterDecoding/medusa-vicuna-33b-v1.3",
+    },
+    "eagle": {
+        f"{EMBEDDED}target": f"{EMBEDDED}eagle",
+        "lmsys/vicuna-7b-v1.3": "yuhuili/EAGLE-Vicuna-7B-v1.3",
+        "lmsys/vicuna-13b-v1.3": "yuhuili/EAGLE-Vicuna-13B-v1.3",
+        "lmsys/vicuna-33b-v1.3": "yuhuili/EAGLE-Vicuna-33B-v1.3",
+        "meta-llama/Llama-2-7b-chat-hf": "yuhuili/EAGLE-llama2-chat-7B",
+        "meta-llama/Llama-2-13b-chat-hf": "yuhuili/EAGLE-llama2-chat-13B",
+        "meta-llama/Llama-2-70b-chat-hf": "yuhuili/EAGLE-llama2-chat-70B",
+        "meta-llama/Meta-Llama-3-8B-Instruct": "yuhuili/EAGLE-LLaMA3-Instruct-8B",
+        "meta-llama/Meta-Llama-3-70B-Instruct": "yuhuili/EAGLE-LLaMA3-Instruct-70B",
+        "meta-llama/Llama-3.1-8B-Instruct": "yuhuili/EAGLE-LLaMA3.1-Instruct-8B",
+        "Qwen/Qwen2-7B-Instruct": "yuhuili/EAGLE-Qwen2-7B-Instruct",
+        "Qwen/Qwen2-72B-Instruct": "yuhuili/EAGLE-Qwen2-72B-Instruct",
+    },
+    "eagle3": {
+        f"{EMBEDDED}target": f"{EMBEDDED}eagle3",
+        "lmsys/vicuna-13b-v1.3": "yuhuili/EAGLE3-Vicuna1.3-13B",
+        "meta-llama/Llama-3.1-8B-Instruct": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "meta-llama/Llama-3.3-70B-Instruct": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B",
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "yuhuili/EAGLE3-DeepSeek-R1-Distill-LLaMA-8B",
+        "Qwen/Qwen3-8B": "RedHatAI/Qwen3-8B-speculator.eagle3",
+        "Qwen/Qwen3-14B": "RedHatAI/Qwen3-14B-speculator.eagle3",
+        "Qwen/Qwen3-32B": "RedHatAI/Qwen3-32B-speculator.eagle3",
+        "Qwen/Qwen3-30B-A3B-Instruct-2507": "lmsys/SGLang-EAGLE3-Qwen3-30B-A3B-Instruct-2507-SpecForge-Nex",
+        "Qwen/Qwen3-235B-A22B-Instruct-2507": "lmsys/SGLang-EAGLE3-Qwen3-235B-A22B-Instruct-2507-SpecForge-Meituan",
+        "Qwen/Qwen3-Coder-30B-A3B-Instruct": "lmsys/SGLang-EAGLE3-Qwen3-Coder-30B-A3B-Instruct-SpecForge",
+        "openai/gpt-oss-20b": "RedHatAI/gpt-oss-20b-speculator.eagle3",
+        "openai/gpt-oss-120b": "lmsys/EAGLE3-gpt-oss-120b-bf16",
+    },
+}
+
+
+def published_head(kind: str, target: str) -> str:
+    """Returns the published head of a kind (medusa, eagle, eagle3) for a target. Raises ConfigError without one."""
+    if target in HEADS[kind]:
+        return HEADS[kind][target]
+    raise ConfigError(
+        f"drafter.path is missing: target '{target}' has no published {kind} head: give --set drafter.path=DIR, or "
+        f"train one with `specbench train {kind} --target {target}`"
+    )
+
+
+Tensors = dict[str, torch.Tensor]
+PATTERNS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "*.safetensors", "pytorch_model*.bin")
+REMEDY = "restore it from the checkpoint"
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """Returns the files that match the first possible pattern of `PATTERNS`; none if a folder has no weights."""
+    return next(filter(None, (sorted(folder.glob(pattern)) for pattern in PATTERNS)), [])
+
+
+def tensor_names(paths: Iterable[Path]) -> dict[str, Path]:
+    """Returns the file of each tensor by name. Raises ConfigError for a file that cannot be read, and for a name in two
+    files."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        for name in _names(path):
+            if name in found:
+                raise ConfigError(f"{path}: holds {name}, which {found[name].name} holds too: remove one of the files")
+            found[name] = path
+    return found
+
+
+def read_tensors(names: dict[str, Path]) -> Tensors:
+    """Returns the named tensors of files. Raises ConfigError for a file that cannot be read."""
+    tensors: Tensors = {}
+    for path in dict.fromkeys(names.values()):
+        wanted = [name for name, holder in names.items() if holder == path]
+        if path.suffix != ".safetensors":
+            pickled = _unpickled(path)
+            tensors |= {name: pickled[name] for name in wanted}
+            continue
+        with safe_open(path, framework="pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in wanted}
+    return tensors
+
+
+def _names(path: Path) -> list[str]:
+    if path.suffix != ".safetensors":
+        return list(_unpickled(path))
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
+
+
+def _unpickled(path: Path) -> Tensors:
+    """Returns the tensors of a file that torch.save wrote. Raises ConfigError if it holds anything else."""
+    try:
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"  # files of torch before 1.6 cannot be mapped into memory
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:
+        raise ConfigError(
+            f"{path}: refused: it holds more than tensors, and loading it could run code: give a checkpoint with "
+            ".safetensors files, or save only the tensors"
+        ) from error
+    except Exception as error:  # torch raises many classes for broken files
+        raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise ConfigError(f"{path}: does not hold a mapping of names to tensors: {REMEDY}")
+    return tensors
+
 
 Kind = Literal["medusa", "eagle", "eagle3"]
 MEDUSA_PREFIX = "medusa_head."  # prefix of the heads in a whole model, as Medusa-1.0 publishes them
@@ -118,10 +235,8 @@ def download_head(name: str, revision: str | None) -> Path:
             if weight_paths(folder):
                 break
     except Exception as error:  # the hub raises many classes
-        raise ConfigError(
-            f"cannot load the head: {explain_failure(name, name, problem, error)} (give a local folder with "
-            "config.json and weights, or a hub id that this machine can reach)"
-        ) from error
+        cause = explain_failure(name, name, problem, error, "config.json and weights")
+        raise ConfigError(f"cannot load the head: {cause}") from error
     return folder
 
 
@@ -202,6 +317,15 @@ def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], ta
                 f"its vocabulary has {size} tokens, and that of target '{target.name}' has {target.vocab_size}: it is "
                 "a head of another target"
             )
+
+
+def check_width(checkpoint: HeadCheckpoint, width: int, target: CausalLM) -> None:
+    """Raises ConfigError if a head reads hidden states of another width than the target's."""
+    if width != (expected := target.model.config.get_text_config().hidden_size):
+        raise checkpoint.problem(
+            f"it reads hidden states of {width} values, and those of target '{target.name}' have {expected}: it is a "
+            "head of another target"
+        )
 
 
 def place(head: nn.Module, target: CausalLM) -> None:

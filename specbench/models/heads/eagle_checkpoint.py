@@ -11,9 +11,17 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
-from specbench.models.heads.checkpoints import LAYER, SPECULATORS, HeadCheckpoint, assign, check_vocabulary, place
+from specbench.models.heads.checkpoints import (
+    LAYER,
+    SPECULATORS,
+    HeadCheckpoint,
+    Tensors,
+    assign,
+    check_vocabulary,
+    check_width,
+    place,
+)
 from specbench.models.heads.eagle import EagleHead, EagleLayout
-from specbench.models.heads.weight_files import Tensors
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONFIG_KEYS = (
@@ -184,16 +192,6 @@ def check_features(checkpoint: HeadCheckpoint, num_read: int, layers: tuple[int,
         raise checkpoint.problem(
             f"fc.weight reads {num_read} values, and {len(layers)} hidden states of target '{target.name}' have "
             f"{len(layers)} · {width} = {len(layers) * width}: it is a head of another target"
-        )
-
-
-def check_width(checkpoint: HeadCheckpoint, width: int, target: CausalLM) -> None:
-    """Raises ConfigError if a head continues hidden states of another width than the target's."""
-    expected = target.model.config.get_text_config().hidden_size
-    if width != expected:
-        raise checkpoint.problem(
-            f"its hidden states have {width} values, and those of target '{target.name}' have {expected}: it is a head "
-            "of another target"
         )
 
 

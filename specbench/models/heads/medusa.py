@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.checkpoints import HeadCheckpoint, assign, check_vocabulary, place
-from specbench.models.heads.weight_files import Tensors
+from specbench.models.heads.checkpoints import HeadCheckpoint, Tensors, assign, check_vocabulary, check_width, place
 
 
 class ResidualBlock(nn.Module):
@@ -88,11 +87,7 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
         raise checkpoint.problem(f"its tensors do not fit: missing tensor 0.{num_blocks}.weight [vocabulary, width]")
     vocab_size, width = output.shape
     check_vocabulary(checkpoint, [vocab_size], target)
-    if width != (expected := target.model.config.get_text_config().hidden_size):
-        raise checkpoint.problem(
-            f"it reads hidden states of {width} values, and those of target '{target.name}' have {expected}: it is a "
-            "head of another target"
-        )
+    check_width(checkpoint, width, target)
     with torch.device("meta"):
         heads = MedusaHeads(num_heads, num_blocks, width, vocab_size, has_bias=any("bias" in name for name in tensors))
     assign(heads, checkpoint, tensors)

@@ -1,15 +1,17 @@
 """Drafters of trees: their outputs follow the target's distribution through the real loop, greedily and with draws."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding import tree_rules
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.drafters.lookahead import Lookahead
 from specbench.decoding.drafters.model import ModelDrafter
@@ -133,6 +135,23 @@ def test_draws_follow_the_target(name: str, sampling: Sampling) -> None:
     counts = Counter(tuple(each.token_ids) for each in made)
     assert chi_squared(counts, law(target, length, sampling), num_draws) < 4
     assert sum(step.num_accepted for each in made for step in each.steps) > 0.1 * num_draws
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _factors_are_found_once() -> Iterator[None]:
+    """The factor of `k_seq` is found by 60 halvings, of the same few rows of the tables in every draw."""
+    found: dict[tuple[Any, ...], float] = {}
+    find = tree_rules.k_seq_factor
+
+    def factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_drafts: int) -> float:
+        key = (*target_probs.tolist(), *draft_probs.tolist(), num_drafts)
+        if key not in found:
+            found[key] = find(target_probs, draft_probs, num_drafts)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree_rules, "k_seq_factor", factor)
+        yield
 
 
 class ReusedCoins(RecursiveRejection):

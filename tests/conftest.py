@@ -46,10 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
             importlib.import_module(f"tests.{file.stem}")
 
 
-LONG = (  # files of few tests that take long
-    "test_llama_cpp.py", "test_audit_served.py", "test_fairness.py", "test_imports.py", "test_extras.py",
-    "test_site_browser.py", "test_fetch.py", "test_plugins.py", "test_demo.py", "test_kills.py", "test_started_servers.py",
-    "test_turns.py", "test_suite.py", "test_lm_eval_tasks.py", "test_tree_drafters.py", "test_compiled.py",
+LONG = (  # files of few tests that take long, also with their slow tests
+    "test_readme.py", "test_kills.py", "test_llama_cpp.py", "test_compiled.py", "test_suite_ray.py", "test_install.py",
+    "test_embedded_family.py", "test_audit_served.py", "test_fairness.py", "test_tree_drafters.py", "test_suite.py",
+    "test_imports.py", "test_extras.py", "test_demo.py", "test_site_browser.py", "test_fetch.py", "test_plugins.py",
+    "test_started_servers.py", "test_turns.py", "test_lm_eval_tasks.py", "test_bench_transformers.py",
 )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ LONG = (  # files of few tests that take long
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, then those with the most tests, so that no worker has much left when the others are done."""
     numbers = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path.name not in LONG, -numbers[item.path]))
+    items.sort(key=lambda item: (item.path.name not in LONG, -numbers[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

@@ -81,7 +81,7 @@ def made_pairs() -> tuple[ModelPair, ModelPair]:
             weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
     return (
         ModelPair(target[0], drafter[0]),
-        ModelPair(reserved(target[1], LENGTHS), reserved(drafter[1], (1, max(PROMPTS)), packs=True)),
+        ModelPair(reserved(target[1], LENGTHS), reserved(drafter[1], LENGTHS, packs=True)),  # whose code is shared
     )
 
 

@@ -36,6 +36,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(trylast=True)  # markers are known by then
 def pytest_configure(config: pytest.Config) -> None:
     """Each worker first imports its own share of all tests: in a fresh clone one compiles what the others then load."""
     worker, folder = getattr(config, "workerinput", None), Path(__file__).parent

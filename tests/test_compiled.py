@@ -307,8 +307,14 @@ def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]
     return decoder.generate(prompt, StopRules(30 if len(prompt) == max(PROMPTS) else 10), seed=5)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.0, top_k=20)], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", ["ar", "sd", "pld", "slem", "tli", "union", "slrs", "fsd", "draft-only"])
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        pytest.param(name, sampling, id=f"{name}-{kind}", marks=[pytest.mark.slow] * ((number + place) % 2))
+        for number, name in enumerate(["ar", "sd", "pld", "slem", "tli", "union", "slrs", "fsd", "draft-only"])
+        for place, (kind, sampling) in enumerate({"greedy": Sampling(0.0), "drawn": Sampling(1.0, top_k=20)}.items())
+    ],
+)
 def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
     name: str, sampling: Sampling, pairs: tuple[ModelPair, ModelPair], request: pytest.FixtureRequest
 ) -> None:

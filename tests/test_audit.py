@@ -589,9 +589,8 @@ def test_all_says_what_could_not_be_run(call: Specbench) -> None:
 
 
 @pytest.mark.slow
-def test_command_on_embedded_models(specbench: Specbench) -> None:
-    short = ("--limit", "1", "--set", "generation.max_new_tokens=64", "--target", "embedded:drafter")
-    short += ("--drafter", "embedded:drafter-scdf")  # one layer each; the usual target has 24
+def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
+    short = ("--limit", "1", "--set", "generation.max_new_tokens=64")
     code, out, err = specbench(
         "audit", "--method", "sd", "--subset", "de", *short, "--draws", "600", "--temperature", "0.6", "--json"
     )

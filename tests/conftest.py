@@ -1,11 +1,16 @@
 """Shared by all tests: no network, one thread, and a tiny pair saved once. Fixtures import what they need, since the
 process that only hands the tests to its workers reads this file too, and would import torch before they start."""
 
+import contextlib
+import copy
 import gc
+import importlib
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 
     from specbench.models.causal_lm import ModelPair
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers and processes would compile the same modules again and again
+sys.dont_write_bytecode = False
 gc.disable()  # until all tests are collected, which takes a fifth longer with it
 
 
@@ -29,12 +36,39 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(trylast=True)  # markers are known by then
+def pytest_configure(config: pytest.Config) -> None:
+    """Each worker first imports its own share of all tests: in a fresh clone one compiles what the others then load."""
+    worker, folder = getattr(config, "workerinput", None), Path(__file__).parent
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    for file in sorted(folder.glob("test_*.py"))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it tells
+            importlib.import_module(f"tests.{file.stem}")
+
+
+LONG = (  # files of few tests that take long, also with their slow tests
+    "test_readme.py", "test_kills.py", "test_llama_cpp.py", "test_compiled.py", "test_suite_ray.py", "test_install.py",
+    "test_embedded_family.py", "test_audit_served.py", "test_fairness.py", "test_tree_drafters.py", "test_suite.py",
+    "test_imports.py", "test_extras.py", "test_demo.py", "test_site_browser.py", "test_fetch.py", "test_plugins.py",
+    "test_started_servers.py", "test_turns.py", "test_lm_eval_tasks.py", "test_bench_transformers.py",
+)  # fmt: skip
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, then those with the most tests, so that no worker has much left when the others are done."""
+    numbers = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name not in LONG, -numbers[item.path], item.path))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look at it again and again."""
     import torch
 
     torch.set_num_threads(1)
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # models are made and thrown away all the time
     gc.enable()
 
 
@@ -92,6 +126,28 @@ def specbench(
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _embedded_weights_are_read_once() -> Iterator[None]:
+    """A loaded embedded network is a copy of the one that was read first; everything else is loaded each time."""
+    from specbench.core.resources import PACKAGE
+    from specbench.models import loading
+
+    read: dict[tuple[str, Any], Any] = {}
+    load, from_pretrained = loading.load_weights, loading.AutoModelForCausalLM.from_pretrained
+
+    def load_weights(source: str, dtype: Any, hub: Mapping[str, Any], **options: Any) -> Any:
+        is_watched = loading.AutoModelForCausalLM.from_pretrained != from_pretrained
+        if options or is_watched or not Path(source).is_relative_to(PACKAGE):
+            return load(source, dtype, hub, **options)
+        if (source, dtype) not in read:
+            read[source, dtype] = load(source, dtype, hub)
+        return copy.deepcopy(read[source, dtype])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "load_weights", load_weights)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,6 @@ LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld", "rest")
 
 Expected = Callable[[int], tuple[list[int], list[int]]]
 FEW = range(0, 11, 8)  # languages, by their numbers: those of the fast tests
-EVERY_OTHER = range(0, 11, 2)
 ALL = range(11)
 
 
@@ -44,14 +44,25 @@ def expected(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int
     return of_language
 
 
-def in_languages(many: Sequence[int]) -> pytest.MarkDecorator:
-    """Few languages, and beside the fast tests `many`."""
-    choices = [pytest.param(FEW, id="few"), pytest.param(many, id="many", marks=pytest.mark.slow)]
-    return pytest.mark.parametrize("languages", choices)
+def with_languages(cases: Sequence[tuple[str, ...]], whole: Sequence[str] = ()) -> list[Any]:
+    """Cases with few languages and, beside the fast tests, with every third one, from another one on in each case, so
+    that all cases together meet every language; with all of them for the methods `whole`."""
+    few = [pytest.param(*case, FEW, id=f"{'-'.join(case)}-few") for case in cases]
+    many = [
+        pytest.param(
+            *case,
+            ALL if case[0] in whole else ALL[number % 3 :: 3],
+            id=f"{'-'.join(case)}-many",
+            marks=pytest.mark.slow,
+        )
+        for number, case in enumerate(cases)
+    ]
+    return [*few, *many]
 
 
-@in_languages(ALL)
-@pytest.mark.parametrize("method", LOSSLESS)
+@pytest.mark.parametrize(
+    ("method", "languages"), with_languages([(name,) for name in LOSSLESS], whole=tuple(OWN_DRAFTERS))
+)
 def test_greedy_output_is_that_of_the_target(
     method: str, languages: Sequence[int], embedded_pair: ModelPair, expected: Expected
 ) -> None:
@@ -74,10 +85,11 @@ def test_greedy_output_is_that_of_the_target(
         assert num_accepted > floor * sum(step.num_judged for step in steps)
 
 
-@in_languages(EVERY_OTHER)
 @pytest.mark.parametrize(
-    ("method", "drafter"),
-    [("tli", "drafter-bytes"), ("union", "drafter-bytes"), ("slem", "drafter-bytes"), ("slrs", "drafter-bpe")],
+    ("method", "drafter", "languages"),
+    with_languages(
+        [("tli", "drafter-bytes"), ("union", "drafter-bytes"), ("slem", "drafter-bytes"), ("slrs", "drafter-bpe")]
+    ),
 )
 def test_a_drafter_made_for_another_bridge_changes_nothing(
     method: str, drafter: str, languages: Sequence[int], embedded_pair: ModelPair, expected: Expected
@@ -93,8 +105,7 @@ def test_a_drafter_made_for_another_bridge_changes_nothing(
     assert sum(step.num_accepted for step in steps) > floor * sum(step.num_judged for step in steps)
 
 
-@in_languages(EVERY_OTHER)
-@pytest.mark.parametrize("method", OF_ANOTHER_VOCABULARY)
+@pytest.mark.parametrize(("method", "languages"), with_languages([(name,) for name in OF_ANOTHER_VOCABULARY]))
 def test_the_draft_cache_is_never_rebuilt(
     method: str, languages: Sequence[int], embedded_pair: ModelPair, expected: Expected
 ) -> None:

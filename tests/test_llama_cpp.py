@@ -154,13 +154,13 @@ def test_a_server_answers_and_accepts_as_this_process_does(tmp_path, servers) ->
 
 
 @pytest.mark.slow
-def test_36_answers_in_three_languages(tmp_path, servers) -> None:
-    served = serve(tmp_path, servers, ("ar", "draft"), subsets=SUBSETS, limit=12)
-    check_equal(tmp_path, SUBSETS, 12, served)
+def test_12_answers_in_three_languages(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "draft"), subsets=SUBSETS, limit=4)
+    check_equal(tmp_path, SUBSETS, 4, served)
 
 
 def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers) -> None:
-    row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=8).rows[-1]
+    row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=5).rows[-1]
     rate = brentq(lambda rate: expected_speedup(rate, NUM_DRAFT_TOKENS, cost_ratio=0.0) - FORCED_LENGTH, 0.0, 1.0)
     num_passes = sum(row.accepted_tokens_per_step or ())
     assert num_passes > 60  # three standard errors are then below 0.1 of a rate, and 0.8 of a length
@@ -173,14 +173,14 @@ def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path,
 def test_four_requests_at_once_have_the_same_answers_and_acceptance(tmp_path, servers) -> None:
     with llama_cpp_server(num_slots=4) as plain, llama_cpp_server("drafter", num_slots=4) as drafting:
         addresses = {"ar": plain, "draft": drafting}
-        load = {"concurrency": [1, 2, 4], "windows": 5, "requests": 3}
+        load = {"concurrency": [1, 4], "windows": 5, "requests": 3}
         file = write_file(tmp_path, addresses, ("ar", "draft"), load=load)
         request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=3), "", output=tmp_path / "run", servers=file)
         outcome = execute(request, QUIET, load_served)
     alone = outcome.rows[1].value("mean_acceptance_length")
     rows = outcome.rows[2:]
     levels = [(load_of(row).level, row.method_name) for row in rows]
-    assert levels == [(c, name) for c in (1, 2, 4) for name in ("ar", "draft")]
+    assert levels == [(c, name) for c in (1, 4) for name in ("ar", "draft")]
     for row in rows:
         assert row.verdict == "greedy equal"
         assert load_of(row).requests == 3 * load_of(row).level

@@ -10,6 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.publish.cells import load_suite
 from specbench.results.leaderboard import load
 from tests.scripted_server import AR, SD, Script, servers_file
+from tests.test_boards import InProcess
 
 FIGURES = {
     "number": "1", "title": "tokens/s", "hardware": "1 x GPU", "differs": ["the GPU"], "task": "mgsm",
@@ -28,7 +29,8 @@ def write_suite(folder: Path, file: Path, **keys: Any) -> Path:
     return path
 
 
-def test_a_pair_may_be_a_set_of_servers(tmp_path, specbench) -> None:
+def test_a_pair_may_be_a_set_of_servers(tmp_path, specbench, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.publish.suite.MeasuringProcess", InProcess)
     scripts = {"ar": Script("vllm", AR), "draft": Script("vllm", SD), "other": Script("vllm", SD)}
     load_keys = {"load": {"concurrency": [2], "windows": 2, "requests": 2}}
     with servers_file(tmp_path, scripts, **load_keys) as file:

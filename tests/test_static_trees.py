@@ -46,10 +46,15 @@ def reserved(kind: str, attention: str, shapes: list[PassShape]) -> tuple[Causal
     return eager, other
 
 
-@pytest.mark.parametrize("shapes", [TREES, []], ids=["passes", "no passes"])
 @pytest.mark.parametrize(
-    ("kind", "attention"), [(kind, name) for kind in KINDS for name in ("sdpa", "eager") if (kind, name) != NO_SDPA]
-)
+    ("kind", "attention", "shapes"),
+    [
+        pytest.param(kind, name, shapes, marks=[pytest.mark.slow] * ((number + place + bool(shapes)) % 2))
+        for number, kind in enumerate(KINDS)
+        for place, name in enumerate(("sdpa", "eager")) if (kind, name) != NO_SDPA
+        for shapes in (TREES, [])
+    ],
+)  # fmt: skip
 def test_trees_are_those_of_the_eager_engine_after_any_history(
     kind: str, attention: str, shapes: list[PassShape], made: list[str]
 ) -> None:

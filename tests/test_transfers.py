@@ -137,8 +137,16 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize(("name", "changes"), [*METHODS, ("ar", {}), ("pld", {})], ids=str)
+def sampled(methods: list[tuple[str, Changes]]) -> list[Any]:
+    """Every method greedily and with draws; the fast tests have one of both, by turns."""
+    return [
+        pytest.param(name, changes, sampling, marks=[pytest.mark.slow] * ((number + place + 1) % 2))
+        for number, (name, changes) in enumerate(methods)
+        for place, sampling in enumerate([GREEDY, DRAWN])
+    ]
+
+
+@pytest.mark.parametrize(("name", "changes", "sampling"), sampled([*METHODS, ("ar", {}), ("pld", {})]), ids=str)
 def test_a_step_waits_once(name: str, changes: Changes, sampling: Sampling) -> None:
     generation, waits, reads, shaped = waited(decoder(name, sampling, changes))
     assert len(generation.steps) > 5 and set(waits) == {1}
@@ -166,8 +174,7 @@ def waited(made: Decoder) -> tuple[Generation, list[int], Reads, list[str]]:
     return generation, [after - before for before, after in pairwise(at_step)], reads, shaped.names
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize(("name", "changes"), METHODS, ids=str)
+@pytest.mark.parametrize(("name", "changes", "sampling"), sampled(METHODS), ids=str)
 def test_reading_late_changes_nothing(name: str, changes: Changes, sampling: Sampling) -> None:
     late_as_early(*(decoder(name, sampling, changes, pending) for pending in (True, False)))
 

@@ -1,5 +1,6 @@
 """Tiny random Hugging Face models and a byte-level tokenizer, made in memory or saved to a folder."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,20 @@ def tokenizer(num_extra: int = 0) -> PreTrainedTokenizerFast:
 
 
 def network(kind: str = "llama", seed: int = 0, **overrides: Any) -> Any:
-    """A random model in float32; without overrides its output is as wide as `tokenizer()`."""
+    """A random model in float32; without overrides its output is as wide as `tokenizer()`. It is a copy of the one that
+    was made first, and leaves torch's generator as making it anew would."""
+    key = repr((kind, seed, sorted(overrides.items())))
+    if key not in _made:
+        _made[key] = _new_network(kind, seed, overrides), torch.get_rng_state()
+    first, state = _made[key]
+    torch.set_rng_state(state)
+    return copy.deepcopy(first)
+
+
+_made: dict[str, tuple[Any, torch.Tensor]] = {}
+
+
+def _new_network(kind: str, seed: int, overrides: dict[str, Any]) -> Any:
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**COMMON, "vocab_size": 257, **KINDS.get(kind, {}), **overrides})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

@@ -131,7 +131,7 @@ def specbench(
 @pytest.fixture(scope="session", autouse=True)
 def _embedded_weights_are_read_once() -> Iterator[None]:
     """A loaded embedded network is a copy of the one that was read first; everything else is loaded each time."""
-    from specbench.core.resources import PACKAGE
+    from specbench.core.environment import PACKAGE
     from specbench.models import loading
 
     read: dict[tuple[str, Any], Any] = {}

@@ -31,9 +31,7 @@ from specbench.models.scoring import Output
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
-from specbench.training.heads import read_by_target
-from specbench.training.heads import unroll
-from specbench.training.heads import DraftHead
+from specbench.training.heads import DraftHead, read_by_target, unroll
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import TrainSpec
 from tests import tiny

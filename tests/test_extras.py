@@ -12,9 +12,7 @@ import yaml
 from lingua import Language
 
 from specbench import __version__
-from specbench.core.environment import DISTRIBUTION
-from specbench.core.environment import EXTRAS
-from specbench.core.environment import is_installed
+from specbench.core.environment import DISTRIBUTION, EXTRAS, is_installed
 from specbench.specs.components import LINGUA
 from tests.processes import SHORT_WARM_UPS
 

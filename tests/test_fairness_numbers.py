@@ -43,11 +43,8 @@ from specbench.analysis.fairness_groups import (
 )
 from specbench.analysis.fairness_report import compare_drafters
 from specbench.analysis.representation import rank_languages as shares_of
-from specbench.results.bootstrap import NUM_RESAMPLES
-from specbench.results.bootstrap import SHARE
-from specbench.results.bootstrap import Metric
-from specbench.results.bootstrap import Prompts
 from specbench.analysis.representation import share_of
+from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.results.row import BoundChain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring.contract import make_scorer

@@ -12,14 +12,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.predict import Machine
-from specbench.analysis.predict import Prediction
-from specbench.analysis.predict import RecordedRow
-from specbench.analysis.predict import RecordedVerdicts
-from specbench.analysis.predict import last_token_acceptance
-from specbench.analysis.predict import predict
-from specbench.analysis.predict import query_lengths
-from specbench.analysis.predict import why_only_own
+from specbench.analysis.predict import (
+    Machine,
+    Prediction,
+    RecordedRow,
+    RecordedVerdicts,
+    last_token_acceptance,
+    predict,
+    query_lengths,
+    why_only_own,
+)
 from specbench.models import meters
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, Prompts

@@ -20,11 +20,9 @@ from specbench.analysis.estimates import (
     replay,
 )
 from specbench.analysis.sweep import pick_evenly, values_by_path
-from specbench.analysis.trials import fuzzy_at
+from specbench.analysis.trials import EVIDENCE, RecordingRule, fuzzy_at
 from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
-from specbench.analysis.trials import EVIDENCE
-from specbench.analysis.trials import RecordingRule
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.generation_state import StopRules

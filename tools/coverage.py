@@ -14,9 +14,7 @@ from scipy import special
 from specbench.core.table import markdown_table
 from specbench.core.values import text_digest
 from specbench.results import bootstrap
-from specbench.results.bootstrap import TAILS
-from specbench.results.bootstrap import ratio_of
-from specbench.results.bootstrap import resamples
+from specbench.results.bootstrap import TAILS, ratio_of, resamples
 from tools.populations import POPULATIONS, Array, Population
 
 Found = tuple[float, float, float]

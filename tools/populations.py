@@ -8,17 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.results.answers import CorpusStatistics
-from specbench.results.answers import corpus_metrics
-from specbench.results.bootstrap import SHARE
-from specbench.results.bootstrap import SIGNS
-from specbench.results.bootstrap import Bounds
-from specbench.results.bootstrap import Metric
-from specbench.results.bootstrap import interval
-from specbench.results.bootstrap import ratio
-from specbench.analysis.fairness_groups import estimate
-from specbench.analysis.fairness_groups import ratios
-from specbench.analysis.fairness_groups import variance
+from specbench.analysis.fairness_groups import estimate, ratios, variance
+from specbench.results.answers import CorpusStatistics, corpus_metrics
+from specbench.results.bootstrap import SHARE, SIGNS, Bounds, Metric, interval, ratio
 from specbench.results.check_speed import typical_ratio
 from specbench.results.paired import unpaired_ratio
 

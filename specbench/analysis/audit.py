@@ -6,23 +6,17 @@ from functools import partial
 
 from rich.console import Console
 
-from specbench.analysis.audit_methods import Audit
-from specbench.analysis.audit_methods import AuditedMethod
-from specbench.analysis.audit_methods import AuditPrompt
-from specbench.analysis.audit_report import AuditedIdentity
-from specbench.analysis.audit_report import AuditReport
-from specbench.core.environment import EMBEDDED
-from specbench.core.environment import set_threads
 from specbench.analysis.audit_distribution import WithoutResidual
-from specbench.analysis.audit_report import MethodVerdict
-from specbench.analysis.audit_report import VerdictName
+from specbench.analysis.audit_methods import Audit, AuditedMethod, AuditPrompt
+from specbench.analysis.audit_report import AuditedIdentity, AuditReport, MethodVerdict, VerdictName
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
-from specbench.decoding.decoder import Decoder
-from specbench.decoding.decoder import DraftingDecoder
+from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
+from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
@@ -35,10 +29,7 @@ from specbench.running.plan import Cell, Loaded, check_prompts, load_data, with_
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import Request
 from specbench.running.requirements import reserve_for
-from specbench.specs.catalogue import load_method
-from specbench.specs.catalogue import versioned_name
-from specbench.served.decoder import SERVED
-from specbench.served.decoder import ServedDecoder
+from specbench.specs.catalogue import load_method, versioned_name
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec

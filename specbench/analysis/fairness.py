@@ -29,19 +29,13 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, require, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say, say_nothing
-from specbench.models.causal_lm import CausalLM
-from specbench.models.causal_lm import split_precision
-from specbench.results.leaderboard import ROWS
-from specbench.results.leaderboard import load
-from specbench.results.leaderboard import set_fields
-from specbench.models.causal_lm import shortest_context
+from specbench.models.causal_lm import CausalLM, shortest_context, split_precision
+from specbench.results.leaderboard import ROWS, load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
-from specbench.results.runs import RecordedRun
+from specbench.results.runs import RUN_HINT, RecordedRun, split_detail
 from specbench.specs.components import identifiable_code
-from specbench.results.runs import RUN_HINT
-from specbench.results.runs import split_detail
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 

@@ -18,11 +18,9 @@ from specbench.decoding.drafters.ngram import ngram_drafter
 from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.results.log_ratios import Array
-from specbench.results.recorded_prompts import Group
-from specbench.results.recorded_prompts import ModelLoader
-from specbench.results.recorded_prompts import RecordedPrompt
 from specbench.models.corpus_models import NgramModel
+from specbench.results.bootstrap import Array
+from specbench.results.recorded_prompts import Group, ModelLoader, RecordedPrompt
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.records import Key, Record

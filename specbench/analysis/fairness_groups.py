@@ -27,15 +27,16 @@ from specbench.analysis.fairness_drafters import (
     Numbers,
 )
 from specbench.core.errors import ConfigError
-from specbench.results.answers import timed_tokens
-from specbench.results.bootstrap import SHARE
-from specbench.results.bootstrap import Bounds
-from specbench.results.bootstrap import Metric
-from specbench.results.bootstrap import Prompts
-from specbench.results.bootstrap import MIN_PROMPTS
-from specbench.results.log_ratios import NUM_RESAMPLES
-from specbench.results.log_ratios import Array
-from specbench.results.log_ratios import expanded_confidence
+from specbench.results.bootstrap import (
+    MIN_PROMPTS,
+    NUM_RESAMPLES,
+    SHARE,
+    Array,
+    Bounds,
+    Metric,
+    Prompts,
+    expanded_confidence,
+)
 from specbench.results.metrics import speed_columns
 from specbench.results.row import (
     BoundChain,

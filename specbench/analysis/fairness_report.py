@@ -26,9 +26,8 @@ from specbench.analysis.fairness_groups import (
     variance_bounds,
 )
 from specbench.analysis.representation import Representation, share_of
-from specbench.results.bootstrap import Bounds, FilePart, Metric, Prompts
+from specbench.results.bootstrap import Array, Bounds, FilePart, Metric, Prompts
 from specbench.results.captions import draft_length
-from specbench.results.log_ratios import Array
 from specbench.results.metrics import times
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.running.records import Key, Record

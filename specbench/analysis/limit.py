@@ -37,8 +37,8 @@ from specbench.analysis.limit_rounds import (
 )
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
-from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.causal_lm import CausalLM
+from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.loading import load_model
 from specbench.results.bootstrap import MIN_PROMPTS, NUM_RESAMPLES, TAILS, Array
 from specbench.results.conditions import environment

@@ -21,9 +21,8 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.results.answers import speed_columns, with_own_passes
-from specbench.results.bootstrap import Metric, Prompts
+from specbench.results.bootstrap import Array, Metric, Prompts
 from specbench.results.captions import dtype_and_device, model_name
-from specbench.results.log_ratios import Array
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
 from specbench.results.units import NULL, number, speed, with_interval

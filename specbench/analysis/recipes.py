@@ -29,10 +29,8 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, numbers
 from specbench.results import display
 from specbench.results.answers import CorpusStatistics
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.display import Panel
-from specbench.results.display import save_picture
-from specbench.results.log_ratios import Array
+from specbench.results.bootstrap import Array, Metric, Prompts
+from specbench.results.display import Panel, save_picture
 from specbench.results.row import Row
 from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
 from specbench.running.checked import check_samples

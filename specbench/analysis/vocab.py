@@ -28,15 +28,14 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
-from specbench.models.causal_lm import ModelPair
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.units import NULL, interval, number
 from specbench.running.checked import check_revision
 from specbench.running.plan import subsets_with_rows
 from specbench.specs.catalogue import load_method, load_task, method_names
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run import RunOptions
 from specbench.tasks.examples import load_examples
 
 LARGE_OVERLAP = 0.75  # a share of the target's tokens in texts; below it the vocabularies alone limit a method

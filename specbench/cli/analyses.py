@@ -68,8 +68,7 @@ def fairness(
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
     from specbench.analysis import fairness as analysis
-    from specbench.analysis.fairness_tables import draw_fairness
-    from specbench.analysis.fairness_tables import tables
+    from specbench.analysis.fairness_tables import draw_fairness, tables
     from specbench.results.display import check_plot
 
     options = run_options(given)

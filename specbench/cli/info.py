@@ -19,10 +19,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
-from specbench.specs.method import MethodSpec
-from specbench.specs.method import possible_draws
-from specbench.specs.method import proposes_trees
-from specbench.specs.run import RunOptions
+from specbench.specs.method import MethodSpec, possible_draws, proposes_trees
 
 MOST_SUBSETS = 3  # printed per task; `specbench list tasks NAME` prints all
 

@@ -24,7 +24,6 @@ from specbench.cli.arguments import (
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
-from specbench.specs.run import RunOptions
 
 if TYPE_CHECKING:
     from specbench.results.check_report import CheckReport

@@ -8,7 +8,6 @@ import typer
 
 from specbench.cli.arguments import Files, flag, path_option, run_options, split, takes_run_options
 from specbench.core.console import stderr, stdout
-from specbench.specs.run import RunOptions
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="YAML file of a suite, or the name of a board: `specbench board list`.")

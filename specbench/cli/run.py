@@ -18,9 +18,7 @@ from specbench.cli.arguments import (
 )
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.specs.run import LEAST
-from specbench.specs.run import SHARE
-from specbench.specs.run import RunOptions
+from specbench.specs.run import LEAST, SHARE
 
 
 @takes_run_options(without=("limit",))

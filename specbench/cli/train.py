@@ -23,15 +23,16 @@ from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.specs.components import Spec
-from specbench.training.spec import BLOCKS
-from specbench.training.spec import CORPUS_MODELS
-from specbench.training.spec import DEFAULTS
-from specbench.training.spec import EXAMPLES
-from specbench.training.spec import HEADS
-from specbench.training.spec import NOT_FOR_HEADS
-from specbench.training.spec import CorpusModelSpec
-from specbench.training.spec import TrainSpec
-from specbench.specs.run import RunOptions
+from specbench.training.spec import (
+    BLOCKS,
+    CORPUS_MODELS,
+    DEFAULTS,
+    EXAMPLES,
+    HEADS,
+    NOT_FOR_HEADS,
+    CorpusModelSpec,
+    TrainSpec,
+)
 
 train = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -27,7 +27,7 @@ from transformers.cache_utils import (
 )
 
 from specbench.core.errors import ConfigError
-from specbench.core.trees import depths
+from specbench.core.values import depths
 from specbench.models.devices import upload
 
 DUMMY = DYNAMIC_LAYER_TYPE_MAPPING.get("dummy")  # the class of layers without a cache; None in versions without it

@@ -9,19 +9,11 @@ from itertools import chain, groupby
 from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
-from specbench.models.heads.published import HEADS
+from specbench.models.heads.checkpoints import HEADS
 from specbench.publish.cells import board_names, read_suite
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
-from specbench.publish.suite_spec import QUALITY
-from specbench.publish.suite_spec import Figure
-from specbench.publish.suite_spec import FigureColumn
-from specbench.publish.suite_spec import PublishedTable
-from specbench.results.captions import FEW
-from specbench.results.captions import dtype_and_device
-from specbench.results.captions import verdict_word
-from specbench.results.captions import warning_lines
-from specbench.results.captions import why_unranked
-from specbench.publish.suite_spec import PairSpec
+from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
+from specbench.results.captions import FEW, dtype_and_device, verdict_word, warning_lines, why_unranked
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell
 from specbench.results.units import NULL, number, speed, unit_of

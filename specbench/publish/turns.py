@@ -25,11 +25,7 @@ from specbench.core.progress import Say
 from specbench.core.values import bytes_digest
 from specbench.models.meters import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
-from specbench.publish.workers import Event
-from specbench.publish.workers import JobFinished
-from specbench.publish.workers import JobStarted
-from specbench.publish.workers import LogLine
-from specbench.publish.workers import RunJob
+from specbench.publish.workers import Event, JobFinished, JobStarted, LogLine, RunJob
 from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request

@@ -10,10 +10,7 @@ from typing import Protocol
 
 from specbench.core.environment import PACKAGE, called
 from specbench.core.errors import ConfigError
-from specbench.results.conditions import VERSIONS
-from specbench.results.conditions import check_rows
-from specbench.results.conditions import commit
-from specbench.results.conditions import environment
+from specbench.results.conditions import VERSIONS, check_rows, commit, environment
 from specbench.running.records import Record
 from specbench.running.request import Request
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Self
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, NeedsCode, nearest
 from specbench.core.progress import Say, say_nothing
-from specbench.core.values import record_key
-from specbench.core.records import Key
+from specbench.core.values import Key, record_key
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import marked_warnings
 from specbench.results.check_report import (

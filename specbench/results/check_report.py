@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.etree import ElementTree
 
-from specbench.core.records import Generation
 from specbench.core.table import Table, escaped_markdown, markdown_table, numbers, words
+from specbench.core.values import Generation
 from specbench.results.answers import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.bootstrap import Metric
 from specbench.results.conditions import RowPair

@@ -21,9 +21,9 @@ from typing import Any
 
 from specbench import __version__
 from specbench.core import dotted
-from specbench.core.digests import WHOLE, bytes_digest, file_digest
+from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
-from specbench.core.resources import PACKAGE
+from specbench.core.values import WHOLE, bytes_digest, file_digest
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.row import Row
 from specbench.results.units import short
@@ -280,8 +280,8 @@ def _device_names(devices: str) -> str:
 def _device_name(device: str) -> str:
     import torch
 
-    from specbench.core.threads import called, num_sharing
-    from specbench.models.timing import HOST
+    from specbench.core.environment import called, num_sharing
+    from specbench.models.meters import HOST
 
     kind = torch.device(device).type
     if kind == "cuda":

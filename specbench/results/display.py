@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specbench.core.console import PlainConsole
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table
 from specbench.results.bootstrap import Metric

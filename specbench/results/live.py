@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.environment import DISTRIBUTION
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.extras import DISTRIBUTION
 from specbench.core.registry import LOGGERS
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.decoding.decoder import Decoder

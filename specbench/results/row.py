@@ -15,11 +15,7 @@ from pydantic import (
 )
 
 from specbench.core.values import text_digest
-from specbench.results.bootstrap import INTERVALS
-from specbench.results.bootstrap import FilePart
-from specbench.results.bootstrap import Intervals
-from specbench.results.bootstrap import Metric
-from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.bootstrap import INTERVALS, SMALL_SAMPLE, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
 

@@ -18,9 +18,7 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically
 from specbench.core.values import text_digest
-from specbench.results.answers import ScoringSpec
-from specbench.results.answers import main_metric
-from specbench.results.answers import signatures
+from specbench.results.answers import ScoringSpec, main_metric, signatures
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.row import ALL, Row, RowSampling, RowServing, RowShots, RowWarmUp

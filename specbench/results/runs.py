@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.environment import is_installed
-from specbench.core.errors import ConfigError
-from specbench.core.errors import nearest
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
 from specbench.results.answers import ScoringSpec
 from specbench.results.conditions import BASELINE, flat_fields

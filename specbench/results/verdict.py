@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from specbench.core.values import Record
 from specbench.results.bootstrap import FilePart
-from specbench.running.records import Record
 from specbench.specs.method import MethodSpec
 
 if TYPE_CHECKING:

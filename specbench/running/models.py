@@ -13,9 +13,7 @@ from specbench.core import bounded
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.models.causal_lm import CausalLM
-from specbench.models.causal_lm import ModelPair
-from specbench.models.causal_lm import shortest_context
+from specbench.models.causal_lm import CausalLM, ModelPair, shortest_context
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, check_template_args

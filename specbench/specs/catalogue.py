@@ -12,12 +12,11 @@ from importlib.metadata import entry_points
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from specbench.core.environment import builtin_dir
 from specbench.core import dotted
-from specbench.core.digests import text_digest
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.registry import TASK_SOURCES
-from specbench.core.registry import RULES
+from specbench.core.registry import RULES, TASK_SOURCES
+from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
 from specbench.specs.method import MethodSpec, check_draws, proposes_trees

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from specbench.core.environment import PACKAGE, builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.core.values import file_digest
-from specbench.specs.catalogue import load_file
-from specbench.specs.catalogue import digest
+from specbench.specs.catalogue import digest, load_file
 from specbench.specs.task import TaskSpec
 
 LOCK = PACKAGE / "versions.lock"

@@ -11,18 +11,19 @@ from pydantic import Field, field_validator
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.values import text_digest
-from specbench.specs.components import Chat
-from specbench.specs.components import DeviceMap
-from specbench.specs.components import Dtype
-from specbench.specs.components import EngineName
-from specbench.specs.components import Quantize
-from specbench.specs.components import Spec
-from specbench.specs.components import Text
 from specbench.core.registry import ENGINES
-from specbench.specs.components import DecoderSpec
-from specbench.specs.components import Name
-from specbench.specs.components import build
+from specbench.specs.components import (
+    Chat,
+    DecoderSpec,
+    DeviceMap,
+    Dtype,
+    EngineName,
+    Name,
+    Quantize,
+    Spec,
+    Text,
+    build,
+)
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 from specbench.specs.yaml_files import read

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.values import text_digest
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
 from specbench.tasks.local_files import Row

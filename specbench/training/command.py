@@ -13,11 +13,9 @@ from specbench.core import bounded, dotted
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.files import TRAINING_RECORD
-from specbench.core.files import changed_settings
+from specbench.core.files import TRAINING_RECORD, changed_settings
 from specbench.models.checkpoints import checkpoint_identity
-from specbench.models.loading import choose_device
-from specbench.models.loading import model_source
+from specbench.models.loading import choose_device, model_source
 from specbench.models.meters import CostMeter
 from specbench.specs import yaml_files
 from specbench.specs.components import AnySpec, build

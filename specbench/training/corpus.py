@@ -15,16 +15,11 @@ from rich.progress import TaskProgressColumn
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.models.array_folder import SUFFIX
-from specbench.models.array_folder import Array
-from specbench.models.array_folder import ArrayModel
-from specbench.models.array_folder import vocabulary_digest
-from specbench.models.datastore import DATASTORE_FOLDER
-from specbench.models.corpus_models import Datastore
-from specbench.models.corpus_models import NgramModel
+from specbench.models.array_folder import SUFFIX, Array, ArrayModel, vocabulary_digest
+from specbench.models.corpus_models import DATASTORE_FOLDER, Datastore, NgramModel
 from specbench.models.loading import load_tokenizer
-from specbench.results.conditions import environment
 from specbench.models.meters import CostMeter
+from specbench.results.conditions import environment
 from specbench.training.command import warn_of_overlap
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
 from specbench.training.ngram_build import (

@@ -16,7 +16,7 @@ from typing import IO, cast
 from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.values import bytes_digest, text_digest
+from specbench.core.values import bytes_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.embedded.world import WORLDS, World
 from specbench.specs.catalogue import load_task

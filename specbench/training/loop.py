@@ -22,8 +22,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.decoding.decoder import stream_seed
 from specbench.models.loading import bitsandbytes
-from specbench.models.meters import Cost
-from specbench.models.meters import CostMeter
+from specbench.models.meters import Cost, CostMeter
 from specbench.training.output import CHECKPOINT, OutputFolder
 from specbench.training.spec import TrainSpec
 

@@ -19,11 +19,9 @@ from safetensors import SafetensorError
 
 from specbench.core.console import INTERRUPTED, say
 from specbench.core.environment import is_installed
-from specbench.core.digests import text_digest
 from specbench.core.errors import ConfigError
-from specbench.core.files import TRAINING_RECORD
-from specbench.core.files import ResumableFolder
-from specbench.core.files import write_atomically
+from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically
+from specbench.core.values import text_digest
 from specbench.models.devices import is_out_of_memory
 from specbench.models.meters import Cost
 from specbench.training.data import TrainingData

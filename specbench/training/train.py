@@ -27,14 +27,16 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import choose_device, load_model
 from specbench.results.conditions import environment
-from specbench.training.loop import Loop
-from specbench.training.loop import Objective
-from specbench.training.loop import RateProgress
-from specbench.training.loop import StepCurve
-from specbench.training.loop import set_weights
 from specbench.training.heads import DraftHead
-from specbench.training.loop import load_checkpoint
-from specbench.training.loop import trained_parameters
+from specbench.training.loop import (
+    Loop,
+    Objective,
+    RateProgress,
+    StepCurve,
+    load_checkpoint,
+    set_weights,
+    trained_parameters,
+)
 from specbench.training.output import (
     OutputFolder,
     TrainingRecord,

@@ -15,15 +15,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.embedded import member_path
 from specbench.analysis.fairness import read_run
-from specbench.results.bootstrap import Metric
+from specbench.embedded import member_path
 from specbench.results.answers import timed_tokens
-from specbench.results.bootstrap import expanded_confidence
-from specbench.results.bootstrap import ratio_of
-from specbench.results.bootstrap import resamples
-from specbench.results.display import reach
-from specbench.results.display import save_picture
+from specbench.results.bootstrap import Metric, expanded_confidence, ratio_of, resamples
+from specbench.results.display import reach, save_picture
 from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
 
 from .measuring import measure, write_held_out

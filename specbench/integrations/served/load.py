@@ -22,10 +22,8 @@ from specbench.decoding.generation_state import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
 from specbench.models.scoring import ScoringModel
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
-from specbench.results.verdict import BaselineAnswer
+from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.running.blocks import Block
-from specbench.results.verdict import find_differences
-from specbench.results.verdict import near_tie_tolerance
 from specbench.running.plan import Cell
 from specbench.running.prompts import prompt_ids
 from specbench.running.records import Key, Record, RecordFile, record_key

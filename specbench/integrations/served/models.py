@@ -12,18 +12,13 @@ from rich.console import Console
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.load import measure_in_turns
-from specbench.integrations.served.load import measure_load
-from specbench.integrations.served.server import ServedPair
-from specbench.integrations.served.server import Server
-from specbench.integrations.served.server import find_server
-from specbench.integrations.served.server import served_target
+from specbench.integrations.served.load import measure_in_turns, measure_load
+from specbench.integrations.served.server import ServedPair, Server, find_server, served_target
 from specbench.integrations.served.started import StartedServers
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.results.warnings import LEARNS
-from specbench.results.warnings import UNKNOWN_TOKENIZER
+from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.blocks import Block
 from specbench.running.models import Models
 from specbench.running.plan import Cell

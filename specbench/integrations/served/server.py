@@ -12,16 +12,10 @@ from specbench.core import bounded
 from specbench.core.registry import ENGINES
 from specbench.core.values import json_digest
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.engine import Counters
-from specbench.integrations.served.engine import Engine
-from specbench.integrations.served.engine import LogProbs
-from specbench.integrations.served.engine import first_model_name
-from specbench.integrations.served.engine import json_mapping
-from specbench.models.causal_lm import ModelPair
-from specbench.models.scoring import Output
-from specbench.models.scoring import ScoringModel
+from specbench.integrations.served.engine import Counters, Engine, LogProbs, first_model_name, json_mapping
+from specbench.models.causal_lm import ModelPair, TextModel
+from specbench.models.scoring import Output, ScoringModel
 from specbench.specs.run import ServersSpec
-from specbench.models.causal_lm import TextModel
 
 # Plain English: the pre-tokenizers of converted models split other texts differently, which is harmless, since prompts
 # are sent as ids.

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from specbench.core import bounded
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.resources import EMBEDDED
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import checkpoint_identity, explain_failure, one_line
 from specbench.models.loading import hub_problem, is_local, model_source

@@ -16,8 +16,8 @@ from transformers import LlamaConfig
 from transformers.cache_utils import Cache
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.extras import require
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line
 from specbench.models.heads.checkpoints import cached_folder

@@ -16,8 +16,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis import audit_methods as subjects
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence

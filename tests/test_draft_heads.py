@@ -13,11 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.dynamic_tree import Candidates, DynamicTreeDrafter
-from specbench.decoding.drafters.medusa import MedusaDrafter, medusa_shape
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.drafters import NoDrafter
+from specbench.decoding.drafters.heads import MedusaDrafter, medusa_shape
+from specbench.decoding.drafters.model_tree import Candidates, DynamicTreeDrafter
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import best_shape

@@ -5,8 +5,7 @@ from functools import cache
 
 import pytest
 
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model

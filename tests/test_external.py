@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import summarize
@@ -64,7 +63,7 @@ def speculative(prompt_ids, *, target, drafter, num_draft_tokens, max_new_tokens
                 on_token):
     """Our own loop in disguise, with the counts of its steps."""
     from specbench.specs.catalogue import load_method
-    from specbench.decoding.generation_state import StopRules
+    from specbench.decoding.loop import StopRules
     from specbench.models.causal_lm import CausalLM
     from specbench.models.causal_lm import ModelPair
     from specbench.running.compose import compose

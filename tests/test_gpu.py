@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import same_logits

@@ -11,7 +11,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import drafting, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -161,7 +161,7 @@ def test_exact_match_accepts_the_mass_of_the_children_and_others_are_unknown() -
     target = Distributions(probs.log(), Sampling(1.0))
     fixed = TreeProposal([0, 2], [-1, -1])
     assert acceptance_by_level(exact_match, fixed, target, [1]) == [pytest.approx((0.7, 0.7))]
-    assert acceptance_by_level(Typical(0.09, 0.3), fixed, target, [1]) == []
+    assert acceptance_by_level(Typical(), fixed, target, [1]) == []
     assert acceptance_by_level(exact_match, TreeProposal([0, 2], [-1, 0], num_candidates=0), target, []) == []
     deeper = TreeProposal([0, 2, 1], [-1, -1, 0])
     target = Distributions(torch.tensor([[0.5, 0.3, 0.2]] * 4).log(), Sampling(1.0))

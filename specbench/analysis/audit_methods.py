@@ -33,7 +33,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

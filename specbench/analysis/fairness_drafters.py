@@ -12,10 +12,9 @@ from specbench.analysis.fairness_runs import WHOLE, RecordedDrafter, RunMethods,
 from specbench.analysis.group_statistics import Array
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
-from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.bridges import VocabularyMismatch, shared
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.ngram import ngram_drafter
-from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.ngram import NgramModel

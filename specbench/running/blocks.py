@@ -7,8 +7,7 @@ from itertools import groupby, product, zip_longest
 from typing import Any
 
 from specbench.decoding.decoder import Decoder, drafting_decoders
-from specbench.decoding.generation_state import StopRules, text_before_stop
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules, text_before_stop
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, prompt_digest, shorten
 from specbench.running.records import Key

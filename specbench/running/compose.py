@@ -8,13 +8,10 @@ from typing import cast
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS
-from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.bridges import VocabularyMismatch, shared
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.drafters import Drafter, NoDrafter
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -11,8 +11,7 @@ from statistics import median
 from typing import Any
 
 from specbench.decoding.decoder import Decoder, drafting_decoders
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import CausalLM
 from specbench.models.text_model import TextModel
 from specbench.running.plan import Cell

@@ -13,7 +13,7 @@ from rich.console import Console
 from specbench.core.digests import json_digest
 from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import stream_seed
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.models.scoring import ScoringModel
 from specbench.results.greedy import find_differences, near_tie_tolerance
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows

@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.resources import EMBEDDED
 from specbench.core.threads import set_threads
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.generation_state import StopRules, text_before_stop
+from specbench.decoding.loop import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.text_model import TextModel
 from specbench.results.bootstrap import Metric, Prompts

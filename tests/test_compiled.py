@@ -29,8 +29,8 @@ from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
 from specbench.running import runner
-from specbench.running.blocks import Block
 from specbench.running.compose import compose
+from specbench.running.plan import Block
 from specbench.running.requirements import num_compilations
 from specbench.specs.catalogue import load_method
 from tests import tiny

@@ -15,9 +15,9 @@ from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import summarize
-from specbench.running.blocks import method_record
 from specbench.running.compose import compose
 from specbench.running.records import check_record
+from specbench.running.runner import method_record
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

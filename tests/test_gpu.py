@@ -19,10 +19,9 @@ from specbench.models.compiling import same_logits
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
 from specbench.models.static_passes import PassShape
-from specbench.running.checked import run_spec
 from specbench.running.compose import compose
 from specbench.running.models import Models, load_models
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec
 from specbench.running.requirements import num_compilations, reserve_for
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.run_options import RunOptions

@@ -13,8 +13,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.results import live_table
 from specbench.results.bootstrap import Prompts
 from specbench.results.live_table import CAPTION, LiveTable
-from specbench.running.blocks import Block
-from specbench.running.plan import Cell
+from specbench.running.plan import Block, Cell
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import Example
 

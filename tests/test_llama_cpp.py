@@ -21,10 +21,9 @@ from specbench.results.execute import RunOutcome, execute
 from specbench.results.greedy import logit_gap
 from specbench.results.load import load_of
 from specbench.results.metrics import expected_speedup
-from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import ServersSpec
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import drafting, static_passes
@@ -18,7 +18,6 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import memory_message, move_network
 from specbench.models.loading import check_engine, load_model, make_passes
 from specbench.running.compose import compose
-from specbench.running.requirements import drafters_using
 from specbench.specs.catalogue import load_method
 from tests import tiny
 
@@ -109,8 +108,8 @@ def test_generations_with_recorded_drafts_are_those_without(
     def decoder(pair: ModelPair) -> Decoder:
         made = compose(load_method(name), pair, sampling)
         assert pair.drafter is not None
-        for drafter, num_tokens in drafters_using(pair.drafter, [made]):
-            drafter.reserve(num_tokens)
+        for each in drafting_decoders([made]):
+            each.drafter.reserve(each.method.num_draft_tokens)
         return made
 
     pairs = (ModelPair(model(), model(1)), ModelPair(with_graphs(), with_graphs(1)))

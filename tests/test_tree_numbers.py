@@ -28,8 +28,8 @@ from specbench.results.metrics import summarize
 from specbench.results.row import RowSampling
 from specbench.results.tables import comparison_table, tree_table
 from specbench.results.trees import numbered_metrics
-from specbench.running.blocks import tree_fields
 from specbench.running.records import check_counts
+from specbench.running.runner import tree_fields
 from tests.test_leaderboard import row
 from tests.test_metrics import autoregressive, generation, record
 from tests.test_tree_drafters import generate

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from specbench.results.execute import execute
 from specbench.results.runs import finished_run
-from specbench.running.checked import run_spec
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec
 from specbench.served.models import load_served
 from specbench.specs.run_options import RunOptions
 from specbench.specs.servers import read_servers

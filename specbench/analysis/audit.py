@@ -29,13 +29,19 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_LONG_TOKENS
-from specbench.running.checked import ALL, all_methods, run_spec
 from specbench.running.compose import compose
-from specbench.running.identity import drafter_identity
 from specbench.running.models import Models, load_models
-from specbench.running.plan import Cell, Loaded, check_prompts, load_data, with_present_subsets, with_prompt_stops
+from specbench.running.plan import (
+    Cell,
+    Loaded,
+    check_prompts,
+    drafter_identity,
+    load_data,
+    with_present_subsets,
+    with_prompt_stops,
+)
 from specbench.running.prompts import prompt_ids
-from specbench.running.request import Request
+from specbench.running.request import ALL, Request, all_methods, run_spec
 from specbench.running.requirements import reserve_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE

@@ -40,7 +40,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
 from specbench.results.greedy import DecodeText, compare_greedy, measure_noise
 from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, BaselineAnswer, Greedy, Noise, declares_lossless
-from specbench.running.compose import compose, unique
+from specbench.running.compose import compose
 from specbench.running.models import Models, parts
 from specbench.served.decoder import SERVED, ServedDecoder
 from specbench.specs.method import MethodSpec
@@ -291,7 +291,7 @@ def reasons_for_doubt(
             found.append(NOT_COUNTED)
         elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
             found.append(f"{too_few_accepted(draws.num_accepted)} in the draws: give more --draws")
-    return unique(found)
+    return list(dict.fromkeys(found))
 
 
 def too_few_accepted(num_accepted: int) -> str:

@@ -29,12 +29,20 @@ from specbench.results.plots import check_plot
 from specbench.results.quality import ScoringSpec, main_metric
 from specbench.results.row import Row
 from specbench.running import run_folder as naming
-from specbench.running.checked import run_spec
-from specbench.running.identity import Drafting, drafter_identity, run_identity
 from specbench.running.models import Models, load_drafters, load_models, parts
-from specbench.running.plan import Cell, Loaded, load_data, make_cells, with_present_subsets, without_calibration
+from specbench.running.plan import (
+    Cell,
+    Drafting,
+    Loaded,
+    drafter_identity,
+    load_data,
+    make_cells,
+    run_identity,
+    with_present_subsets,
+    without_calibration,
+)
 from specbench.running.records import Record
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec
 from specbench.running.run_folder import RunFolder
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

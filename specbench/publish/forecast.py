@@ -29,10 +29,9 @@ from specbench.publish.workers import (
     WorkerReady,
 )
 from specbench.results.units import NULL, names_by_text
-from specbench.running.checked import run_spec
-from specbench.running.compose import unique
 from specbench.running.plan import load_requested, without_calibration
 from specbench.running.records import MAX_LINE, Generation, Record
+from specbench.running.request import run_spec
 from specbench.specs.catalogue import load_method
 
 
@@ -214,7 +213,7 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
         if key not in known:
             known[key] = subsets_of(cell)
         rows = cell.rows()
-        methods = tuple(unique(["ar", *cell.methods]))
+        methods = tuple(dict.fromkeys(["ar", *cell.methods]))
         if not cell.suite.is_served:
             methods = tuple(load_method(name).name for name in methods)
         subsets, problem = (None, str(found)) if isinstance(found := known[key], ConfigError) else (found, None)

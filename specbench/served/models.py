@@ -15,9 +15,8 @@ from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.models.text_model import TextModel
 from specbench.results.served import LEARNS, UNKNOWN_TOKENIZER
-from specbench.running.blocks import Block
 from specbench.running.models import Models
-from specbench.running.plan import Cell
+from specbench.running.plan import Block, Cell
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
 from specbench.served.client import Client

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import Decoder
-from specbench.running.blocks import Block
+from specbench.running.plan import Block
 from specbench.running.records import Key, Record, RecordFile, record_key
 from specbench.running.run_folder import RunFolder
 from specbench.running.runner import check_same_examples, measure_method, record_of

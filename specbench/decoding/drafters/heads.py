@@ -16,14 +16,21 @@ from specbench.decoding.drafters.model_tree import (
     DrawsOption,
     DynamicTreeDrafter,
     ModelTreeDrafter,
-    RankChances,
     Widths,
     possible_draws,
     shape_from_options,
 )
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import NUM_NODES, Chance, TreeShape, best_shape_by_level, check_chances, fill_shape
+from specbench.decoding.tree_shape import (
+    Chance,
+    NumNodes,
+    RankChances,
+    TreeShape,
+    best_shape_by_level,
+    check_chances,
+    fill_shape,
+)
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.eagle import EagleModel
@@ -144,9 +151,9 @@ def eagle_tree_drafter(
     path: HeadPath = None,
     revision: HeadRevision = None,
     top_k: Annotated[int, Field(ge=1, le=64, description=TOP_K)] | None = None,
-    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
+    num_nodes: NumNodes | None = None,
     widths: Widths = None,
-    rank_chances: RankChances = None,
+    rank_chances: RankChances | None = None,
     depth: Depth = None,
     draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
@@ -157,11 +164,10 @@ def eagle_tree_drafter(
         top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth, draws=draws,
         temperature=temperature,
     )  # fmt: skip
-    own_sampling = sampling.at(temperature)
 
     def inner(model: EagleModel) -> Drafter:
         if isinstance(shape, TreeShape):
-            return ModelTreeDrafter(model, own_sampling, shape, draws)
+            return ModelTreeDrafter(model, sampling.at(temperature), shape, draws)
         assert top_k is not None
         return DynamicTreeDrafter(model, shape, top_k)
 
@@ -248,7 +254,7 @@ def medusa_drafter(
     *,
     path: Annotated[str | None, Field(min_length=1, description=MEDUSA_PATH)] = None,
     revision: HeadRevision = None,
-    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 63,
+    num_nodes: NumNodes = 63,
     head_chances: Annotated[
         list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
         Field(min_length=1, max_length=16, description=HEAD_CHANCES),

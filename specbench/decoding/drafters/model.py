@@ -95,6 +95,7 @@ CHECKPOINT = (
     "The draft model: a folder, a hub id or embedded:NAME (which belongs to embedded:target and to no other target); "
     "null: the one of --drafter."
 )
+Checkpoint = Annotated[str | None, Field(min_length=1, description=CHECKPOINT)]
 
 
 @DRAFTERS.register("model", provides={"probs", "raw_probs"}, needs_model=True)
@@ -103,7 +104,7 @@ def model_drafter(
     sampling: Sampling,
     *,
     temperature: DraftTemperature = None,
-    checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
+    checkpoint: Checkpoint = None,
 ) -> ModelDrafter:
     """A small language model drafts token by token, with the run's sampling parameters or its own temperature
     (0: greedy drafts, as in arXiv:2502.20704)."""

@@ -9,14 +9,13 @@ from pydantic import Field
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter, padded_lengths
-from specbench.decoding.drafters.model import CHECKPOINT
+from specbench.decoding.drafters.model import Checkpoint
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import (
     DEPTH,
-    NUM_NODES,
-    RANK_CHANCES,
-    Chance,
+    NumNodes,
+    RankChances,
     TreeShape,
     best_shape,
     check_chances,
@@ -251,7 +250,6 @@ DRAWS = (
 
 
 Widths = Annotated[list[Width], Field(min_length=1, max_length=16, description=WIDTHS)] | None
-RankChances = Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] | None
 Depth = Annotated[int, Field(ge=1, le=64, description=DEPTH)] | None
 DrawsOption = Annotated[
     Literal["auto", "fixed", "independent", "without_replacement", "top_and_one"], Field(description=DRAWS)
@@ -290,12 +288,12 @@ def model_tree_drafter(
     sampling: Sampling,
     *,
     widths: Widths = None,
-    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
-    rank_chances: RankChances = None,
+    num_nodes: NumNodes | None = None,
+    rank_chances: RankChances | None = None,
     depth: Depth = None,
     draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
-    checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
+    checkpoint: Checkpoint = None,
 ) -> ModelTreeDrafter:
     """A small language model drafts a tree, one pass per level, with the run's sampling parameters or its own
     temperature (arXiv:2305.09781)."""

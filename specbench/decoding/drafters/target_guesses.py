@@ -12,10 +12,9 @@ from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verificat
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import (
     DEPTH,
-    NUM_NODES,
-    RANK_CHANCES,
     USUAL_CHANCES,
-    Chance,
+    NumNodes,
+    RankChances,
     TreeShape,
     best_shape,
     check_chances,
@@ -26,7 +25,7 @@ from specbench.models.scoring import Output
 from specbench.models.timing import Clock, PassLog
 
 
-def largest_tree(*, window: int = 7, ngram: int = 5, guesses: int = 7) -> TreeShape:
+def largest_tree(*, window: int, ngram: int, guesses: int) -> TreeShape:
     """Returns the largest tree: all guesses, with different first tokens, and the window with rank −1."""
     parents: list[int] = []
     for _ in range(guesses):
@@ -132,9 +131,7 @@ MEMORY = (
 )
 
 
-def recycling_shape(
-    *, num_nodes: int = 80, depth: int = 6, rank_chances: Sequence[float] = USUAL_CHANCES, **others: Any
-) -> TreeShape:
+def recycling_shape(*, num_nodes: int, depth: int, rank_chances: Sequence[float], **others: Any) -> TreeShape:
     """Returns the tree that the options give."""
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
@@ -151,11 +148,9 @@ class TokenRecycling(LookUpDrafter):
         models: ModelPair,
         sampling: Sampling,
         *,
-        num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] = 80,
+        num_nodes: NumNodes = 80,
         depth: Annotated[int, Field(ge=1, le=16, description=DEPTH)] = 6,
-        rank_chances: Annotated[
-            list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)
-        ] = USUAL_CHANCES,
+        rank_chances: RankChances = USUAL_CHANCES,
         memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
     ) -> None:
         super().__init__()

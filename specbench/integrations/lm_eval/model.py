@@ -22,9 +22,9 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds, with_own_passes
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.blocks import generation_fields
-from specbench.running.compose import compose, sampling_of, unique
+from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models, has_other_vocabulary, load_models
+from specbench.running.runner import generation_fields
 from specbench.running.warm_up import NOTHING, WarmUp, warm_up
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
@@ -244,7 +244,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         set_threads(threads, pretrained.startswith(EMBEDDED))
         task = build(TaskSpec, placeholder(max_gen_toks), prefix="--model_args: ")
         pairs = override.split(";") if isinstance(override, str) else override
-        methods = [load_method(name) for name in unique(["ar", method] if baseline else [method])]
+        methods = [load_method(name) for name in dict.fromkeys(["ar", method] if baseline else [method])]
         _, methods = with_overrides([], methods, [pair for pair in pairs if pair.strip()])
         data = {
             "tasks": [task], "methods": methods, "target": pretrained, "target_revision": revision, "drafter": drafter,

@@ -309,8 +309,7 @@ def test_the_published_head_of_a_target_is_found_by_its_name(
     def read(name: str, revision: str | None) -> None:
         raise Asked(name)
 
-    for module in ("medusa", "eagle"):
-        monkeypatch.setattr(f"specbench.decoding.drafters.{module}.read_checkpoint", read)
+    monkeypatch.setattr("specbench.decoding.drafters.heads.read_checkpoint", read)
     model = target()
     model.name = name
     with pytest.raises(Asked, match=head):

@@ -15,22 +15,21 @@ __all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "loa
 # Modules that register the built-in components, by the entry point group of their kind, the most used ones first.
 BUILT_IN = {
     "specbench.drafters": (
-        "specbench.decoding.drafters.none",
+        "specbench.decoding.drafters",
         "specbench.decoding.drafters.model",
         "specbench.decoding.drafters.prompt_lookup",
         "specbench.decoding.drafters.ngram",
         "specbench.decoding.drafters.synthetic",
-        "specbench.decoding.drafters.lookahead",
-        "specbench.decoding.drafters.token_recycling",
+        "specbench.decoding.drafters.target_guesses",
         "specbench.decoding.drafters.model_tree",
-        "specbench.decoding.drafters.medusa",
-        "specbench.decoding.drafters.eagle",
+        "specbench.decoding.drafters.heads",
         "specbench.decoding.drafters.retrieval",
     ),
     "specbench.rules": ("specbench.decoding.verification", "specbench.decoding.tree_rules"),
     "specbench.bridges": (
+        "specbench.decoding.bridges",
         "specbench.decoding.bridges.token_level",
-        "specbench.decoding.bridges.retokenize",
+        "specbench.decoding.bridges.translation",
         "specbench.decoding.bridges.string",
     ),
     "specbench.readers": (

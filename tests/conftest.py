@@ -179,5 +179,5 @@ def embedded_prompts(embedded_pair: "ModelPair") -> dict[str, list[list[int]]]:
 def _idle_machine() -> Iterator[None]:
     """The load of the machine that tests run on is not reported."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.running.machine_load.others_load", lambda: None)
+        patch.setattr("specbench.running.progress.others_load", lambda: None)
         yield

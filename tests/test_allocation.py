@@ -10,7 +10,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.running.compose import compose

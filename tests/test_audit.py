@@ -27,20 +27,17 @@ from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod,
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.dynamic_tree import DynamicTreeDrafter
-from specbench.decoding.drafters.eagle import EagleDrafter
+from specbench.decoding.drafters import Drafter, NoDrafter
+from specbench.decoding.drafters.heads import EagleDrafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.drafters.token_recycling import TokenRecycling
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import ExternalCounts, Generation, decode
+from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
+from specbench.decoding.drafters.target_guesses import TokenRecycling
+from specbench.decoding.loop import ExternalCounts, Generation, StopRules, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.tree_shape import best_shape
-from specbench.decoding.verification import VerificationRule, count_leading, exact_match, fuzzy_rule, rejection
-from specbench.models.causal_lm import CausalLM
+from specbench.decoding.verification import Fuzzy, VerificationRule, count_leading, exact_match, rejection
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.scoring import Output, ScoringModel
@@ -194,7 +191,7 @@ def test_a_wrong_first_token_is_found(target: TableModel, draft: TableModel) -> 
 
 
 def test_accepting_everything_diverges_and_fuzzy_is_lossy_by_design(target: TableModel, draft: TableModel) -> None:
-    fuzzy = fuzzy_rule(divergence="js", threshold=0.5)
+    fuzzy = Fuzzy(divergence="js", threshold=0.5)
     findings = audited(
         target, draft, subject("all", target, draft, AcceptEverything()), subject("fuzzy", target, draft, fuzzy, False)
     )
@@ -420,7 +417,7 @@ def tree_of_head(target: CausalLM) -> tuple[Drafter, VerificationRule]:
 
 
 def recycled_tree(target: CausalLM) -> tuple[Drafter, VerificationRule]:
-    return TokenRecycling(best_shape([0.5, 0.3], 8, 3), 2, frozenset(), forgets=True), exact_match
+    return TokenRecycling(ModelPair(target), Sampling(), rank_chances=[0.5, 0.3], num_nodes=8, depth=3), exact_match
 
 
 def recurrent_draft(target: CausalLM) -> tuple[Drafter, VerificationRule]:

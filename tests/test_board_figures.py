@@ -9,7 +9,7 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.publish.cells import board_names, cells_of, load_suite
 from specbench.publish.suite_spec import FigureGroup, PublishedTable
-from specbench.running.checked import run_spec
+from specbench.running.request import run_spec
 
 NUM_FIGURES = {
     "p0": {"§8.2": 4, "§6": 1, "§8.3": 2},

@@ -14,8 +14,7 @@ import torch
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import TokenBridge, TranslatedProbs
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection

@@ -300,7 +300,7 @@ def test_set_without_a_method_that_has_the_key():
 
 
 def test_all_is_every_built_in_task_and_stands_alone() -> None:
-    from specbench.running.checked import requested_tasks
+    from specbench.running.request import requested_tasks
 
     assert requested_tasks(["all"]) == catalogue.builtin_task_names()
     assert {"mgsm", "wmt", "humaneval"} <= set(catalogue.builtin_task_names())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -16,8 +16,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis import audit as subjects
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence
@@ -30,8 +29,8 @@ from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
 from specbench.running import runner
-from specbench.running.blocks import Block
 from specbench.running.compose import compose
+from specbench.running.plan import Block
 from specbench.running.requirements import num_compilations
 from specbench.specs.catalogue import load_method
 from tests import tiny

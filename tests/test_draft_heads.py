@@ -13,11 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.dynamic_tree import Candidates, DynamicTreeDrafter
-from specbench.decoding.drafters.medusa import MedusaDrafter, medusa_shape
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.drafters import NoDrafter
+from specbench.decoding.drafters.heads import MedusaDrafter, medusa_shape
+from specbench.decoding.drafters.model_tree import Candidates, DynamicTreeDrafter
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import best_shape
@@ -308,8 +307,7 @@ def test_the_published_head_of_a_target_is_found_by_its_name(
     def read(name: str, revision: str | None) -> None:
         raise Asked(name)
 
-    for module in ("medusa", "eagle"):
-        monkeypatch.setattr(f"specbench.decoding.drafters.{module}.read_checkpoint", read)
+    monkeypatch.setattr("specbench.decoding.drafters.heads.read_checkpoint", read)
     model = target()
     model.name = name
     with pytest.raises(Asked, match=head):

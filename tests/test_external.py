@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import summarize
-from specbench.running.blocks import method_record
 from specbench.running.compose import compose
 from specbench.running.records import check_record
-from specbench.specs.catalogue import digest, load_method, with_overrides
+from specbench.specs.catalogue import digest
+from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import with_overrides
+from specbench.running.runner import method_record
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests import tiny
@@ -62,7 +63,7 @@ def speculative(prompt_ids, *, target, drafter, num_draft_tokens, max_new_tokens
                 on_token):
     """Our own loop in disguise, with the counts of its steps."""
     from specbench.specs.catalogue import load_method
-    from specbench.decoding.generation_state import StopRules
+    from specbench.decoding.loop import StopRules
     from specbench.models.causal_lm import CausalLM
     from specbench.models.causal_lm import ModelPair
     from specbench.running.compose import compose

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.decoding.generation_state import GenerationState, StopRules, text_before_stop
+from specbench.decoding.loop import GenerationState, StopRules, text_before_stop
 from specbench.decoding.proposal import Proposal, Step, Verification
 
 TEXT = {1: "a", 2: "b", 3: "\n", 4: "\n\n", 5: "", 6: "EN", 7: "D"}

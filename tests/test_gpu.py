@@ -12,17 +12,16 @@ import pytest
 import torch
 
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
-from specbench.models.scoring import PassShape, same_logits
-from specbench.running.checked import run_spec
+from specbench.models.scoring import PassShape
+from specbench.models.scoring import same_logits
 from specbench.running.compose import compose
 from specbench.running.models import Models, load_models
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec
 from specbench.running.requirements import num_compilations, reserve_for
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.run import RunOptions

@@ -21,11 +21,12 @@ from specbench.results.load import load_of
 from specbench.results.metrics import expected_speedup
 from specbench.results.runs import read_input
 from specbench.results.verdict import logit_gap
-from specbench.running.checked import run_spec
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions, ServersSpec
+from specbench.specs.run import RunOptions
+from specbench.specs.run import ServersSpec
+from specbench.running.request import run_spec
 
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")

@@ -15,7 +15,7 @@ from lm_eval.api.registry import get_model
 from specbench.cli import CONTEXT_SETTINGS
 from specbench.cli.run import lm_eval
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.lm_eval import evaluation as command_line
 from specbench.integrations.lm_eval.evaluation import quiet_git, simple_evaluate

@@ -22,9 +22,8 @@ from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer
 from specbench.integrations.lm_eval.tasks import TaskIndex, load_tasks, task_index, unknown_task
 from specbench.results.conditions import environment
 from specbench.results.execute import measure_into
-from specbench.running.identity import run_identity
 from specbench.running.models import load_models
-from specbench.running.plan import make_cells
+from specbench.running.plan import make_cells, run_identity
 from specbench.running.run_folder import RunFolder
 from specbench.specs.catalogue import digest, load_method
 from specbench.specs.components import build

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.verification import fuzzy_rule, rejection
+from specbench.decoding.verification import Fuzzy, rejection
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import Output
 from tests import tiny
@@ -96,7 +95,7 @@ def test_the_ledger_of_a_sampled_run() -> None:
 
 def test_fuzzy_reports_divergences_and_no_overlap() -> None:
     target, draft = TableModel(6, 1), TableModel(6, 2)
-    rule = fuzzy_rule(divergence="js", threshold=0.2)
+    rule = Fuzzy(divergence="js", threshold=0.2)
     generation = speculative(target, draft, [0, 1], StopRules(50), rule=rule)
     divergences = generation.positions["divergence"]
     assert divergences is not None and generation.positions["overlap"] is None

@@ -12,19 +12,18 @@ import pytest
 import torch
 from scipy import stats
 
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters import model as model_drafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
 from specbench.decoding.verification import (
+    Fuzzy,
+    RandomAccept,
     VerificationRule,
     count_leading,
     exact_match,
-    fuzzy_rule,
-    random_accept_rule,
     rejection,
 )
 from tests.toys import TableModel, joint
@@ -134,14 +133,14 @@ def test_control_wrong_bonus_token_is_caught() -> None:
 
 def test_control_fuzzy_rule_is_caught() -> None:
     target, draft = pair(1)
-    rule = fuzzy_rule(divergence="js", threshold=0.5)
+    rule = Fuzzy(divergence="js", threshold=0.5)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_fuzzy_at_zero_follows_the_target() -> None:
     target, draft = pair(2)
-    rule = fuzzy_rule(divergence="js", threshold=0.0)
+    rule = Fuzzy(divergence="js", threshold=0.0)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, 2)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
@@ -149,7 +148,7 @@ def test_fuzzy_at_zero_follows_the_target() -> None:
 def test_fuzzy_at_infinity_accepts_every_draft() -> None:
     """First token from the target, then a draft of one and the bonus token: target, drafter, target."""
     target, draft = pair(3)
-    rule = fuzzy_rule(divergence="kl", threshold=float("inf"))
+    rule = Fuzzy(divergence="kl", threshold=float("inf"))
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 1, 3)
     expected = {}
     for first, second, third in joint(target, PROMPT, 3):
@@ -237,13 +236,13 @@ def test_random_acceptance_of_a_draft_that_is_read_late_stops_at_its_end() -> No
     target, draft = late_pair()
     expected = randomly_accepted(target, draft, 2, 3)
     assert sum(expected.values()) == pytest.approx(1.0, abs=1e-5)
-    rule = random_accept_rule(probability=ACCEPTED)
+    rule = RandomAccept(probability=ACCEPTED)
     assert chi_square_p(draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED), expected) > 1e-3
 
 
 def test_control_a_draft_that_goes_on_behind_its_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_drafter, "up_to_end", torch.ones_like)
     target, draft = late_pair()
-    rule = random_accept_rule(probability=ACCEPTED)
+    rule = RandomAccept(probability=ACCEPTED)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED)
     assert chi_square_p(counts, randomly_accepted(target, draft, 2, 3)) < 1e-6

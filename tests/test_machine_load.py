@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from specbench.core import environment as threads
-from specbench.running import machine_load
-from specbench.running.machine_load import load_lines, num_gpu_processes
+from specbench.running import progress
+from specbench.running.progress import load_lines
+from specbench.running.progress import num_gpu_processes
 
-others_load = machine_load.others_load  # a fixture of all tests replaces it
+others_load = progress.others_load  # a fixture of all tests replaces it
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.parametrize(("load", "is_busy"), [(0.0, False), (2.4, False), (2.6, True), (11.0, True), (None, False)])
 def test_a_line_comes_where_cores_are_missing(cpu: pytest.MonkeyPatch, load: float | None, is_busy: bool) -> None:
-    cpu.setattr(machine_load, "others_load", lambda: load)
+    cpu.setattr(progress, "others_load", lambda: load)
     lines = list(load_lines("cpu"))
     assert len(lines) == is_busy
     if lines:
@@ -30,13 +31,13 @@ def test_a_line_comes_where_cores_are_missing(cpu: pytest.MonkeyPatch, load: flo
 
 
 def test_workers_that_share_a_machine_are_no_other_programs(cpu: pytest.MonkeyPatch) -> None:
-    cpu.setattr(machine_load, "others_load", lambda: 50.0)
+    cpu.setattr(progress, "others_load", lambda: 50.0)
     cpu.setattr(threads, "_num_sharing", 3)
     assert list(load_lines("cpu")) == []
 
 
 def test_the_part_of_this_process_is_not_that_of_others(cpu: pytest.MonkeyPatch) -> None:
-    cpu.setattr(machine_load, "cpu_ticks", lambda: None)
+    cpu.setattr(progress, "cpu_ticks", lambda: None)
     for load, seconds, expected in ((3.0, 30.0, 2.5), (3.0, 900.0, 1.0), (0.2, 60.0, 0.0)):
         cpu.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         cpu.setattr("time.process_time", lambda seconds=seconds: seconds)
@@ -53,11 +54,11 @@ def test_the_part_of_this_process_is_not_that_of_others(cpu: pytest.MonkeyPatch)
 def test_cores_that_are_busy_now_count(cpu: pytest.MonkeyPatch, tmp_path: Path, idle: int, expected: float) -> None:
     """The load average of the last minute would count an earlier run of the user too."""
     cpu.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
-    stat, read = tmp_path / "stat", machine_load.cpu_ticks
+    stat, read = tmp_path / "stat", progress.cpu_ticks
     stat.write_text("cpu  500 20 80 1000 50 0 0 0 30 0\ncpu0 1 1 1 1\n")
     assert read(stat) == (1050, 1650) and read(tmp_path / "none") is None
     cpu.setattr("time.sleep", lambda seconds: stat.write_text(f"cpu  {600 - idle} 20 80 {1000 + idle} 50 0 0 0 90 0\n"))
-    cpu.setattr(machine_load, "cpu_ticks", lambda: read(stat))
+    cpu.setattr(progress, "cpu_ticks", lambda: read(stat))
     assert others_load() == pytest.approx(expected)
 
 

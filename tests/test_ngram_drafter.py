@@ -21,11 +21,10 @@ from specbench.decoding.drafters.ngram import (
     ngram_drafter,
     process_counts,
 )
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Sampling, draw, process
-from specbench.decoding.verification import fuzzy_rule, rejection
+from specbench.decoding.verification import Fuzzy, rejection
 from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import ModelPair
 from specbench.models.corpus_models import NgramModel
@@ -218,7 +217,7 @@ def test_it_works_with_the_fuzzy_rule(tmp_path: Path) -> None:
     """At threshold 0 that follows the target, with a threshold it does not."""
     target, model = TableModel(4, 2), random_model(tmp_path / "ngram", 2, vocab_size=4)
     for threshold, passes in ((0.0, True), (0.6, False)):
-        rule = fuzzy_rule(divergence="js", threshold=threshold)
+        rule = Fuzzy(divergence="js", threshold=threshold)
         value = chi_square_p(sequences(target, drafter(model, Sampling(1.0)), 2, 2, rule), joint(target, PROMPT, 3))
         assert value > 1e-3 if passes else value < 1e-6
 

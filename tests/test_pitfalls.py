@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from specbench.cli import make_app
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair

@@ -111,7 +111,7 @@ import sys
 import torch
 from specbench.specs import catalogue
 from specbench.specs.catalogue import with_overrides
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.loop import decode
 from specbench.decoding.sampling import Sampling
 from specbench.cli.help.text import find_help

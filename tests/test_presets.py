@@ -3,7 +3,7 @@
 import pytest
 
 from specbench.core.environment import builtin_dir
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import compose

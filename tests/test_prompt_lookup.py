@@ -5,31 +5,34 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.prompt_lookup import PromptLookupDrafter, SuffixIndex, prompt_lookup_drafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.drafters.prompt_lookup import PromptLookupDrafter, SuffixIndex
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from tests.test_losslessness import chi_square_p
-from tests.toys import TableModel, joint
+from tests.toys import TableModel, joint, models
 
 NUM_DRAWS = 1_000  # sequences; the controls fail at p < 1e-6 with them
 GENERATOR = torch.Generator()
 PROMPT = [0, 1, 2, 0, 1, 3, 0, 1]
 
 
+def drafter(eos: tuple[int, ...] = (), **options: Any) -> PromptLookupDrafter:
+    return PromptLookupDrafter(models(eos), Sampling(), **options)
+
+
 def propose(
     ids: list[int], count: int, max_match: int = 3, min_match: int = 1, per_match: int | None = None,
     eos: tuple[int, ...] = (),
 ) -> list[int]:  # fmt: skip
-    made = PromptLookupDrafter(max_match, min_match, per_match, frozenset(eos))
+    made = drafter(eos, max_match=max_match, min_match=min_match, tokens_per_match=per_match)
     made.prefill(ids)
     proposal = made.propose(ids, count, GENERATOR)
     assert (proposal.probs is None) == (not proposal.token_ids)
@@ -81,7 +84,7 @@ def naive(ids: list[int], count: int, max_match: int, min_match: int) -> list[in
 def test_a_growing_sequence_gives_what_a_scan_gives(seed: int) -> None:
     random = Random(seed)
     ids = random.choices(range(4), k=3)
-    made = PromptLookupDrafter(4, 2, None, frozenset())
+    made = drafter(max_match=4, min_match=2)
     made.prefill(ids)
     for _ in range(80):
         assert made.propose(ids, 5, GENERATOR).token_ids == naive(ids, 5, 4, 2)
@@ -92,7 +95,7 @@ def test_the_index_takes_in_every_token_once() -> None:
     """Insertions grow with the tokens, not with the tokens times the steps."""
     random = Random(1)
     ids = random.choices(range(9), k=500)
-    made = PromptLookupDrafter(3, 1, None, frozenset())
+    made = drafter()
     made.prefill(ids)
     assert made.index.num_inserted == 3 * 499 - 3  # what ends before token 1 or 2 is shorter
     for _ in range(200):
@@ -109,14 +112,14 @@ def test_a_sequence_that_was_cut_back_is_read_anew() -> None:
     assert index.find([1, 2, 3]) is None  # 1, 2, 3 and what followed them are gone
     assert index.find([1, 2, 5, 1, 2]) == (2, 2)
     assert index.find([1, 2, 5, 3, 1]) == (1, 1)  # as long, with another end
-    made = PromptLookupDrafter(2, 1, None, frozenset())
+    made = drafter(max_match=2)
     made.prefill([1, 2, 1])
     made.prefill([3, 4])
     assert made.propose([3, 4, 1], 3, GENERATOR).token_ids == []  # another prompt knows nothing of the first
 
 
 def test_one_pass_is_logged_per_proposal() -> None:
-    made = PromptLookupDrafter(3, 1, None, frozenset())
+    made = drafter()
     made.prefill([1, 2, 1])
     made.propose([1, 2, 1], 4, GENERATOR)
     made.propose([1, 2, 1, 7], 4, GENERATOR)
@@ -125,11 +128,10 @@ def test_one_pass_is_logged_per_proposal() -> None:
 
 
 def test_options_are_checked() -> None:
-    models = SimpleNamespace(target=SimpleNamespace(eos_token_ids=frozenset({3})))
-    made = prompt_lookup_drafter(models, Sampling(), max_match=4, min_match=2)  # type: ignore[arg-type]
+    made = drafter((3,), max_match=4, min_match=2)
     assert list(made.index.lengths) == [4, 3, 2] and made.eos_token_ids == {3}
     with pytest.raises(ConfigError, match="min_match = 3: is above max_match = 2"):
-        prompt_lookup_drafter(models, Sampling(), max_match=2, min_match=3)  # type: ignore[arg-type]
+        drafter(max_match=2, min_match=3)
 
 
 def sequences(
@@ -153,7 +155,7 @@ def sequences(
 @pytest.mark.parametrize("seed", [1, 2])
 def test_decoding_is_lossless(seed: int, rule: VerificationRule) -> None:
     target = TableModel(4, seed)
-    counts = sequences(target, lambda: PromptLookupDrafter(3, 1, None, frozenset()), rule, seed)
+    counts = sequences(target, drafter, rule, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
@@ -164,7 +166,7 @@ def trusting(proposal: Proposal, target: Distributions, generator: torch.Generat
 
 def test_control_taking_drafts_as_they_are_is_caught() -> None:
     target = TableModel(4, 1)
-    counts = sequences(target, lambda: PromptLookupDrafter(3, 1, None, frozenset()), trusting, 1)
+    counts = sequences(target, drafter, trusting, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
@@ -185,7 +187,7 @@ class Forgetful(PromptLookupDrafter):
 
 def test_control_a_wrong_residual_is_caught() -> None:
     target = TableModel(4, 1)
-    counts = sequences(target, lambda: Forgetful(3, 1, None, frozenset()), rejection, 1)
+    counts = sequences(target, lambda: Forgetful(models(), Sampling()), rejection, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 

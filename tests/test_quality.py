@@ -21,7 +21,7 @@ from specbench.results.answers import (
 from specbench.results.bootstrap import expanded_confidence
 from specbench.results.metrics import summarize
 from specbench.results.units import meaning, unit_of
-from specbench.running.blocks import score_fields
+from specbench.running.runner import score_fields
 from specbench.tasks.scoring.contract import Score, Scorer
 from tests.test_metrics import autoregressive
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -24,7 +24,7 @@ from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import PROMPTS
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.requirements import drafters_using, reserve_for
+from specbench.running.requirements import reserve_for
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine
 from tests import tiny
@@ -116,8 +116,8 @@ def test_generations_with_recorded_drafts_are_those_without(
     def decoder(pair: ModelPair) -> Decoder:
         made = compose(load_method(name), pair, sampling)
         assert pair.drafter is not None
-        for drafter, num_tokens in drafters_using(pair.drafter, [made]):
-            drafter.reserve(num_tokens)
+        for each in drafting_decoders([made]):
+            each.drafter.reserve(each.method.num_draft_tokens)
         return made
 
     pairs = (ModelPair(model(), model(1)), ModelPair(with_graphs(), with_graphs(1)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import DUMMY
 from specbench.models.loading import check_causal

@@ -15,8 +15,7 @@ from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import StaticSequence
 from specbench.running import requirements as reserving
 from specbench.running import runner
-from specbench.running.blocks import Block
-from specbench.running.plan import Cell
+from specbench.running.plan import Block, Cell
 from tests import tiny
 
 Outcome = tuple[int, str, str]

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter, retrieval_drafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match, rejection

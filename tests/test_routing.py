@@ -10,7 +10,7 @@ import yaml
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import QueryInfo
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import metrics_of

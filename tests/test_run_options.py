@@ -5,8 +5,7 @@ import json
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.running.checked import run_spec, with_default_limit
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec, with_default_limit
 from specbench.specs.catalogue import method_names
 from specbench.specs.run import RunOptions
 
@@ -130,8 +129,8 @@ def test_the_embedded_models_measure_a_share_of_their_sample(tasks, options, exp
 
 
 def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):
-    monkeypatch.setattr("specbench.running.checked.SHARE", 4)
-    monkeypatch.setattr("specbench.running.checked.LEAST", 1)
+    monkeypatch.setattr("specbench.running.request.SHARE", 4)
+    monkeypatch.setattr("specbench.running.request.LEAST", 1)
     short = ("run", "--task", "mgsm", "--method", "ar", "--subset", "en,de", "--set", "generation.max_new_tokens=2")
     code, _, err = specbench(*short)
     assert code == 0 and "4 of 48 examples of the sample; --limit all measures all\n" in err, err

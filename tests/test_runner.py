@@ -9,10 +9,9 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.blocks import Block, block_noun, blocks
 from specbench.running.compose import compose
-from specbench.running.identity import run_identity
 from specbench.running.models import Models
+from specbench.running.plan import Block, block_noun, blocks, run_identity
 from specbench.running.runner import check_same_examples, measure
 from specbench.specs.catalogue import load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec

@@ -8,10 +8,13 @@ import torch
 from specbench.cli.help.method import drawing, first_sentence, tree_help
 from specbench.cli.help.text import find_help, help_text
 from specbench.cli.info import show
-from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
+from specbench.decoding.drafters.target_guesses import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal
+from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import TreeShape, best_shape, regular_shape
-from specbench.specs.catalogue import load_method, with_overrides
+from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import with_overrides
+from tests.toys import models
 
 
 def test_a_tree_is_drawn_from_left_to_right() -> None:
@@ -76,7 +79,7 @@ def test_other_methods_have_no_tree(method: str) -> None:
 
 def test_the_tree_of_lookahead_is_that_of_its_drafter() -> None:
     """With a full window and as many guesses as it keeps."""
-    drafter = Lookahead(3, 4, 2, frozenset())
+    drafter = Lookahead(models(), Sampling(), window=3, ngram=4, guesses=2)
     drafter.prefill([7, 8])
     drafter._pool = {8: {(1, 2, 3): None, (4, 5, 6): None}}
     drafter._levels = [[10, 11, 12], [13, 14, 15], [16, 17, 18]]

@@ -13,9 +13,8 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.drafters import padded_lengths
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.drafters import NoDrafter, padded_lengths
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.bridges.psi import Psi, StringProbs
-from specbench.decoding.bridges.string import StringBridge, string
+from specbench.decoding.bridges.string import Psi, StringBridge, StringProbs, string
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass
 from specbench.decoding.sampling import Sampling, draw, process
 from specbench.decoding.verification import rejection

@@ -25,10 +25,9 @@ from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.verification import fuzzy_rule
+from specbench.decoding.verification import Fuzzy
 from specbench.models.causal_lm import ModelPair
 from specbench.results.leaderboard import load
 from specbench.running.compose import compose
@@ -61,7 +60,7 @@ def decode_toys(
 ) -> tuple[dict[str, Any], RecordedGeneration]:
     """One generation at a setting, and what a recording of it would know."""
     target, drafter = toy_pair(seed)
-    rule = RecordingRule(fuzzy_rule(divergence="js", threshold=threshold))
+    rule = RecordingRule(Fuzzy(divergence="js", threshold=threshold))
     generation = decode(
         target, ModelDrafter(drafter, draft_sampling), rule, [0, 1], num_draft_tokens=length, sampling=target_sampling,
         stop=StopRules(MOST, eos_token_ids=EOS), generator=torch.Generator().manual_seed(seed),

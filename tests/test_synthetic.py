@@ -7,10 +7,9 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder, DraftingDecoder
-from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
@@ -38,9 +37,8 @@ def synthetic(acceptance: float):
 def decoder(acceptance: float, sampling: Sampling = GREEDY, vocab: int = 30, **options) -> Decoder:
     target, draft = TableModel(vocab, 1, **options), TableModel(vocab, 2)
     target.device = torch.device("cpu")
-    return DraftingDecoder(
-        synthetic(acceptance), target, SyntheticDrafter(target, draft, acceptance, sampling), rejection, sampling
-    )
+    drafter = SyntheticDrafter(ModelPair(target, draft), sampling, acceptance=acceptance)
+    return DraftingDecoder(synthetic(acceptance), target, drafter, rejection, sampling)
 
 
 def plain(target, sampling: Sampling = GREEDY) -> Decoder:

@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from specbench.core.registry import SCORERS
-from specbench.decoding.generation_state import text_before_stop
+from specbench.decoding.loop import text_before_stop
 from specbench.embedded.world import code as world_code
 from specbench.running.plan import with_prompt_stops
 from specbench.specs.catalogue import digest, load_task, with_overrides

@@ -9,7 +9,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.decoding.generation_state import text_before_stop
+from specbench.decoding.loop import text_before_stop
 from specbench.embedded.world import WORLDS
 from specbench.embedded.world import math as world_math
 from specbench.specs.catalogue import load_task

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.drafters import NoDrafter
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair

@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from specbench.decoding.bridges.token_level import MaskedDraftModel
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.generation_state import GenerationState, StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, GenerationState, StopRules
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -13,14 +13,12 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.decoding import tree_rules
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.lookahead import Lookahead
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
-from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter
-from specbench.decoding.drafters.token_recycling import TokenRecycling
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.drafters.target_guesses import Lookahead, TokenRecycling
+from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
@@ -37,7 +35,7 @@ from specbench.specs.method import MethodSpec
 from specbench.training.corpus import build_datastore
 from tests import tiny
 from tests.test_metrics import autoregressive, generation, record
-from tests.toys import TableModel, path_to
+from tests.toys import TableModel, models, path_to
 
 VOCAB, PROMPT = 4, [1, 2]
 TOP_P = Sampling(1.0, None, 0.8)
@@ -68,9 +66,9 @@ METHODS: dict[str, Make] = {
     "exact match of draws": model_tree("without_replacement", exact_match),
     "block": lambda draft, sampling: (ModelDrafter(draft, sampling), BlockVerification()),
     "token recycling": lambda draft, sampling: (
-        TokenRecycling(best_shape([0.5, 0.3, 0.1], 8, 3), 3, frozenset(), forgets=True), exact_match,
+        TokenRecycling(models(), sampling, rank_chances=[0.5, 0.3, 0.1], num_nodes=8, depth=3), exact_match,
     ),
-    "lookahead": lambda draft, sampling: (Lookahead(3, 2, 4, frozenset()), exact_match),
+    "lookahead": lambda draft, sampling: (Lookahead(models(), sampling, window=3, ngram=2, guesses=4), exact_match),
     "retrieval": lambda draft, sampling: (retrieval_drafter(), exact_match),
 }  # fmt: skip
 SLOW = (  # also proved by enumeration
@@ -223,7 +221,7 @@ def test_a_model_that_is_its_own_drafter_accepts_whole_paths() -> None:
 
 def test_lookahead_fills_its_pool_with_the_targets_guesses() -> None:
     """Each column of the window and the most probable token after it is an n-gram."""
-    drafter = Lookahead(2, 3, 1, frozenset())
+    drafter = Lookahead(models(), Sampling(), window=2, ngram=3, guesses=1)
     drafter.prefill([7, 8])
     generator = torch.Generator()
     proposals = []
@@ -254,7 +252,7 @@ def test_the_lookahead_window_ends_at_the_context_limit() -> None:
 
 
 def test_token_recycling_proposes_what_the_target_thought_likely() -> None:
-    drafter = TokenRecycling(best_shape([0.5, 0.3], 4, 2), 2, frozenset({9}), forgets=True)
+    drafter = TokenRecycling(models((9,)), Sampling(), rank_chances=[0.5, 0.3], num_nodes=4, depth=2)
     drafter.prefill([1, 2])
     generator = torch.Generator()
     assert drafter.propose([1, 2], 3, generator).token_ids == []  # nothing was read yet

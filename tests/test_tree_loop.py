@@ -11,9 +11,8 @@ from scipy.stats import chi2
 from torch.nn.functional import one_hot
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.dynamic_tree import DynamicTreeDrafter
-from specbench.decoding.drafters.eagle import EagleDrafter
-from specbench.decoding.drafters.model_tree import ModelTreeDrafter
+from specbench.decoding.drafters.heads import EagleDrafter
+from specbench.decoding.drafters.model_tree import DynamicTreeDrafter, ModelTreeDrafter
 from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import RecursiveRejection
 from specbench.decoding.tree_shape import regular_shape

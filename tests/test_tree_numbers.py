@@ -27,8 +27,8 @@ from specbench.results.captions import draft_length
 from specbench.results.metrics import numbered_metrics, summarize
 from specbench.results.row import RowSampling
 from specbench.results.tables import comparison_table, tree_table
-from specbench.running.blocks import tree_fields
 from specbench.running.records import check_counts
+from specbench.running.runner import tree_fields
 from tests.test_leaderboard import row
 from tests.test_metrics import autoregressive, generation, record
 from tests.test_tree_drafters import generate
@@ -160,7 +160,7 @@ def test_exact_match_accepts_the_mass_of_the_children_and_others_are_unknown() -
     target = Distributions(probs.log(), Sampling(1.0))
     fixed = TreeProposal([0, 2], [-1, -1])
     assert acceptance_by_level(exact_match, fixed, target, [1]) == [pytest.approx((0.7, 0.7))]
-    assert acceptance_by_level(Typical(0.09, 0.3), fixed, target, [1]) == []
+    assert acceptance_by_level(Typical(), fixed, target, [1]) == []
     assert acceptance_by_level(exact_match, TreeProposal([0, 2], [-1, 0], num_candidates=0), target, []) == []
     deeper = TreeProposal([0, 2, 1], [-1, -1, 0])
     target = Distributions(torch.tensor([[0.5, 0.3, 0.2]] * 4).log(), Sampling(1.0))

@@ -179,7 +179,7 @@ def test_typical_acceptance_takes_the_longest_likely_path() -> None:
     """Limits: min(0.09, 0.3 · exp(−H)): 0.09 where the target is sure, less where it is not."""
     sure, unsure = [0.9, 0.06, 0.04], [0.34, 0.33, 0.33]
     tree = TreeProposal([0, 1, 2, 1], [-1, -1, 0, 1])
-    judge = Typical(0.09, 0.3)
+    judge = Typical()
     # 1 is too unlikely after a sure target; 0 is likely, and 2 after it as well
     found = judge(tree, rows(sure, unsure, sure, sure, sure), torch.Generator().manual_seed(0))
     assert found.path == (0, 2) and found.num_accepted == 2
@@ -193,7 +193,7 @@ def test_typical_acceptance_takes_the_longest_likely_path() -> None:
 
 def test_typical_acceptance_is_lossy() -> None:
     """Of a draft token that is always proposed, it accepts more than p(x)."""
-    judge, found = Typical(0.09, 0.3), []
+    judge, found = Typical(), []
     for seed in range(200):
         tree = TreeProposal([1], [-1])
         found.append(judge(tree, rows([0.7, 0.3], [0.5, 0.5]), torch.Generator().manual_seed(seed)).num_accepted)

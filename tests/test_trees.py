@@ -11,10 +11,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.values import depths
 from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import decode
+from specbench.decoding.drafters import Drafter, NoDrafter
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import exact_match

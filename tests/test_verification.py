@@ -7,7 +7,7 @@ import torch
 
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, residual
-from specbench.decoding.verification import DIVERGENCES, count_leading, fuzzy_rule, random_accept_rule, rejection
+from specbench.decoding.verification import DIVERGENCES, Fuzzy, RandomAccept, count_leading, rejection
 
 TARGET = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 DRAFT = torch.tensor([[0.6, 0.3, 0.1], [0.8, 0.1, 0.1]])
@@ -30,7 +30,7 @@ def test_fuzzy_rules_count_what_was_drafted_outside_the_target(name: str) -> Non
     """The divergence is that of the distributions over both vocabularies, not of what is left of the draft."""
     carried = 0.1 * TARGET[:1]
     over_both = torch.tensor([[0.7, 0.2, 0.1, 0.0]]), torch.tensor([[0.07, 0.02, 0.01, 0.9]])
-    rule = fuzzy_rule(divergence=name, threshold=0.05)  # type: ignore[arg-type]
+    rule = Fuzzy(divergence=name, threshold=0.05)  # type: ignore[arg-type]
     verification = rule(Proposal([0], Carried(carried)), rows(TARGET[:2], 1.0), GENERATOR)  # type: ignore[arg-type]
     torch.testing.assert_close(verification.divergence, DIVERGENCES[name](*over_both), rtol=1e-3, atol=1e-4)
     assert verification.num_accepted == 0
@@ -38,7 +38,7 @@ def test_fuzzy_rules_count_what_was_drafted_outside_the_target(name: str) -> Non
 
 def test_a_row_that_rounding_left_below_1_has_no_foreign_part_beside_one_that_has() -> None:
     carried = torch.stack([(1 - 5e-5) * TARGET[0], 0.1 * TARGET[1]])
-    rule = fuzzy_rule(divergence="reverse_kl", threshold=0.05)
+    rule = Fuzzy(divergence="reverse_kl", threshold=0.05)
     verification = rule(Proposal([0, 1], Carried(carried)), rows(TARGET, 1.0), GENERATOR)  # type: ignore[arg-type]
     assert (
         verification.divergence is not None
@@ -49,9 +49,7 @@ def test_a_row_that_rounding_left_below_1_has_no_foreign_part_beside_one_that_ha
 
 
 def test_random_acceptance_never_counts_on_a_foreign_token() -> None:
-    verification = random_accept_rule(probability=1.0)(
-        Proposal([1, OUT_OF_VOCABULARY]), rows(TARGET[:2], 1.0), GENERATOR
-    )
+    verification = RandomAccept(probability=1.0)(Proposal([1, OUT_OF_VOCABULARY]), rows(TARGET[:2], 1.0), GENERATOR)
     assert verification.num_accepted == 1
     assert verification.overlap == [1.0, 0.0]
 
@@ -102,7 +100,7 @@ def test_leading() -> None:
 
 @pytest.mark.parametrize(("threshold", "accepted"), [(0.0, 0), (0.05, 1), (0.6, 2), (math.inf, 2)])
 def test_fuzzy_accepts_below_the_threshold(threshold: float, accepted: int) -> None:
-    rule = fuzzy_rule(divergence="js", threshold=threshold)
+    rule = Fuzzy(divergence="js", threshold=threshold)
     verification = rule(Proposal([0, 0], rows(DRAFT, 0.0)), rows(TARGET, 0.0), GENERATOR)
     assert verification.num_accepted == accepted
     assert verification.next_token == TARGET[accepted].argmax()  # drawn from p itself
@@ -110,8 +108,8 @@ def test_fuzzy_accepts_below_the_threshold(threshold: float, accepted: int) -> N
 
 
 def test_fuzzy_on_raw_ignores_the_temperature_and_on_processed_does_not() -> None:
-    raw = fuzzy_rule(divergence="tv", threshold=0.5)
-    processed = fuzzy_rule(divergence="tv", threshold=0.5, divergence_on="processed")
+    raw = Fuzzy(divergence="tv", threshold=0.5)
+    processed = Fuzzy(divergence="tv", threshold=0.5, divergence_on="processed")
     hot, cold = rows(TARGET, 2.0), rows(TARGET, 0.5)
     at = [rule(Proposal([0, 0], rows(DRAFT, t)), target, GENERATOR).divergence for rule in (raw, processed)
           for t, target in ((2.0, hot), (0.5, cold))]  # fmt: skip
@@ -120,7 +118,7 @@ def test_fuzzy_on_raw_ignores_the_temperature_and_on_processed_does_not() -> Non
 
 
 def test_fuzzy_leaves_the_probabilities_that_it_compared() -> None:
-    verification = fuzzy_rule(divergence="tv", threshold=1.0)(
+    verification = Fuzzy(divergence="tv", threshold=1.0)(
         Proposal([0, 1], rows(DRAFT, 0.0)), rows(TARGET, 0.0), GENERATOR
     )
     torch.testing.assert_close(verification.target_prob, torch.tensor([0.7, 0.8]))
@@ -132,10 +130,10 @@ def test_fuzzy_leaves_the_probabilities_that_it_compared() -> None:
 def test_reference_formula_accepts_at_the_threshold() -> None:
     same = Proposal([0], rows(TARGET[:1], 0.0))
     for name, accepted in (("js_reference", 1), ("tv", 0)):
-        verification = fuzzy_rule(divergence=name, threshold=0.0)(same, rows(TARGET[:2], 0.0), GENERATOR)
+        verification = Fuzzy(divergence=name, threshold=0.0)(same, rows(TARGET[:2], 0.0), GENERATOR)
         assert verification.num_accepted == accepted
 
 
 def test_js_above_its_maximum_warns() -> None:
     with pytest.warns(UserWarning, match="accepts everything"):
-        fuzzy_rule(divergence="js", threshold=0.7)
+        Fuzzy(divergence="js", threshold=0.7)

@@ -2,11 +2,20 @@
 
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 
-from specbench.models.meters import Clock, PassLog
+from specbench.models.meters import Clock
+from specbench.models.meters import PassLog
+from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output, ScoringModel
+
+
+def models(eos_token_ids: Sequence[int] = (), context_limit: int | None = None) -> ModelPair:
+    """The models of a drafter that needs only the target's end tokens and context."""
+    target = SimpleNamespace(eos_token_ids=frozenset(eos_token_ids), context_limit=context_limit)
+    return ModelPair(target)  # type: ignore[arg-type]
 
 
 class TableModel(ScoringModel):

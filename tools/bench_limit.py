@@ -23,8 +23,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from specbench.analysis.limit import LimitOptions, limits_of
 from specbench.analysis.limit_report import Costs, LimitReport, tables
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import DTYPES, choose_device

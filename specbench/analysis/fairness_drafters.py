@@ -10,12 +10,13 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError
+from specbench.core.errors import nearest
 from specbench.core.progress import Say
 from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.bridges import shared
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.ngram import ngram_drafter
-from specbench.decoding.drafters.none import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.corpus_models import NgramModel

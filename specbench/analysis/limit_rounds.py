@@ -10,11 +10,9 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import Drafter, NoDrafter
 from specbench.decoding.drafters.model import ModelDrafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection

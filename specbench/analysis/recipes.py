@@ -33,9 +33,8 @@ from specbench.results.bootstrap import Array, Metric, Prompts
 from specbench.results.display import Panel, save_picture
 from specbench.results.row import Row
 from specbench.results.units import NULL, bounds_of, number, score, unit_of, with_interval
-from specbench.running.checked import check_samples
 from specbench.running.records import ACCEPTED, JUDGED, Record, step_sum
-from specbench.running.request import Request
+from specbench.running.request import Request, check_samples
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import with_overrides
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE

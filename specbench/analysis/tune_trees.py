@@ -13,7 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.table import Table, numbers, words
 from specbench.core.values import depths
-from specbench.decoding.drafters.medusa import CHANCES
+from specbench.decoding.drafters.heads import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.results.bootstrap import Metric
 from specbench.results.units import number, with_interval

@@ -32,8 +32,8 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.units import NULL, interval, number
-from specbench.running.checked import check_revision
 from specbench.running.plan import subsets_with_rows
+from specbench.running.request import check_revision
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.specs.run import RunOptions
 from specbench.tasks.examples import load_examples

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -7,8 +7,7 @@ import torch
 
 from specbench.core.values import text_digest
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation, decode
+from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, TextModel

@@ -1,12 +1,17 @@
-"""The decode loop of all methods. In autoregressive decoding, every proposal is empty."""
+"""The decode loop of all methods, and the state of a generation, the only code that decides where it ends. In
+autoregressive decoding, every proposal is empty.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+The output keeps the token that ended the generation (the EOS token, or the token that completed a stop string) and
+nothing after it; the text is cut before the stop string. For every method, counts include only the kept tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.generation_state import Finish, GenerationState, StopRules
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import (
@@ -19,6 +24,118 @@ from specbench.decoding.tree_acceptance import (
 from specbench.decoding.verification import VerificationRule
 from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel
+
+Finish = Literal["eos", "stop", "length", "context"]
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """The conditions that end a generation.
+
+    `decode_text` maps token ids to text; it is needed only for stop strings. `context_limit` is the number of positions
+    that both models support; a generation that reaches it ends.
+    """
+
+    max_new_tokens: int
+    eos_token_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+    decode_text: Callable[[Sequence[int]], str] | None = None
+    context_limit: int | None = None
+
+
+@dataclass
+class GenerationState:
+    """The prompt and emitted tokens, the verification and the counts of every step, and the reason why the generation
+    ended (None: it has not ended)."""
+
+    prompt_ids: list[int]
+    rules: StopRules
+    ids: list[int] = field(init=False)
+    steps: list[Step] = field(default_factory=list)
+    verifications: list[Verification] = field(default_factory=list)
+    finish: Finish | None = None
+    tokenizing: Stopwatch = field(default_factory=Stopwatch)
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.prompt_ids)
+        # A stop string of n bytes spans at most n tokens with text; the margin allows for tokens without text.
+        self._window = max((len(s.encode()) for s in self.rules.stop_strings), default=0) + 4
+
+    @property
+    def finished(self) -> bool:
+        return self.finish is not None
+
+    @property
+    def new_ids(self) -> list[int]:
+        return self.ids[len(self.prompt_ids) :]
+
+    @property
+    def num_new_tokens(self) -> int:
+        return len(self.ids) - len(self.prompt_ids)
+
+    @property
+    def num_remaining(self) -> int:
+        """The number of tokens that may still be emitted."""
+        remaining = self.rules.max_new_tokens - self.num_new_tokens
+        if self.rules.context_limit is not None:
+            remaining = min(remaining, self.rules.context_limit - len(self.ids))
+        return remaining
+
+    def start(self, first_token: int) -> None:
+        """Emits the token that was drawn after the prefill, which does not count as a step."""
+        self._emit([first_token])
+
+    def extend(self, proposal: Proposal, verification: Verification) -> Step:
+        """Emits the accepted tokens and the next token, up to the generation's end. Returns the step's counts."""
+        assert verification.num_accepted <= proposal.num_drafted, "more tokens were accepted than drafted"
+        accepted = [proposal.token_ids[node] for node in verification.path]
+        num_emitted = self._emit([*accepted, verification.next_token])
+        num_accepted = min(verification.num_accepted, num_emitted)
+        rejected = proposal.has_children(verification.path[-1] if verification.path else -1)
+        num_judged = num_accepted + int(rejected and num_emitted > verification.num_accepted)
+        siblings = proposal.siblings(verification.path[:num_accepted], num_judged)
+        step = Step(proposal.num_drafted, num_judged, num_accepted, num_emitted, proposal.num_nodes, siblings)
+        self.steps.append(step)
+        self.verifications.append(verification)
+        return step
+
+    def _emit(self, token_ids: list[int]) -> int:
+        for count, token in enumerate(token_ids, start=1):
+            self.ids.append(token)
+            self.finish = self._ending(token)
+            if self.finish is not None:
+                return count
+        return len(token_ids)
+
+    def _ending(self, token: int) -> Finish | None:
+        if token in self.rules.eos_token_ids:
+            return "eos"
+        if self.rules.stop_strings and self._completes_stop_string():
+            return "stop"
+        if self.num_remaining <= 0:
+            return "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
+        return None
+
+    def _completes_stop_string(self) -> bool:
+        assert self.rules.decode_text is not None
+        start = max(len(self.prompt_ids), len(self.ids) - self._window)
+        with self.tokenizing:
+            tail = self.rules.decode_text(self.ids[start:])
+        return any(stop in tail for stop in self.rules.stop_strings)
+
+    def check(self, num_draft_tokens: int) -> None:
+        """Raises AssertionError if the counts are inconsistent, which is a defect of the harness."""
+        assert sum(step.num_emitted for step in self.steps) + 1 == self.num_new_tokens
+        for step in self.steps:
+            assert 0 <= step.num_accepted <= step.num_judged <= step.num_drafted <= num_draft_tokens, step
+            assert 1 <= step.num_emitted <= step.num_accepted + 1, step
+
+
+def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
+    """Returns the text before the first stop string."""
+    cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
+    return text[: min(cuts)] if cuts else text
+
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 
@@ -111,8 +228,8 @@ def decode(
         token_ids=state.new_ids,
         finish=state.finish,
         steps=state.steps,
-        positions={name: judged_column(name, state) for name in POSITION_COLUMNS},
-        draw_overlap=draw_overlap_column(state),
+        positions={name: joined_column(name, state) for name in POSITION_COLUMNS},
+        draw_overlap=joined_column("draw_overlap", state),
         tree_samples=list(filter(None, (acceptance_by_level(rule, *tree) for tree in trees))) or None,
         target_passes=target.passes.read(),
         draft_passes=drafted,
@@ -142,30 +259,15 @@ def read_prompt(
     return draft_seconds + clock.now() - observed
 
 
-def judged_column(name: str, state: GenerationState) -> list[float] | None:
-    """Returns one column of the verifications, for all judged positions; None if the rule does not provide it."""
+def joined_column(name: str, state: GenerationState) -> list[float] | None:
+    """Returns one column of the verifications, for all judged positions, or, of `draw_overlap`, for all emitted tokens
+    at whose positions the drafter drew a token; None if a step with judged tokens lacks it, or if no step has it."""
     values: list[float] = []
     for verification, step in zip(state.verifications, state.steps, strict=True):
         column: Column = getattr(verification, name)
-        if step.num_judged == 0:
-            continue
-        if column is None:
-            return None
-        values += as_list(column)[: step.num_judged]
-    return values or None
-
-
-def draw_overlap_column(state: GenerationState) -> list[float] | None:
-    """Returns `Verification.draw_overlap` for all emitted tokens at whose positions the drafter drew a token; None if a
-    step with judged tokens lacks this column, or if no step has it."""
-    values: list[float] = []
-    for verification, step in zip(state.verifications, state.steps, strict=True):
-        if verification.draw_overlap is not None:
-            values += as_list(verification.draw_overlap)[: step.num_emitted]
+        if column is not None:
+            found = column.tolist() if isinstance(column, torch.Tensor) else column
+            values += found[: step.num_emitted if name == "draw_overlap" else step.num_judged]
         elif step.num_judged:
             return None
     return values or None
-
-
-def as_list(column: torch.Tensor | list[float]) -> list[float]:
-    return column.tolist() if isinstance(column, torch.Tensor) else column

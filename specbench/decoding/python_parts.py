@@ -6,34 +6,30 @@ from typing import Any
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.proposal import PointMass, Proposal, Verification
+from specbench.decoding.drafters import Drafter, LookUpDrafter
+from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import ModelPair
-from specbench.models.meters import Clock, PassLog
+from specbench.models.meters import Clock
+from specbench.models.meters import PassLog
 
 
-class FunctionDrafter(Drafter):
+class FunctionDrafter(LookUpDrafter):
     """Drafts the tokens that a function returns for the token ids so far and a number of draft tokens. Tokens beyond
-    that number are dropped. One pass is logged per proposal."""
+    that number are dropped."""
 
     def __init__(self, function: Callable[[list[int], int], Any], vocab_size: int) -> None:
+        super().__init__()
         self.function, self.vocab_size = function, vocab_size
-        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
-    def prefill(self, prompt_ids: list[int]) -> None:
-        pass
-
-    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        start = self.passes.clock.mark()
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
         token_ids = [int(token) for token in self.function(list(ids), num_draft_tokens)][:num_draft_tokens]
-        self.passes.add(len(token_ids), start, self.passes.clock.mark())
         if wrong := [token for token in token_ids if not 0 <= token < self.vocab_size]:
             raise ConfigError(
                 f"the drafter returned token {wrong[0]}: the target has tokens 0 to {self.vocab_size - 1}"
             )
-        return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
+        return token_ids, None
 
 
 class FunctionRule(VerificationRule):
@@ -52,32 +48,32 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
 
     Raises ConfigError for anything else, and for an object that proposes trees, since only factories declare shapes.
     """
-    if isinstance(part, type):
-        return part
-    if isinstance(part, Drafter):
-        if part.draws is not None:
-            raise ConfigError(
-                f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_depth=…)"
-            )
-        return lambda models, sampling: part
-    if not callable(part):
-        raise ConfigError(f"drafter: a {type(part).__name__} drafts nothing: give a name, a function or a Drafter")
+    if isinstance(part, Drafter) and part.draws is not None:
+        raise ConfigError(
+            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_depth=…)"
+        )
 
     def make(models: ModelPair, sampling: Sampling) -> Drafter:
-        return FunctionDrafter(part, models.target.vocab_size)
+        return part if isinstance(part, Drafter) else FunctionDrafter(part, models.target.vocab_size)
 
-    return make
+    return _factory(part, Drafter, make, "drafter", "drafts")
 
 
 def rule_factory(part: Any) -> Callable[..., Any]:
     """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
     ConfigError for anything else."""
+
+    def make() -> VerificationRule:
+        return part if isinstance(part, VerificationRule) else FunctionRule(part)
+
+    return _factory(part, VerificationRule, make, "rule", "judges")
+
+
+def _factory(part: Any, base: type, make: Callable[..., Any], key: str, verb: str) -> Callable[..., Any]:
     if isinstance(part, type):
         return part
-    if isinstance(part, VerificationRule):
-        return lambda: part
-    if not callable(part):
+    if not isinstance(part, base) and not callable(part):
         raise ConfigError(
-            f"rule: a {type(part).__name__} judges nothing: give a name, a function or a VerificationRule"
+            f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"
         )
-    return lambda: FunctionRule(part)
+    return make

@@ -86,21 +86,20 @@ class DenseProbs(DraftProbs):
 class Distributions(DenseProbs):
     """Next-token distributions of consecutive positions, [num_rows, vocab], computed on first use."""
 
-    def __init__(self, logits: torch.Tensor, sampling: Sampling, probs: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, logits: torch.Tensor | None, sampling: Sampling, probs: torch.Tensor | None = None,
+        parts: Sequence["Distributions"] = (),
+    ) -> None:  # fmt: skip
         self.is_one_hot = sampling.greedy
-        self._logits: torch.Tensor | None = logits
+        self._logits = logits
         self._given_probs = probs  # spares the computation from the logits
-        self._parts: Sequence[Distributions] = ()
+        self._parts = parts
         self.sampling = sampling
 
     @classmethod
     def concat(cls, parts: Sequence["Distributions"]) -> "Distributions":
         """Concatenates the rows of several distributions. Probabilities that exist are not computed again."""
-        whole = cls.__new__(cls)
-        whole._logits, whole._parts, whole.sampling = None, parts, parts[0].sampling
-        whole.is_one_hot = parts[0].is_one_hot
-        whole._given_probs = None
-        return whole
+        return cls(None, parts[0].sampling, parts=parts)
 
     @property
     def logits(self) -> torch.Tensor:

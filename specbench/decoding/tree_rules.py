@@ -4,9 +4,9 @@ A rule is written as a walk: a Python generator that yields each random choice, 
 outcome, and returns the accepted path and the next token. The loop draws the outcomes; tests enumerate them.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar, cast
 
 import torch
 from pydantic import Field
@@ -32,6 +32,7 @@ class TokenDraw:
 
 
 Choice = Coin | TokenDraw
+AnyResult = TypeVar("AnyResult")
 Walk = Generator[Choice, int, tuple[list[int], int]]  # returns the accepted nodes and the next token
 ChildWalk = Generator[Choice, int, tuple[int | None, int]]  # returns the accepted child and the next token
 
@@ -46,7 +47,7 @@ class WalkingRule(VerificationRule):
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if not proposal.num_drafted:
             return Verification(0, target.draw(0, generator))
-        path, next_token = draw_walk(self.walk(proposal, target.probs), generator)
+        path, next_token = run_walk(self.walk(proposal, target.probs), lambda choice: draw_outcome(choice, generator))
         return Verification(len(path), next_token, nodes=tuple(path))
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -56,27 +57,27 @@ class WalkingRule(VerificationRule):
 def any_accepted(walk: Walk | ChildWalk) -> float:
     """Returns the chance that a walk accepts a child: 1 − Π (1 − a) along the walk that rejects every child."""
     lost = 1.0
+
+    def reject(choice: Choice) -> int:
+        nonlocal lost
+        if isinstance(choice, TokenDraw):
+            return int(choice.weights.argmax())
+        if choice.probability < 1.0:
+            lost *= 1.0 - choice.probability
+        return int(choice.probability >= 1.0)
+
+    accepted, _ = run_walk(walk, reject)
+    return 1.0 - lost if accepted in (None, []) else 1.0
+
+
+def run_walk(walk: Generator[Choice, int, AnyResult], outcome_of: Callable[[Choice], int]) -> AnyResult:
+    """Runs a walk with the outcome of each choice. Returns the walk's result."""
     try:
         choice = next(walk)
         while True:
-            is_sure = isinstance(choice, Coin) and choice.probability >= 1.0
-            if isinstance(choice, Coin) and not is_sure:
-                lost *= 1.0 - choice.probability
-            choice = walk.send(int(choice.weights.argmax()) if isinstance(choice, TokenDraw) else int(is_sure))
+            choice = walk.send(outcome_of(choice))
     except StopIteration as end:
-        accepted, _ = end.value
-        return 1.0 - lost if accepted in (None, []) else 1.0
-
-
-def draw_walk(walk: Walk, generator: torch.Generator) -> tuple[list[int], int]:
-    """Draws every choice of a walk. Returns the walk's result."""
-    try:
-        choice = next(walk)
-        while True:
-            choice = walk.send(draw_outcome(choice, generator))
-    except StopIteration as end:
-        path, token = end.value
-        return path, token
+        return cast(AnyResult, end.value)
 
 
 def draw_outcome(choice: Choice, generator: torch.Generator) -> int:
@@ -126,8 +127,13 @@ class DescendingRule(WalkingRule):
         return any_accepted(self._judge(tree, node, target.probs[node + 1]))
 
 
+@RULES.register(
+    "recursive_rejection", lossless=True, verifies_trees=True, draws={"fixed", "independent", "without_replacement"}
+)
 class RecursiveRejection(DescendingRule):
-    """Recursive rejection sampling; fixed children are judged as draws from one-hot distributions."""
+    """The children of a node are judged in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
+    the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
+    (arXiv:2305.09781; arXiv:2402.12374)."""
 
     def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         draft_probs = None if tree.draws == "fixed" else tree.draft_probs(node)
@@ -142,18 +148,10 @@ class RecursiveRejection(DescendingRule):
         return None, (yield TokenDraw(target_probs))
 
 
-@RULES.register(
-    "recursive_rejection", lossless=True, verifies_trees=True, draws={"fixed", "independent", "without_replacement"}
-)
-def recursive_rejection_rule() -> VerificationRule:
-    """The children of a node are judged in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
-    the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
-    (arXiv:2305.09781; arXiv:2402.12374)."""
-    return RecursiveRejection()
-
-
+@RULES.register("k_seq", lossless=True, verifies_trees=True, draws={"independent"})
 class KSeq(DescendingRule):
-    """The k-sequential rule for children that were drawn independently."""
+    """The k children of a node, drawn independently, are judged in turn with probability min(1, p(x)/(ρ q(x))), where ρ
+    between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
 
     def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         children, p, q = tree.children(node), target_probs, tree.draft_probs(node)
@@ -185,15 +183,11 @@ def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_draf
     return high
 
 
-@RULES.register("k_seq", lossless=True, verifies_trees=True, draws={"independent"})
-def k_seq_rule() -> VerificationRule:
-    """The k children of a node, drawn independently, are judged in turn with probability min(1, p(x)/(ρ q(x))), where ρ
-    between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
-    return KSeq()
-
-
+@RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True, draws={"top_and_one"})
 class GreedyMultiDraft(DescendingRule):
-    """The rule for the most probable tokens and one drawn token."""
+    """For children that are the drafter's most probable tokens and one token drawn from the others. The drawn one is
+    accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
+    probable tokens that equals it is accepted (arXiv:2502.18779)."""
 
     def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         *top, drawn = tree.children(node)
@@ -214,16 +208,10 @@ class GreedyMultiDraft(DescendingRule):
         return chance + (1.0 - chance) * float(normalized_residual(p, q)[top].sum())
 
 
-@RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True, draws={"top_and_one"})
-def greedy_multi_draft_rule() -> VerificationRule:
-    """For children that are the drafter's most probable tokens and one token drawn from the others. The drawn one is
-    accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
-    probable tokens that equals it is accepted (arXiv:2502.18779)."""
-    return GreedyMultiDraft()
-
-
+@RULES.register("traversal", lossless=True, verifies_trees=True, draws={"independent", "without_replacement"})
 class Traversal(WalkingRule):
-    """Traversal verification: leaves are judged before their parents."""
+    """Judges whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut at
+    one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tree = as_tree(proposal)
@@ -264,15 +252,10 @@ class Traversal(WalkingRule):
             draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
 
 
-@RULES.register("traversal", lossless=True, verifies_trees=True, draws={"independent", "without_replacement"})
-def traversal_rule() -> VerificationRule:
-    """Judges whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut at
-    one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
-    return Traversal()
-
-
+@RULES.register("block", lossless=True, requires={"probs"})
 class BlockVerification(WalkingRule):
-    """Block verification of a chain."""
+    """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
+    not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         token_ids = proposal.on(target_probs.device)
@@ -296,21 +279,22 @@ class BlockVerification(WalkingRule):
         return [], (yield TokenDraw(normalized_residual(target_probs[0], draft_probs[0])))
 
 
-@RULES.register("block", lossless=True, requires={"probs"})
-def block_rule() -> VerificationRule:
-    """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
-    not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
-    return BlockVerification()
-
-
 EPSILON = "ε: upper bound of the acceptance threshold."
 DELTA = "δ in δ · exp(−H), where H is the entropy of the target's distribution in nats."
 
 
+@RULES.register("typical", lossless=False, verifies_trees=True)
 class Typical(VerificationRule):
-    """Medusa's typical acceptance: it takes the longest path of tokens that are likely enough."""
+    """A draft token x is accepted if p(x) > min(ε, δ · exp(−H(p))), and the longest path of such tokens is taken, of
+    equally long ones the most probable (arXiv:2401.10774, §2.3.1). The next token is drawn from the target. Greedy
+    output is the target's; samples are not."""
 
-    def __init__(self, epsilon: float, delta: float) -> None:
+    def __init__(
+        self,
+        *,
+        epsilon: Annotated[float, Field(gt=0, le=1, description=EPSILON)] = 0.09,
+        delta: Annotated[float, Field(gt=0, le=1, description=DELTA)] = 0.3,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
 
@@ -330,18 +314,6 @@ class Typical(VerificationRule):
                 best = max(best, paths[node], key=lambda each: each[:2])
         path = best[2]
         return Verification(len(path), target.draw(path[-1] + 1 if path else 0, generator), nodes=tuple(path))
-
-
-@RULES.register("typical", lossless=False, verifies_trees=True)
-def typical_rule(
-    *,
-    epsilon: Annotated[float, Field(gt=0, le=1, description=EPSILON)] = 0.09,
-    delta: Annotated[float, Field(gt=0, le=1, description=DELTA)] = 0.3,
-) -> VerificationRule:
-    """A draft token x is accepted if p(x) > min(ε, δ · exp(−H(p))), and the longest path of such tokens is taken, of
-    equally long ones the most probable (arXiv:2401.10774, §2.3.1). The next token is drawn from the target. Greedy
-    output is the target's; samples are not."""
-    return Typical(epsilon, delta)
 
 
 def as_tree(proposal: Proposal) -> TreeProposal:

@@ -15,6 +15,8 @@ NUM_NODES = "The number of draft tokens in a tree."
 RANK_CHANCES = "The chance that the token of each rank, from the most probable on, is accepted; they shape the tree."
 DEPTH = "The largest number of draft tokens on a path."
 Chance = Annotated[float, Field(gt=0, le=1)]
+NumNodes = Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)]
+RankChances = Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)]
 # Chances by rank for drafters without known chances. They are chosen, not measured: with 80 nodes on at most 6 levels
 # they give 8, 21, 25, 15, 10 and 1 nodes; token recycling's published tree has 8, 21, 25, 15, 8 and 3.
 USUAL_CHANCES = [0.58, 0.27, 0.21, 0.09, 0.08, 0.07, 0.055, 0.05]

@@ -5,6 +5,7 @@ position and for the next position: num_drafted + 1 rows.
 """
 
 import math
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Annotated, Literal, cast
@@ -13,14 +14,7 @@ import torch
 from pydantic import Field
 
 from specbench.core.registry import RULES
-from specbench.decoding.proposal import (
-    OUT_OF_VOCABULARY,
-    Column,
-    Proposal,
-    TreeProposal,
-    Verification,
-    at_tokens,
-)
+from specbench.decoding.proposal import OUT_OF_VOCABULARY, Column, Proposal, TreeProposal, Verification, at_tokens
 from specbench.decoding.sampling import DenseProbs, Distributions, draw, draw_rows
 
 
@@ -40,15 +34,10 @@ class VerificationRule:
 
 
 @RULES.register("rejection", lossless=True, requires={"probs"})
-def rejection_rule() -> VerificationRule:
+class Rejection(VerificationRule):
     """A draft token x is accepted with probability min(1, p(x)/q(x)), where p is the target's distribution and q the
     drafter's. After a rejection the next token is drawn from the residual, norm(max(p − q, 0)) (arXiv:2211.17192,
     Alg. 1)."""
-    return rejection
-
-
-class Rejection(VerificationRule):
-    """The rejection rule; for an empty proposal it only draws the next token."""
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if proposal.num_drafted == 0:
@@ -127,16 +116,11 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
 
 
 @RULES.register("exact_match", lossless=True, verifies_trees=True)
-def exact_match_rule() -> VerificationRule:
+class ExactMatch(VerificationRule):
     """A token is drawn from the target at every position; draft tokens are accepted while they equal it
     (arXiv:2502.05202, Alg. 2). In a draft tree the path goes from each token to its child that equals the target's.
     Lossless for any draft, since every output token is drawn from the target; a draft token x is accepted with
     probability p(x)."""
-    return exact_match
-
-
-class ExactMatch(VerificationRule):
-    """The exact-match rule."""
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         (own,) = proposal.read(target.draw_all(generator))
@@ -237,16 +221,11 @@ def _with_rest(probs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     return torch.cat([kept, rest], dim=-1)
 
 
+WHOLE = {divergence.__name__: divergence for divergence in (js, kl, reverse_kl, tv)}
 DIVERGENCES: dict[str, Divergence] = {
-    "js": js,
-    "kl": kl,
-    "reverse_kl": reverse_kl,
-    "tv": tv,
+    **WHOLE,
     "js_reference": js_reference,
-    "top_k_js": top_k(js),
-    "top_k_kl": top_k(kl),
-    "top_k_reverse_kl": top_k(reverse_kl),
-    "top_k_tv": top_k(tv),
+    **{f"top_k_{name}": top_k(divergence) for name, divergence in WHOLE.items()},
 }
 
 
@@ -272,35 +251,31 @@ DIVERGENCE_ON = (
 
 
 @RULES.register("fuzzy", lossless=False, requires={"probs", "raw_probs"})
-def fuzzy_rule(
-    *,
-    divergence: Annotated[DivergenceName, Field(description=DIVERGENCE)],
-    threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
-    divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
-) -> VerificationRule:
+class Fuzzy(VerificationRule):
     """A draft token is accepted while the divergence of target and draft at its position is below the threshold. After
     a rejection the next token is drawn from the target (arXiv:2502.20704, §4).
 
     A threshold has a meaning only together with its divergence. The paper's thresholds (0.3, 0.4 and 0.7, one for each
     of its model pairs) belong to `reverse_kl`, as its first author stated later; `js` never exceeds ln 2 = 0.693.
     """
-    if math.isnan(threshold):
-        raise ValueError("threshold is not a number")
-    if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
-        warnings.warn(
-            f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2
-        )
-    return Fuzzy(DIVERGENCES[divergence], threshold, divergence == "js_reference", divergence_on == "processed")
 
-
-class Fuzzy(VerificationRule):
-    """The fuzzy rule. If `inclusive`, a divergence equal to the threshold is accepted."""
-
-    def __init__(self, measure: Divergence, threshold: float, inclusive: bool, compares_processed: bool) -> None:
-        self.measure = measure
+    def __init__(
+        self,
+        *,
+        divergence: Annotated[DivergenceName, Field(description=DIVERGENCE)],
+        threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
+        divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
+    ) -> None:
+        if math.isnan(threshold):
+            raise ValueError("threshold is not a number")
+        if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
+            warnings.warn(
+                f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2
+            )
+        self.measure = DIVERGENCES[divergence]
         self.threshold = threshold
-        self.inclusive = inclusive
-        self.compares_processed = compares_processed
+        self.is_close = operator.le if divergence == "js_reference" else operator.lt
+        self.compares_processed = divergence_on == "processed"
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         num_drafted = proposal.num_drafted
@@ -316,8 +291,8 @@ class Fuzzy(VerificationRule):
             *((target_probs, draft_probs) if is_whole else with_out_of_vocabulary(target_probs, draft_probs))
         )
         token_ids = proposal.on(values.device)
-        is_close = values <= self.threshold if self.inclusive else values < self.threshold
-        place, _ = proposal.accepted_prefix(is_close & (token_ids != OUT_OF_VOCABULARY))
+        accepts = self.is_close(values, self.threshold) & (token_ids != OUT_OF_VOCABULARY)
+        place, _ = proposal.accepted_prefix(accepts)
         # The next token is drawn from p, not from the residual, even after a rejection.
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
@@ -333,19 +308,15 @@ def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor
     return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, out_of_vocabulary], dim=-1)
 
 
+PROBABILITY = "The probability that a draft token is accepted."
+
+
 @RULES.register("random_accept", lossless=False)
-def random_accept_rule(
-    *, probability: Annotated[float, Field(ge=0, le=1, description="The probability that a draft token is accepted.")]
-) -> VerificationRule:
+class RandomAccept(VerificationRule):
     """Every draft token is accepted with the same fixed probability; after a rejection the next token is drawn from p.
     The control experiment of arXiv:2502.20704, App. E: a fuzzy rule that does not depend on the models."""
-    return RandomAccept(probability)
 
-
-class RandomAccept(VerificationRule):
-    """The rule that accepts every draft token with the same fixed probability."""
-
-    def __init__(self, probability: float) -> None:
+    def __init__(self, *, probability: Annotated[float, Field(ge=0, le=1, description=PROBABILITY)]) -> None:
         self.probability = probability
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:

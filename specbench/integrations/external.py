@@ -50,8 +50,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import GenerationState, StopRules
-from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
+from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation, GenerationState, StopRules
 from specbench.decoding.proposal import Step
 from specbench.models.causal_lm import CausalLM
 from specbench.models.devices import is_out_of_memory

@@ -18,10 +18,10 @@ from specbench.core.table import Table, words
 from specbench.models.loading import is_local
 from specbench.publish.cells import SuiteCell
 from specbench.results.units import NULL, names_by_text
-from specbench.running.checked import run_spec
-from specbench.running.compose import unique
 from specbench.running.plan import load_requested, without_calibration
-from specbench.running.records import MAX_LINE, Record
+from specbench.running.records import MAX_LINE
+from specbench.running.records import Record
+from specbench.running.request import run_spec
 from specbench.specs.catalogue import load_method
 
 
@@ -188,7 +188,7 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
         if key not in known:
             known[key] = subsets_of(cell)
         rows = cell.rows()
-        methods = tuple(unique(["ar", *cell.methods]))
+        methods = tuple(dict.fromkeys(["ar", *cell.methods]))
         if not cell.suite.is_served:
             methods = tuple(load_method(name).name for name in methods)
         subsets, problem = (None, str(found)) if isinstance(found := known[key], ConfigError) else (found, None)

@@ -20,17 +20,31 @@ from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
 from specbench.results.verdict import count_ties, declares_lossless, differing_records
 from specbench.running import runner
-from specbench.running.blocks import Block, block_noun, blocks
-from specbench.running.checked import ALL, all_methods, print_request_notes, run_spec, runs_programs, with_default_limit
 from specbench.running.compose import misfits, sampling_of
-from specbench.running.identity import run_identity
-from specbench.running.machine_load import load_lines
 from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
-from specbench.running.plan import Cell, Loaded, load_requested, make_cells, without_calibration
-from specbench.running.progress import announce, report_kept_results
+from specbench.running.plan import (
+    Block,
+    Cell,
+    Loaded,
+    block_noun,
+    blocks,
+    load_requested,
+    make_cells,
+    run_identity,
+    without_calibration,
+)
+from specbench.running.progress import announce, load_lines, report_kept_results
 from specbench.running.prompts import record_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_same_history
-from specbench.running.request import Request
+from specbench.running.request import (
+    ALL,
+    Request,
+    all_methods,
+    print_request_notes,
+    run_spec,
+    runs_programs,
+    with_default_limit,
+)
 from specbench.running.run_folder import RunFolder, default_folder, write_specs
 from specbench.specs.run import RunSpec
 from specbench.tasks.judge import JUDGEMENTS_FILE

@@ -4,17 +4,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS
-from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.bridges import VocabularyMismatch, shared
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.none import NoDrafter
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.drafters import Drafter, NoDrafter
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -87,12 +84,7 @@ def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling
 def make_rule(method: MethodSpec) -> VerificationRule:
     """Returns the method's verification rule."""
     made = method.verification.factory(**method.verification.options)
-    if not isinstance(made, VerificationRule):
-        raise ConfigError(
-            f"method '{method.name}': rule '{method.verification.rule}' made a {type(made).__name__}, which is not a "
-            "specbench.decoding.verification.VerificationRule: derive its class from that one"
-        )
-    return made
+    return checked_type(made, VerificationRule, f"method '{method.name}': rule '{method.verification.rule}'")
 
 
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
@@ -101,12 +93,20 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
         made = method.drafter.factory(models, sampling, **method.drafter.options)
     except ConfigError as error:
         raise ConfigError(f"method '{method.name}': {error}") from error
-    if not isinstance(made, Drafter):
-        raise ConfigError(
-            f"method '{method.name}': drafter '{method.drafter.type}' made a {type(made).__name__}, which is not a "
-            "specbench.decoding.drafters.Drafter: derive its class from that one"
-        )
-    return made
+    return checked_type(made, Drafter, f"method '{method.name}': drafter '{method.drafter.type}'")
+
+
+Made = TypeVar("Made")
+
+
+def checked_type(made: Any, base: type[Made], maker: str) -> Made:
+    """Returns what a factory made. Raises ConfigError, with `maker`, unless its class derives from `base`."""
+    if isinstance(made, base):
+        return made
+    raise ConfigError(
+        f"{maker} made a {type(made).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
+        "from that one"
+    )
 
 
 def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
@@ -145,11 +145,6 @@ def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling,
 
 def sampling_of(generation: GenerationSpec) -> Sampling:
     return Sampling(generation.temperature, generation.top_k, generation.top_p)
-
-
-def unique(items: Sequence[str]) -> list[str]:
-    """Returns the items in order without duplicates."""
-    return list(dict.fromkeys(items))
 
 
 @dataclass(frozen=True)

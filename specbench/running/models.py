@@ -23,8 +23,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
 if TYPE_CHECKING:
-    from specbench.running.blocks import Block
-    from specbench.running.plan import Cell
+    from specbench.running.plan import Block, Cell
     from specbench.running.records import Key, Record
 
 # Options that only affect how a target is loaded, with the values at which they are not passed to the loader.
@@ -179,7 +178,10 @@ def load_drafters(
                 loaded[name] = load(
                     name, revision=revision, dtype=dtype, device=device, engine=target.engine, **trusted
                 )
-                check_device(loaded[name], target)
+                if name.startswith(OBJECT) and loaded[name].device != target.device:
+                    raise ConfigError(
+                        f"model '{name}' is on {loaded[name].device}, and the target on {target.device}: move it there"
+                    )
             loaded[name].chat_template_args = spec.chat_template_args
         found[part.name] = loaded[name]
     for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
@@ -191,14 +193,6 @@ def load_drafters(
             "rows of another engine",
         )
     return found
-
-
-def check_device(drafter: CausalLM, target: CausalLM) -> None:
-    """Raises ConfigError for a draft model that is a Python object on another device than the target."""
-    if drafter.name.startswith(OBJECT) and drafter.device != target.device:
-        raise ConfigError(
-            f"model '{drafter.name}' is on {drafter.device}, and the target on {target.device}: move it there"
-        )
 
 
 def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:

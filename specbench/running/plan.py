@@ -1,9 +1,12 @@
-"""The plan of a run: its cells, one per task and subset. Their prompts are checked before anything is measured."""
+"""The plan of a run: its cells, one per task and subset, whose prompts are checked before anything is measured, its
+blocks, each measured and recorded as a whole, and its identity, all settings except the choice of examples and the
+number of repeats."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +14,32 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
-from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import TextModel
-from specbench.running.compose import compose, sampling_of
+from specbench.running.compose import compose
+from specbench.running.compose import sampling_of
+from specbench.running.compose import RoutedDecoder
 from specbench.running.models import Models
-from specbench.running.prompts import PromptBudget, prompt_digest, prompt_ids, truncate_examples, uses_chat
+from specbench.running.prompts import (
+    PromptBudget,
+    Texts,
+    conversation,
+    prompt_digest,
+    prompt_ids,
+    shorten,
+    truncate_examples,
+    uses_chat,
+)
+from specbench.running.records import Key
+from specbench.running.request import absent_subsets_line
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec
+from specbench.specs.run import RunSpec, versioned_name
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import TaskData, load_examples
-from specbench.tasks.scoring.contract import Scorer, make_scorer
+from specbench.tasks.examples import Example, TaskData, load_examples
+from specbench.tasks.sandbox import run as permission
+from specbench.tasks.scoring.contract import Reference, Scorer, make_scorer
 from specbench.tasks.sources import NoRows, find_subset_files, subsets_with_files
 
 Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
@@ -131,9 +149,6 @@ def check_references(cell: Cell) -> None:
                 raise ConfigError(f"{cell.data.location}: {cell.subset} example {example.id}: {error}") from error
 
 
-MAX_NAMED = 5  # subsets that one line names
-
-
 def load_requested(spec: RunSpec, use_sample: bool, console: Console) -> list[tuple[TaskSpec, str, TaskData]]:
     """Returns the examples of a request, task by task, as `with_present_subsets` restricts it."""
     by_task = (spec.model_copy(update={"tasks": (task,)}) for task in spec.tasks)
@@ -187,12 +202,6 @@ def has_rows(task: TaskSpec, subset: str, data: str, num_subsets: int) -> bool:
     return True
 
 
-def absent_subsets_line(task: str, names: Sequence[str], lacking: str) -> str:
-    """Returns the beginning of a line about subsets that have no `lacking`."""
-    shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
-    return f"{task}: {len(names)} subsets have no {lacking} ({shown})"
-
-
 def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
     """Returns the examples on which none of the methods was tuned. Raises ConfigError if a subset has none of them."""
     specs = [method.calibration for method in methods if method.calibration is not None]
@@ -207,3 +216,126 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
             )
         left.append((task, subset, replace(data, examples=kept)))
     return left
+
+
+@dataclass(frozen=True)
+class Block:
+    """The unit of measurement: one turn of one example in one repeat. AR and all methods decode it in `order`."""
+
+    cell: Cell
+    example: Example
+    repeat: int
+    order: tuple[Decoder, ...]
+    turn: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.cell.task.name, self.cell.subset, self.example.index, self.repeat, self.turn
+
+    @property
+    def earlier_keys(self) -> list[Key]:
+        """Keys of the blocks of the earlier turns."""
+        *place, turn = self.key
+        return [(*place, earlier) for earlier in range(turn)]  # type: ignore[misc]
+
+    @property
+    def prompt_digest(self) -> str:
+        """Digest of the user's texts up to this turn."""
+        return prompt_digest(self.example, self.turn)
+
+    def texts(self, answers: Sequence[str], chat: str) -> Texts:
+        """Returns the user's texts up to this turn with a method's own `answers` between them, shortened to fit the
+        budgets."""
+        whole = conversation(self.example, self.turn, answers)
+        return shorten(whole, self.cell.budgets, chat) if self.turn else whole
+
+    @property
+    def reference(self) -> Reference | None:
+        return self.example.references[self.turn]
+
+
+def block_noun(plan: Sequence[Block]) -> str:
+    """Returns the word for a run's blocks: "turns" if an example has several turns, else "examples"."""
+    return "turns" if any(block.turn for block in plan) else "examples"
+
+
+def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
+    """Yields all blocks; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
+    each subset of a task comes first, then the second of each. The order of the methods is reversed from one example of
+    a subset to the next and from one repeat to the next."""
+    groups = [list(group) for _, group in groupby(cells, lambda cell: cell.task.name)]
+    for group in groups if may_alternate_subsets(cells) else [[cell] for cell in cells]:
+        for repeat, number in product(range(repeats), range(max(len(cell.data.examples) for cell in group))):
+            for cell in group:
+                for example in cell.data.examples[number : number + 1]:
+                    order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
+                    for turn in range(len(example.turns)):
+                        yield Block(cell, example, repeat, order, turn)
+
+
+def may_alternate_subsets(cells: Sequence[Cell]) -> bool:
+    """Returns whether examples of different subsets of a task may alternate. A drafter that learns from prompt to
+    prompt would learn from the other subsets, so it needs one subset after the other."""
+    decoders = (decoder for cell in cells for decoder in drafting_decoders(cell.decoders))
+    return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
+
+
+Drafting = dict[str, str | None]  # name and revision
+
+
+def run_identity(
+    spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings that all records of a folder must share."""
+    decoders = {decoder.method.name: decoder for cell in cells[:1] for decoder in cell.decoders}
+    drafters = {name: drafter_identity(decoder, models) for name, decoder in decoders.items()}
+    codes = {name: decoder.code_revision for name, decoder in decoders.items() if decoder.method.decoder is not None}
+    routes = {
+        name: route_drafter_identities(decoder, models)
+        for name, decoder in decoders.items() if isinstance(decoder, RoutedDecoder)
+    }  # fmt: skip
+    engine = models.environment()["engine"]
+    engines = {method.name: own for method in spec.methods if (own := models.engine(method)) != engine}
+    revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
+    return {
+        "seed": spec.seed,
+        "tasks": {task.name: versioned_name(task) for task in spec.tasks},
+        "methods": {method.name: versioned_name(method) for method in spec.methods},
+        "target": {"name": models.target.name, "revision": models.target.revision},
+        "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
+        **({"routes": routes} if routes else {}),
+        **({"code": codes} if codes else {}),
+        **({"engines": engines} if engines else {}),
+        "data": {cell.task.name: cell.data.source for cell in cells},
+        **({"data_revisions": revisions} if revisions else {}),
+        "chat": spec.chat,
+        **({"chat_template_args": spec.chat_template_args} if spec.chat_template_args else {}),
+        **({"trust_remote_code": True} if spec.trust_remote_code else {}),
+        **({"code_execution": True} if permission.allowed() else {}),  # answers have no scores without it
+        **models.identity(),
+        "environment": dict(environment),
+    }
+
+
+def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
+    """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
+    routes, both values list all routes, each as "language value"."""
+    if isinstance(decoder, RoutedDecoder):
+        found = route_drafter_identities(decoder, models)
+        return {
+            "name": ", ".join(f"{route} {each['name']}" for route, each in found.items()),
+            "revision": ", ".join(f"{route} {each['revision']}" for route, each in found.items() if each["revision"]),
+        }
+    drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
+    holder = models.drafters.get(decoder.method.name, drafter)
+    return {"name": holder.name, "revision": holder.revision}
+
+
+def route_drafter_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafting]:
+    """Returns name and revision of the drafters by language. A drafter without a name, such as one that copies, is
+    named by its type."""
+    found = {}
+    for name, route in decoder.routes.items():
+        own = drafter_identity(route, models)
+        found[name] = {**own, "name": own["name"] or route.method.drafter.type}
+    return found

@@ -9,7 +9,6 @@ from jinja2 import Environment, meta
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import text_digest
-from specbench.decoding.bridges.translation import Translation
 from specbench.models.causal_lm import TextModel
 from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
@@ -38,8 +37,15 @@ class PromptBudget:
         """Returns whether a conversation is within the budget."""
         ids = encode(self.translated or self.model, texts, chat)
         if self.translated is not None:
-            ids = Translation(self.translated.text_vocabulary, self.model.text_vocabulary).start(ids)
+            ids = translated_ids(ids, self.translated, self.model)
         return len(ids) <= self.num_tokens
+
+
+def translated_ids(ids: list[int], target: TextModel, drafter: TextModel) -> list[int]:
+    """Returns the target's token ids in the tokens of a drafter with another vocabulary."""
+    from specbench.decoding.bridges.translation import Translation
+
+    return Translation(target.text_vocabulary, drafter.text_vocabulary).start(ids)
 
 
 def uses_chat(model: TextModel, chat: str) -> bool:

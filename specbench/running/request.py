@@ -1,16 +1,44 @@
-"""A user's request for a run."""
+"""A user's request for a run, and the specification of the run that it is turned into after its checks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import EMBEDDED
+from rich.console import Console
+from specbench.core.console import say
+from specbench.core.errors import ConfigError
+from specbench.core.errors import nearest
+from specbench.core.extras import is_installed
+from specbench.core.extras import missing
+from specbench.core.resources import OBJECT
+from specbench.specs import yaml_files
+from specbench.specs.catalogue import builtin_task_names
+from specbench.specs.catalogue import load_method
+from specbench.specs.catalogue import load_tasks
+from specbench.specs.catalogue import method_names
+from specbench.specs.catalogue import namesake
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunOptions
+from specbench.specs.overrides import NUM_SHOTS
+from specbench.specs.overrides import has_shots
+from specbench.specs.overrides import with_overrides
+from specbench.specs.run import RunSpec
+from specbench.specs.run import own_drafter
+from specbench.specs.run_options import LEAST
+from specbench.specs.run_options import SHARE
+from specbench.specs.run_options import flag_of
+from specbench.specs.servers import ServersSpec
+from specbench.specs.servers import read_servers
+from specbench.specs.task import TaskSpec
 
 if TYPE_CHECKING:
     from specbench.tasks.judge.judgements import Judging
+
+ALL = "all"
+LM_EVAL = "lm_eval:"
 
 
 @dataclass(frozen=True)
@@ -46,3 +74,219 @@ class Request:
         if (self.options.target or EMBEDDED).startswith(EMBEDDED):
             found.setdefault("threads", 1)
         return found
+
+
+def run_spec(request: Request) -> RunSpec:
+    """Returns the checked specification of a run. Its first method is AR, even if AR was not requested."""
+    servers = None if request.servers is None else read_request_servers(request, request.servers)
+    tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
+    own = {method.name: method for method in request.own_methods}
+    names = list(dict.fromkeys(["ar", *request.methods]))
+    methods = servers.methods(names) if servers else [own.get(name) or load_method(name) for name in names]
+    if not request.tasks or not (request.methods or servers):
+        raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
+    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
+        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
+    options = request.options
+    if options.subsets is not None and not options.subsets:
+        raise ConfigError("--subset is empty: name at least one, or leave the option out")
+    tasks, methods = with_overrides(tasks, methods, options.overrides)
+    check_models(options)
+    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{flag_of(name)} {value}: give {least} or more")
+    given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
+    given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)
+    target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
+    data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
+    spec = build(RunSpec, data, prefix="")
+    check_samples(spec)
+    return spec
+
+
+def read_request_servers(request: Request, path: Path) -> ServersSpec:
+    """Returns the servers of a request. Raises ConfigError for options of models in this process, and for a method that
+    is not one of the servers."""
+    from specbench.running.models import TARGET_OPTIONS
+
+    local = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *TARGET_OPTIONS)
+    refuse_options(request.options, local, "with --servers, which hold the models")
+    found = read_servers(path)
+    for name in request.methods:
+        if name not in found.servers:
+            raise ConfigError(f"--method {name}: {path} has no such server: {nearest(name, found.servers)}")
+    return found
+
+
+def refuse_options(options: RunOptions, names: Sequence[str], where: str) -> None:
+    """Raises ConfigError for an option that is given but has no effect. `where`: continues "has no effect"."""
+    for name in names:
+        value = getattr(options, name)
+        if value != getattr(RunOptions, name):
+            raise ConfigError(f"{flag_of(name)} {value}: has no effect {where}: leave it out")
+
+
+def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpec]:
+    """Returns request and specification with a small limit, for early first results, if the request has no limit and
+    the embedded models read the bundled sample. Returns any other request and specification unchanged."""
+    is_small = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
+    if not is_small or spec.limit is not None:
+        return request, spec
+    limit = max(LEAST, SHARE // len(spec.cells()))
+    return replace(request, options=replace(request.options, limit=limit)), spec.model_copy(update={"limit": limit})
+
+
+def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
+    """Returns the variables of the chat template by name. Values are read as YAML."""
+    if pairs and chat == "never":
+        raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ConfigError(f"--chat-template-args {pair}: write it as KEY=VALUE, such as enable_thinking=false")
+        found[name.strip()] = yaml_files.parse(text, f"--chat-template-args {pair}")
+    return found
+
+
+def runs_programs(task: TaskSpec) -> bool:
+    """Returns whether answers are scored by executing them."""
+    return task.scorer is not None and task.scorer.type == "code"
+
+
+def check_samples(spec: RunSpec) -> None:
+    """Raises ConfigError if a task is scored by pass@k but the run has fewer than k different answers per example."""
+    for task, name in spec.cells():
+        subset = task.subset(name)
+        k = max(subset.scorer.options.get("k", (1,)), default=1) if subset.scorer and runs_programs(subset) else 1
+        if k > 1 and (k > spec.repeats or subset.generation.temperature == 0):
+            raise ConfigError(
+                f"--repeats {spec.repeats}: pass@{k} of task {task.name} needs --repeats {k} and a temperature: give "
+                f"them (--set generation.temperature=0.8), or leave {k} out of scorer.k"
+            )
+
+
+def requested_tasks(names: Sequence[str]) -> list[str]:
+    """Returns the names of the requested tasks; "all" means every built-in task. Raises ConfigError for "all" with
+    other names."""
+    if ALL in names and len(set(names)) > 1:
+        raise ConfigError(f"--task {','.join(names)}: '{ALL}' is every task: name no other task")
+    return builtin_task_names() if ALL in names else list(dict.fromkeys(names))
+
+
+def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
+    """Replaces "all" methods of a request by the names of those that can run: all without a draft model, and those
+    whose draft model is known. Returns the request and, by name, why the other methods cannot run. Raises ConfigError
+    for "all" with other names."""
+    if ALL not in request.methods:
+        return request, {}
+    if set(request.methods) != {ALL}:
+        raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
+    if request.servers is not None:  # without names, all servers are methods
+        return replace(request, methods=[]), {}
+    target = request.options.target or EMBEDDED + "target"
+    has_drafter = request.options.drafter is not None or target == EMBEDDED + "target"
+    reasons = {
+        method.name: "it needs a draft model: give one with --drafter"
+        for method in map(load_method, method_names()) if not has_drafter
+        and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
+    }  # fmt: skip
+    return replace(request, methods=[name for name in method_names() if name not in reasons]), reasons
+
+
+def check_models(options: RunOptions) -> None:
+    """Raises ConfigError for a revision of no model or of one that is not on the hub, for options about loading a
+    target that is a Python object, and for a target that does not exist."""
+    from specbench.models.loading import is_local, model_source
+
+    for role, name, revision in (
+        ("target", options.target, options.target_revision),
+        ("drafter", options.drafter, options.drafter_revision),
+    ):
+        if revision is not None and name is None:
+            raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
+        if name is not None:
+            check_revision(role, name, revision)
+    target = options.target
+    if target is None:
+        return
+    if target.startswith(OBJECT):
+        loading = ("dtype", "device", "quantize", "device_map")
+        refuse_options(options, loading, f"on '{target}', which is loaded already")
+    if target.startswith(EMBEDDED):  # a missing target is reported before a missing --drafter
+        model_source(target)
+    else:
+        is_local(target)
+
+
+def check_revision(role: str, name: str, revision: str | None) -> None:
+    """Raises ConfigError for a revision of a model that is not on the hub, which would silently have no effect."""
+    from specbench.models.loading import is_local
+
+    if revision is not None and (name.startswith((EMBEDDED, OBJECT)) or is_local(name)):
+        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+
+
+def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
+    """Prints notes about a request, a line each."""
+    for line in request_notes(request, spec):
+        say(console, line)
+
+
+def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
+    """Yields notes about a request:
+
+    - a file of the user has the name of a built-in method or task;
+    - a task lacks requested subsets or few-shot examples, or its bundled sample lacks subsets;
+    - the language of a task's answers cannot be identified;
+    - no method uses the draft model, or no subset uses a route.
+    """
+    from specbench.running.compose import unused_routes
+    from specbench.tasks.scoring.contract import identified_language, make_scorer
+
+    for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
+        yield from filter(None, (namesake(kind, name) for name in names))
+    for task, absent in spec.left_out().items():
+        yield f"{absent_subsets_line(task, absent, 'bundled sample')}: give --data to measure them"
+    yield from missing_subset_lines(spec)
+    overrides = dict(pair.split("=", 1) for pair in request.options.overrides)
+    if overrides.get(NUM_SHOTS, "0") != "0":
+        for name in (task.name for task in spec.tasks if not has_shots(task)):
+            yield f"few-shot examples: {name} has none: it is measured without them"
+    subsets = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.cells()]
+    unchecked = [task.name for task in subsets if identified_language(task.language, make_scorer(task))]
+    for name in dict.fromkeys(unchecked):
+        yield f"{name}: the language of the answers is not checked: {missing('lingua')}"
+    drafter = request.options.drafter
+    uses_it = any(part.needs_drafter or part.decoder is not None for each in spec.methods for part in each.parts)
+    if drafter is not None and not uses_it:
+        yield (
+            f"warning: --drafter {drafter}: has no effect, as no method of this run has a draft model; a head, an "
+            "n-gram model or a datastore is given by --set drafter.path=PATH"
+        )
+    if spec.trust_remote_code:
+        yield "--trust-remote-code: Python code of the checkpoints may run in this process"
+    for method in spec.methods:
+        yield from unused_routes(method, spec.tasks)
+
+
+MAX_NAMED = 5  # subsets that one line names
+
+
+def absent_subsets_line(task: str, names: Sequence[str], lacking: str) -> str:
+    """Returns the beginning of a line about subsets that have no `lacking`."""
+    shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+    return f"{task}: {len(names)} subsets have no {lacking} ({shown})"
+
+
+def missing_subset_lines(spec: RunSpec) -> Iterator[str]:
+    """Yields a line for each task that lacks some of the requested subsets."""
+    for task in spec.tasks:
+        missing = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
+        measured = ", ".join(name for other, name in spec.cells() if other is task)
+        if missing and not task.subsets:
+            yield f"--subset: {task.name} has no subsets: it is measured as a whole"
+        elif missing:
+            what = f"only {measured} of it is measured" if measured else "it is not measured"
+            yield f"--subset: {task.name} has no {missing}: {what}"

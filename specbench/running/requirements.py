@@ -10,15 +10,14 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
-from specbench.decoding.bridges.translation import Translation
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
-from specbench.decoding.drafters import Drafter
 from specbench.models.causal_lm import CausalLM
-from specbench.models.scoring import PACKED, VERBS, PassShape
-from specbench.running.blocks import Block
+from specbench.models.scoring import PACKED
+from specbench.models.scoring import VERBS
+from specbench.models.scoring import PassShape
 from specbench.running.models import Models, parts, uses_bridge
-from specbench.running.plan import Cell
-from specbench.running.prompts import Texts, encode
+from specbench.running.plan import Block, Cell
+from specbench.running.prompts import Texts, encode, translated_ids
 from specbench.running.records import Record
 from specbench.running.warm_up import block_tokens, longest_conversation, unanswered_conversations, warm_up_ids
 from specbench.specs.method import MethodSpec, proposes_trees
@@ -50,7 +49,7 @@ class CompileRequirements:
         both in the target's vocabulary."""
         num_read = len(ids)
         if self.has_own_tokens:
-            num_read = len(Translation(self.target.text_vocabulary, self.model.text_vocabulary).start(ids))
+            num_read = len(translated_ids(ids, self.target, self.model))
             num_new = math.ceil(num_new * SPARE * max(1, num_read / max(len(ids), 1)))
         return min(num_read + num_new, self.limit or num_read + num_new)
 
@@ -153,7 +152,8 @@ def reserve(cell: Cell, chat: str, progress: Say = say_nothing) -> Iterator[Comp
             cell.most_tokens[key] = longest_in_tokens(cell, need, chat)
         return cell.most_tokens[key]
 
-    yield from _reserve(cell, room, progress, exactly=True)
+    methods = [decoder.method for decoder in cell.decoders]
+    yield from _reserve(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset), True)
 
 
 def reserve_for_block(
@@ -162,37 +162,36 @@ def reserve_for_block(
     """Compiles or records missing passes for a block before it is measured. They are rarely missing: an earlier answer
     may have more tokens when its text is encoded again than when it was generated. `earlier`: the records of the
     earlier turns."""
-    if block.cell.models.target.static is None:
+    cell = block.cell
+    if cell.models.target.static is None:
         return
-    names = [decoder.method.name for decoder in block.order]
-    read = {block.texts([record["methods"][name]["text"] for record in earlier], chat) for name in names}
-    num_new = block.cell.task.generation.max_new_tokens
-    yield from _reserve(block.cell, lambda need: max(need.room_for(texts, num_new, chat) for texts in read), progress)
+    methods = [decoder.method for decoder in cell.decoders]
+    read = {block.texts([record["methods"][method.name]["text"] for record in earlier], chat) for method in methods}
+    num_new = cell.task.generation.max_new_tokens
+
+    def room(need: CompileRequirements) -> int:
+        return max(need.room_for(texts, num_new, chat) for texts in read)
+
+    yield from _reserve(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset))
 
 
 def _reserve(
-    cell: Cell, room: Callable[[CompileRequirements], int], progress: Say, exactly: bool = False
-) -> Iterator[Compilation]:
-    for need in compile_requirements(cell.models, [decoder.method for decoder in cell.decoders], cell.decoders):
+    models: Models, methods: Sequence[MethodSpec], decoders: Sequence[Decoder],
+    room: Callable[[CompileRequirements], int], progress: Say, place: tuple[str, str], exactly: bool = False,
+) -> Iterator[Compilation]:  # fmt: skip
+    for need in compile_requirements(models, methods, decoders):
         sequence = need.model.static
         if sequence is None:
             continue
         number, seconds = sequence.reserve(
             room(need), sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly, progress=progress
         )
-        for drafter, num_tokens in drafters_using(need.model, cell.decoders):
-            num_drafts, more = drafter.reserve(num_tokens)
-            number, seconds = number + num_drafts, seconds + more
+        for decoder in drafting_decoders(decoders):
+            if decoder.drafter.model is need.model:
+                num_drafts, more = decoder.drafter.reserve(decoder.method.num_draft_tokens)
+                number, seconds = number + num_drafts, seconds + more
         if number:
-            place = (cell.task.name, cell.subset, need.model.name, sequence.capacity)
-            yield Compilation(*place, number, seconds, sequence.engine)
-
-
-def drafters_using(model: CausalLM, decoders: Iterable[Decoder]) -> Iterator[tuple[Drafter, int]]:
-    """Yields each drafter that uses a model, with its number of draft tokens."""
-    for decoder in drafting_decoders(decoders):
-        if decoder.drafter.model is model:
-            yield decoder.drafter, decoder.method.num_draft_tokens
+            yield Compilation(*place, need.model.name, sequence.capacity, number, seconds, sequence.engine)
 
 
 def reserve_for(
@@ -201,12 +200,11 @@ def reserve_for(
 ) -> None:  # fmt: skip
     """Compiles or records the passes that methods need, with room for `num_tokens` tokens of the target after any of
     the `prompts`, and the drafts of `decoders`."""
-    for need in compile_requirements(models, methods, decoders):
-        if need.model.static is not None:
-            room = max(need.room(ids, num_tokens) for ids in prompts)
-            need.model.static.reserve(room, sorted(need.lengths), need.packs, shapes=need.shapes, progress=progress)
-            for drafter, num_draft_tokens in drafters_using(need.model, decoders):
-                drafter.reserve(num_draft_tokens)
+
+    def room(need: CompileRequirements) -> int:
+        return max(need.room(ids, num_tokens) for ids in prompts)
+
+    list(_reserve(models, methods, decoders, room, progress, ("", ""), True))
 
 
 def longest_in_tokens(cell: Cell, need: CompileRequirements, chat: str) -> int:

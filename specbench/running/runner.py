@@ -2,8 +2,11 @@
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +14,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.models.meters import Consumption
-from specbench.running.blocks import Block, method_record
+from specbench.decoding.loop import Generation
+from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import text_before_stop
+from specbench.running.plan import Block
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
 from specbench.running.requirements import (
@@ -24,6 +30,7 @@ from specbench.running.requirements import (
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import WarmUp, warm_up_cell
 from specbench.specs.run import RunSpec
+from specbench.tasks.scoring.contract import Reference, Scorer, unscored
 
 PROCESS = uuid.uuid4().hex[:12]
 Wait = Callable[[int], None]
@@ -176,3 +183,67 @@ def block_prompt(block: Block, decoder: Decoder, answers: Sequence[str], chat: s
     target = block.cell.decoders[0].model
     num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))
     return encode(decoder.model, kept, chat), num_cut
+
+
+def method_record(
+    generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None
+) -> dict[str, Any]:
+    """Returns one method's part of a record."""
+    text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
+    return {
+        **generation_fields(generation),
+        "text": text,
+        **(score_fields(scorer, text, reference) if scorer is not None else {"score": None}),
+    }
+
+
+def generation_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of a record that describe a generation; the metrics read them."""
+    return {
+        "token_ids": generation.token_ids,
+        "finish": generation.finish,
+        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
+        **tree_fields(generation),
+        "positions": generation.positions,
+        **({"draw_overlap": generation.draw_overlap} if generation.draw_overlap is not None else {}),
+        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
+        "ttft_seconds": generation.ttft_seconds,
+        "draft_prefill_seconds": generation.draft_prefill_seconds,
+        "decode_seconds": generation.decode_seconds,
+        "rule_seconds": generation.rule_seconds,
+        "tokenizer_seconds": generation.tokenizer_seconds,
+        **({"external": asdict(generation.external)} if generation.external else {}),
+    }
+
+
+def tree_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of a record that only draft trees have; empty if all steps had chains."""
+    steps = generation.steps
+    if all(step.num_nodes is None for step in steps):
+        return {}
+    levels = [list(filter(None, level)) for level in zip_longest(*(step.siblings for step in steps))]
+    return {
+        "tree_nodes": [step.num_nodes or 0 for step in steps],
+        "tree_ranks": counts_by_rank([each for level in levels for each in level]),
+        "tree_levels": [counts_by_rank(level) for level in levels],
+        **({"tree_samples": generation.tree_samples} if generation.tree_samples else {}),
+    }  # fmt: skip
+
+
+def counts_by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]]:
+    """Returns [judged, accepted] for each rank, given the entries of `Step.siblings`."""
+    num_judged, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
+    ranks = range(max(num_judged, default=0))
+    return [[sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks]
+
+
+def score_fields(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
+    """Returns the fields of a record that score an answer. `score` is the value of the main metric."""
+    score = unscored(scorer.names) if reference is None else scorer(text, reference)
+    return {
+        "score": score.values[scorer.names[0]],
+        "scores": dict(score.values),
+        **({"statistics": dict(score.statistics)} if score.statistics else {}),
+        **({"problem": score.problem} if score.problem else {}),
+        **({"outcome": dict(score.outcome)} if score.outcome else {}),
+    }

@@ -11,9 +11,10 @@ from statistics import median
 from typing import Any
 
 from specbench.decoding.decoder import Decoder, drafting_decoders
-from specbench.decoding.generation_state import StopRules
 from specbench.decoding.loop import Generation
-from specbench.models.causal_lm import CausalLM, TextModel
+from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import TextModel
+from specbench.decoding.loop import StopRules
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode
 from specbench.specs.catalogue import versioned_name

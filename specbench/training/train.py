@@ -19,10 +19,9 @@ from specbench.core.console import say
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges.token_level import shared
+from specbench.decoding.bridges import VocabularyMismatch, shared
 from specbench.decoding.decoder import stream_seed
-from specbench.decoding.drafters.none import NoDrafter
+from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import choose_device, load_model

@@ -25,10 +25,11 @@ RATES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 def formula(args: argparse.Namespace) -> None:
     """Measured speed-ups of prescribed acceptance beside the expected ones, in a loop that alternates with AR."""
-    from specbench.decoding.drafters.none import NoDrafter
+    from specbench.decoding.drafters import NoDrafter
     from specbench.decoding.drafters.synthetic import SyntheticDrafter
     from specbench.decoding.sampling import Sampling
     from specbench.decoding.verification import rejection
+    from specbench.models.causal_lm import ModelPair
 
     target, drafter = (random_model(shape, VOCABULARY[args.shapes], args.device) for shape in PAIRS[args.shapes])
     for engine in own_engines(args):
@@ -41,7 +42,7 @@ def formula(args: argparse.Namespace) -> None:
         say(f"{engine}: both models are ready in {time.perf_counter() - start:.1f} s")
         prompts = [ids_of(target, 96, seed) for seed in range(4)]
         for alpha in RATES:
-            synthetic = SyntheticDrafter(models[0], models[1], alpha, Sampling(0.0))
+            synthetic = SyntheticDrafter(ModelPair(*models), Sampling(0.0), acceptance=alpha)
             pairs = []
             for number, ids in enumerate(prompts):
                 made: dict[str, Any] = {}

@@ -88,8 +88,7 @@ def with_engine(model: Any, engine: str) -> Any:
 
 
 def decode_ids(target: Any, drafter: Any, ids: list[int], num_tokens: int, num_draft_tokens: int, rule: Any) -> Any:
-    from specbench.decoding.generation_state import StopRules
-    from specbench.decoding.loop import decode
+    from specbench.decoding.loop import StopRules, decode
     from specbench.decoding.sampling import Sampling
 
     return decode(

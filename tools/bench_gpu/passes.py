@@ -53,7 +53,7 @@ def copy_rate(device: str) -> float:
 
 def ar_seconds(model: Any, ids: list[int]) -> float:
     """Seconds per token of autoregressive decoding in our loop."""
-    from specbench.decoding.drafters.none import NoDrafter
+    from specbench.decoding.drafters import NoDrafter
     from specbench.decoding.verification import rejection
 
     found = [decode_ids(model, NoDrafter(), ids, NUM_TOKENS, 0, rejection).decode_seconds for _ in range(4)]

@@ -12,10 +12,9 @@ from pathlib import Path
 from specbench.decoding.sampling import Sampling
 from specbench.results.leaderboard import load
 from specbench.results.units import with_interval
-from specbench.running.checked import run_spec
 from specbench.running.compose import misfits
 from specbench.running.models import load_models
-from specbench.running.request import Request
+from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.run import RunOptions
 from tools.bench_gpu.models import own_engines, say

@@ -7,8 +7,7 @@ included, with a paired bootstrap interval.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.decoding.generation_state import StopRules
-from specbench.decoding.loop import Generation
+from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.running.compose import compose

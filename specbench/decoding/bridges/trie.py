@@ -136,7 +136,8 @@ class Crossing:
                 below = self.draft.child(drafts, byte)
                 ranges.append((start, below.start, here.passed))
                 start = below.end
-                if below.start < below.end and (goal is None or leads_to(child, goal)):
+                may_lead = goal is None or child.passed == goal or child.start <= goal < child.end
+                if below.start < below.end and may_lead:
                     pending.append((child, below))
             ranges.append((start, drafts.end, here.passed))
         decided = [part for part in ranges if part[0] < part[1] and goal in (None, part[2])]
@@ -149,8 +150,3 @@ class Crossing:
             return self.target.children(node)
         byte = self.target.strings[goal][node.depth]
         return [(byte, self.target.child(node, byte))]
-
-
-def leads_to(node: Node, goal: int) -> bool:
-    """Returns whether the first target token of a text that passes `node` can be `goal`."""
-    return node.passed == goal or node.start <= goal < node.end

@@ -1,13 +1,16 @@
-"""Drafters: they propose draft tokens."""
+"""Drafters: they propose draft tokens. Here are their base classes and the one that drafts nothing."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from specbench.decoding.proposal import Draws, Proposal, Verification
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.proposal import Draws, PointMass, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import Output, ScoringModel
+from specbench.models.timing import Clock
 
 SHORTEST = 8  # tokens; passes over smaller trees are not faster
 
@@ -30,6 +33,11 @@ class Drafter:
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
+
+    def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:
+        self.model = model
+        self.sampling = sampling
+        self.passes = None if model is None else model.passes
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Called before the clock starts. A drafter that needs the target's tokens in advance calls `decode`."""
@@ -55,8 +63,11 @@ class Drafter:
         here."""
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        """Drops the last sequence and reads a new prompt, before the decode clock starts."""
-        raise NotImplementedError
+        """Drops the last sequence and reads a new prompt, before the decode clock starts. By default, only the draft
+        model, if there is one, does so."""
+        if self.model is not None:
+            self.model.reset()
+            self.model.score(prompt_ids, 1)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         """Returns at most `num_draft_tokens` tokens that may follow `ids`."""
@@ -67,6 +78,41 @@ class Drafter:
 
         The first pass is over the prompt: its proposal is empty, and its next token is the first token of the answer.
         """
+
+
+EMPTY = Proposal()
+
+
+@DRAFTERS.register("none", provides={"probs"})
+class NoDrafter(Drafter):
+    """Drafts nothing: every step is one target pass over one token."""
+
+    def __init__(self, models: Any = None, sampling: Sampling | None = None) -> None:
+        super().__init__()
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        return EMPTY
+
+
+class LookUpDrafter(Drafter):
+    """A drafter without a model: every proposal is one look-up, logged as a pass with its number of draft tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
+
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], list[int] | None]:
+        """Returns at most `num_draft_tokens` levels of tokens that may follow `ids`, and their parents; None for a
+        chain."""
+        raise NotImplementedError
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        start = self.passes.clock.mark()
+        token_ids, parents = self.look_up(ids, num_draft_tokens)
+        self.passes.add(len(token_ids), start, self.passes.clock.mark())
+        if not token_ids:
+            return Proposal()
+        return Proposal(token_ids, PointMass(token_ids)) if parents is None else TreeProposal(token_ids, parents)
 
 
 def padded_lengths(num_nodes: int) -> tuple[int, ...]:

@@ -27,16 +27,13 @@ class ModelDrafter(Drafter):
     sampling: Sampling
 
     def __init__(self, model: ScoringModel, sampling: Sampling) -> None:
-        self.model = model
-        self.sampling = sampling
-        self.passes: PassLog | None = model.passes
+        super().__init__(model, sampling)
         self._last: OnDeviceProposal | None = None
         self._is_end: torch.Tensor | None = None  # computed once per generation
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._last = self._is_end = None
-        self.model.reset()
-        self.model.score(prompt_ids, 1)
+        super().prefill(prompt_ids)
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
         return self.model.reserve_draft(num_draft_tokens, self.sampling)
@@ -99,6 +96,7 @@ CHECKPOINT = (
     "The draft model: a folder, a hub id or embedded:NAME (which belongs to embedded:target and to no other target); "
     "null: the one of --drafter."
 )
+Checkpoint = Annotated[str | None, Field(min_length=1, description=CHECKPOINT)]
 
 
 @DRAFTERS.register("model", provides={"probs", "raw_probs"}, needs_model=True)
@@ -107,11 +105,10 @@ def model_drafter(
     sampling: Sampling,
     *,
     temperature: DraftTemperature = None,
-    checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
+    checkpoint: Checkpoint = None,
 ) -> ModelDrafter:
     """A small language model drafts token by token, with the run's sampling parameters or its own temperature
     (0: greedy drafts, as in arXiv:2502.20704)."""
     del checkpoint  # already loaded as models.drafter
-    sampling = sampling.at(temperature)
     assert models.drafter is not None
-    return ModelDrafter(models.drafter, sampling)
+    return ModelDrafter(models.drafter, sampling.at(temperature))

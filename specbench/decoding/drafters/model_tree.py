@@ -1,4 +1,5 @@
-"""The drafter that is a small language model and proposes trees of its tokens, one pass per level."""
+"""Drafters that propose trees of a draft model's tokens, one pass per level: trees of a given shape, and trees that
+grow where the model is confident."""
 
 from typing import Annotated, Any, Literal, cast
 
@@ -7,15 +8,14 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import CHECKPOINT
+from specbench.decoding.drafters import Drafter, padded_lengths
+from specbench.decoding.drafters.model import Checkpoint
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import (
     DEPTH,
-    NUM_NODES,
-    RANK_CHANCES,
-    Chance,
+    NumNodes,
+    RankChances,
     TreeShape,
     best_shape,
     check_chances,
@@ -40,11 +40,9 @@ class ModelTreeDrafter(Drafter):
     def __init__(
         self, model: ScoringModel, sampling: Sampling, shape: TreeShape, draws: Draws | Literal["auto"]
     ) -> None:
-        self.model = model
-        self.sampling = sampling
+        super().__init__(model, sampling)
         self.draws = ("fixed" if sampling.greedy else "without_replacement") if draws == "auto" else draws
         self.shape = shape
-        self.passes: PassLog = model.passes
         self._num_read = 0  # nodes of the last proposal that the draft model has read
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
@@ -59,8 +57,7 @@ class ModelTreeDrafter(Drafter):
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._num_read = 0
-        self.model.reset()
-        self.model.score(prompt_ids, 1)
+        super().prefill(prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         tokens: list[int] = []
@@ -76,9 +73,8 @@ class ModelTreeDrafter(Drafter):
             if not frontier:
                 break
             rows.append(self._read(ids, tokens, parents, [node for node, _ in frontier]))
-            for (node, children), drawn in zip(
-                frontier, self._draw_children(rows[-1], frontier, generator), strict=True
-            ):
+            families = self._draw_children(rows[-1], frontier, generator)
+            for (node, children), drawn in zip(frontier, families, strict=True):
                 expanded.append(node)
                 for child, token in zip(children, drawn, strict=False):
                     placed[child] = len(tokens)
@@ -102,11 +98,12 @@ class ModelTreeDrafter(Drafter):
         self, rows: Distributions, frontier: list[tuple[int, list[int]]], generator: torch.Generator
     ) -> list[list[int]]:
         """Returns the children's tokens after each row, in the order in which they were drawn."""
-        start = self.passes.clock.mark()
+        mark = self.model.passes.clock.mark
+        start = mark()
         found = [
             draw_siblings(rows, row, len(children), self.draws, generator) for row, (_, children) in enumerate(frontier)
         ]
-        self.passes.add_choice(start, self.passes.clock.mark())
+        self.model.passes.add_choice(start, mark())
         return found
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
@@ -135,6 +132,115 @@ def draw_siblings(
     return top + drawn
 
 
+class Candidates:
+    """The tokens that may be proposed, level by level, each with the log-probability of its path as its score.
+
+    Candidate i follows candidate `parents[i]`; −1 is the end of the sequence. No candidate has a larger score than its
+    parent, so the best candidates form a tree.
+    """
+
+    def __init__(self, num_nodes: int, top_k: int, ends: frozenset[int]) -> None:
+        self.num_nodes, self.top_k, self.ends = num_nodes, top_k, ends
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.scores: list[float] = []
+        self.num_levels = 0
+        self._last_level = range(0)
+
+    def add_level(self, parents: list[int], logits: torch.Tensor) -> None:
+        """Adds the `top_k` most probable tokens after each of `parents`, given logits [num_parents, vocab]."""
+        best = torch.log_softmax(logits.float(), dim=-1).topk(min(self.top_k, logits.shape[-1]), dim=-1)
+        above = [0.0 if parent < 0 else self.scores[parent] for parent in parents]
+        scores = best.values + torch.tensor(above, device=logits.device)[:, None]
+        first = len(self.tokens)
+        for parent, tokens, found in zip(parents, best.indices.tolist(), scores.tolist(), strict=True):
+            possible = [(token, score) for token, score in zip(tokens, found, strict=True) if score > -torch.inf]
+            self.tokens += [token for token, _ in possible]
+            self.scores += [score for _, score in possible]
+            self.parents += [parent] * len(possible)
+        self._last_level = range(first, len(self.tokens))
+        self.num_levels += 1
+
+    def frontier(self) -> list[int]:
+        """Returns the candidates to expand next: the `top_k` best of the last level, without end tokens. The list is
+        empty if no child of theirs can be among the best candidates."""
+        if not self.num_levels:
+            return [-1]
+        continued = [candidate for candidate in self._last_level if self.tokens[candidate] not in self.ends]
+        best = self._best(continued, self.top_k)
+        if not best or len(self.scores) < self.num_nodes:
+            return best
+        last = self.scores[self._best(range(len(self.scores)), self.num_nodes)[-1]]
+        return best if self.scores[best[0]] > last else []
+
+    def best_candidates(self) -> list[int]:
+        """Returns the `num_nodes` candidates with the largest scores, in the order of their levels."""
+        return sorted(self._best(range(len(self.scores)), self.num_nodes))
+
+    def _best(self, among: "range | list[int]", number: int) -> list[int]:
+        # The sort is stable: of equal scores, a parent comes before its child.
+        return sorted(among, key=self.scores.__getitem__, reverse=True)[:number]
+
+
+class DynamicTreeDrafter(Drafter):
+    """Proposes the `num_nodes` tokens whose paths the draft model finds most probable, at temperature 1 (EAGLE-2,
+    arXiv:2406.16858, §4).
+
+    One pass per level expands the `top_k` best tokens of the level before, each into its `top_k` most probable
+    children. Every proposal is a fixed tree, whatever the temperature: nothing is drawn. A drafted EOS has no children.
+    """
+
+    model: ScoringModel
+    draws: Draws | None = "fixed"
+
+    def __init__(self, model: ScoringModel, num_nodes: int, top_k: int) -> None:
+        super().__init__(model)
+        self.num_nodes = num_nodes
+        self.top_k = top_k
+        self._has_read = False
+        self._places: dict[int, int] = {}  # node of the proposal → its place among the nodes that the model has read
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(self.num_nodes)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._has_read = False
+        super().prefill(prompt_ids)
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        candidates = Candidates(self.num_nodes, self.top_k, self.model.eos_token_ids)
+        read: dict[int, int] = {-1: -1}  # candidate → its place among the candidates that the model has read
+        while candidates.num_levels < num_draft_tokens and (frontier := candidates.frontier()):
+            candidates.add_level(frontier, self._logits_after(ids, candidates, frontier, read))
+        best = candidates.best_candidates()
+        nodes = {-1: -1, **{candidate: node for node, candidate in enumerate(best)}}
+        self._places = {node: read[candidate] for candidate, node in nodes.items() if candidate in read and node >= 0}
+        self._has_read = len(read) > 1
+        if not best:
+            return Proposal()
+        return TreeProposal(
+            [candidates.tokens[candidate] for candidate in best],
+            [nodes[candidates.parents[candidate]] for candidate in best],
+        )
+
+    def _logits_after(
+        self, ids: list[int], candidates: Candidates, frontier: list[int], read: dict[int, int]
+    ) -> torch.Tensor:
+        """Reads the candidates `frontier` and stores their places in `read`. Returns logits [num_frontier, vocab]."""
+        if frontier == [-1]:
+            return self.model.score(ids, 1).logits
+        read.update({candidate: len(read) - 1 + place for place, candidate in enumerate(frontier)})
+        seen = [candidate for candidate in read if candidate >= 0]
+        tokens = [candidates.tokens[candidate] for candidate in seen]
+        parents = [read[candidates.parents[candidate]] for candidate in seen]
+        return self.model.score_tree(ids, tokens, parents, len(frontier)).logits
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        if self._has_read:
+            self.model.keep_path([self._places[node] for node in verification.path if node in self._places])
+            self._has_read = False
+
+
 Width = Annotated[int, Field(ge=1, le=64)]
 WIDTHS = "The number of children of each node, by depth: [4, 2, 1] is a tree of 4 + 8 + 8 nodes."
 DRAWS = (
@@ -145,7 +251,6 @@ DRAWS = (
 
 
 Widths = Annotated[list[Width], Field(min_length=1, max_length=16, description=WIDTHS)] | None
-RankChances = Annotated[list[Chance], Field(min_length=1, max_length=64, description=RANK_CHANCES)] | None
 Depth = Annotated[int, Field(ge=1, le=64, description=DEPTH)] | None
 DrawsOption = Annotated[
     Literal["auto", "fixed", "independent", "without_replacement", "top_and_one"], Field(description=DRAWS)
@@ -184,12 +289,12 @@ def model_tree_drafter(
     sampling: Sampling,
     *,
     widths: Widths = None,
-    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NUM_NODES)] | None = None,
-    rank_chances: RankChances = None,
+    num_nodes: NumNodes | None = None,
+    rank_chances: RankChances | None = None,
     depth: Depth = None,
     draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
-    checkpoint: Annotated[str | None, Field(min_length=1, description=CHECKPOINT)] = None,
+    checkpoint: Checkpoint = None,
 ) -> ModelTreeDrafter:
     """A small language model drafts a tree, one pass per level, with the run's sampling parameters or its own
     temperature (arXiv:2305.09781)."""

@@ -160,15 +160,14 @@ class NgramDrafter(Drafter):
     One pass, look-up and draw, is logged per draft token.
     """
 
-    name: str
     sampling: Sampling
 
     def __init__(
         self, model: NgramModel, sampling: Sampling, eos_token_ids: frozenset[int], vocab_size: int,
         device: torch.device, name: str | None = None,
     ) -> None:  # fmt: skip
+        super().__init__(sampling=sampling)
         self.ngram = model
-        self.sampling = sampling
         self.eos_token_ids = eos_token_ids
         self.vocab_size = vocab_size
         self.device = device
@@ -176,9 +175,6 @@ class NgramDrafter(Drafter):
         self.revision = model.digest
         self._rows = Rows(model, sampling)
         self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
-
-    def prefill(self, prompt_ids: list[int]) -> None:
-        pass  # the model has no state: it reads the last tokens in every proposal
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         mark = self.passes.clock.mark

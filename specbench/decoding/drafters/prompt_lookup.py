@@ -5,16 +5,15 @@ Source: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-looku
 
 from typing import Annotated, NamedTuple
 
-import torch
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.proposal import PointMass, Proposal
+from specbench.decoding.drafters import LookUpDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.meters import Clock, PassLog
+from specbench.models.meters import Clock
+from specbench.models.meters import PassLog
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
 MAX_MATCH = "How many of the last tokens are looked for first."
@@ -69,37 +68,41 @@ class SuffixIndex:
         self._tail = ids[-self.lengths.start :]
 
 
-class PromptLookupDrafter(Drafter):
-    """A drafter that copies earlier tokens; a copied EOS ends the draft.
-
-    One pass is logged per proposal, with the number of drafted tokens. A proposal takes one look-up, so the draft cost
-    is the cost of a whole proposal.
-    """
+@DRAFTERS.register("prompt_lookup", provides={"probs"})
+class PromptLookupDrafter(LookUpDrafter):
+    """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
+    last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is
+    less reliable than a long one: `tokens_per_match` keeps its draft short, and the target pass cheap."""
 
     def __init__(
-        self, max_match: int, min_match: int, tokens_per_match: int | None, eos_token_ids: frozenset[int]
+        self,
+        models: ModelPair,
+        sampling: Sampling,
+        *,
+        max_match: Annotated[MatchLength, Field(description=MAX_MATCH)] = 3,
+        min_match: Annotated[MatchLength, Field(description=MIN_MATCH)] = 1,
+        tokens_per_match: Annotated[int, Field(ge=1, le=64, description=PER_MATCH)] | None = None,
     ) -> None:
+        super().__init__()
+        check_matches(max_match, min_match)
         self.index = SuffixIndex(max_match, min_match)
         self.tokens_per_match = tokens_per_match
-        self.eos_token_ids = eos_token_ids
-        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
+        self.eos_token_ids = models.target.eos_token_ids
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self.index.clear()
         self.index.find(prompt_ids)
 
-    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        start = self.passes.clock.mark()
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
         match = self.index.find(ids) if num_draft_tokens > 0 else None
-        token_ids: list[int] = []
-        if match is not None:
-            most = num_draft_tokens if self.tokens_per_match is None else match.length * self.tokens_per_match
-            token_ids = self.copy(ids, match.place, min(num_draft_tokens, most))
-        self.passes.add(len(token_ids), start, self.passes.clock.mark())
-        return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
+        if match is None:
+            return [], None
+        most = num_draft_tokens if self.tokens_per_match is None else match.length * self.tokens_per_match
+        return self.copy(ids, match.place, min(num_draft_tokens, most)), None
 
     def copy(self, ids: list[int], place: int, num_tokens: int) -> list[int]:
-        """Returns the tokens from `place` on; past the sequence's end it copies its own copies, repeating a period."""
+        """Returns the tokens from `place` on, up to an EOS. Past the sequence's end it copies its own copies, repeating
+        a period."""
         copied: list[int] = []
         for source in range(place, place + num_tokens):
             token = ids[source] if source < len(ids) else copied[source - len(ids)]
@@ -109,18 +112,7 @@ class PromptLookupDrafter(Drafter):
         return copied
 
 
-@DRAFTERS.register("prompt_lookup", provides={"probs"})
-def prompt_lookup_drafter(
-    models: ModelPair,
-    sampling: Sampling,
-    *,
-    max_match: Annotated[MatchLength, Field(description=MAX_MATCH)] = 3,
-    min_match: Annotated[MatchLength, Field(description=MIN_MATCH)] = 1,
-    tokens_per_match: Annotated[int, Field(ge=1, le=64, description=PER_MATCH)] | None = None,
-) -> PromptLookupDrafter:
-    """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
-    last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is
-    less reliable than a long one: `tokens_per_match` keeps its draft short, and the target pass cheap."""
+def check_matches(max_match: int, min_match: int) -> None:
+    """Raises ConfigError if fewer tokens may match at most than at least."""
     if min_match > max_match:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
-    return PromptLookupDrafter(max_match, min_match, tokens_per_match, models.target.eos_token_ids)

@@ -1,33 +1,35 @@
 """Retrieval: a tree of the most frequent continuations of the text's end in a corpus (REST, arXiv:2311.08252)."""
 
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, padded_lengths
+from specbench.decoding.drafters import LookUpDrafter, padded_lengths
 from specbench.decoding.drafters.ngram import model_for
-from specbench.decoding.proposal import Draws, Proposal, TreeProposal
+from specbench.decoding.drafters.prompt_lookup import check_matches
+from specbench.decoding.proposal import Draws, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.corpus_models import Datastore, most_frequent_tree
-from specbench.models.meters import Clock, PassLog
+from specbench.models.corpus_models import Datastore
+from specbench.models.corpus_models import most_frequent_tree
+from specbench.models.meters import Clock
+from specbench.models.meters import PassLog
 
 
-class RetrievalDrafter(Drafter):
+class RetrievalDrafter(LookUpDrafter):
     """Looks up the longest suffix of the text that occurs in a datastore, and proposes the most frequent beginnings of
-    its continuations as a tree. One look-up per proposal is logged as a pass."""
+    its continuations as a tree."""
 
-    name: str
     draws: Draws | None = "fixed"
 
     def __init__(
         self, datastore: Datastore, eos_token_ids: Collection[int], num_nodes: int, max_match: int, min_match: int,
         max_occurrences: int, name: str | None = None,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.datastore = datastore
         self.eos_token_ids = eos_token_ids
         self.num_nodes = num_nodes
@@ -36,29 +38,21 @@ class RetrievalDrafter(Drafter):
         self.max_occurrences = max_occurrences
         self.name = name or str(datastore.path)
         self.revision = datastore.digest
-        self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return padded_lengths(self.num_nodes)
 
-    def prefill(self, prompt_ids: list[int]) -> None:
-        pass  # the drafter has no state: it reads the last tokens in every proposal
-
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        if not num_draft_tokens:
-            return Proposal()
-        start = self.passes.clock.mark()
+        return super().propose(ids, num_draft_tokens, generator) if num_draft_tokens else Proposal()
+
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], list[int]]:
         rows = self.datastore.continuations(
             ids[-self.max_match :], self.max_match, self.min_match, num_draft_tokens, self.max_occurrences
         )
-        tokens, parents = most_frequent_tree(rows, self.datastore.vocab_size, self.eos_token_ids, self.num_nodes)
-        self.passes.add(len(tokens), start, self.passes.clock.mark())
-        return TreeProposal(tokens, parents) if tokens else Proposal()
+        return most_frequent_tree(rows, self.datastore.vocab_size, self.eos_token_ids, self.num_nodes)
 
 
-def most_levels(**options: Any) -> int:
-    """Returns the maximum number of levels of a tree; a continuation may have any length."""
-    return 64
+MAX_LEVELS = 64  # a continuation may have any length
 
 
 PATH = "Folder of the datastore, as `specbench train retrieval` writes it; null: the one of the embedded target."
@@ -71,7 +65,7 @@ OCCURRENCES = (
 )
 
 
-@DRAFTERS.register("retrieval", needs=NEEDS, tree_shape=most_levels)
+@DRAFTERS.register("retrieval", needs=NEEDS, tree_shape=lambda **options: MAX_LEVELS)
 def retrieval_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -84,8 +78,7 @@ def retrieval_drafter(
 ) -> RetrievalDrafter:
     """A tree of the most frequent continuations, in a corpus, of the longest suffix of the text that occurs there.
     Needs no model. A datastore made with another tokenizer raises ConfigError."""
-    if min_match > max_match:
-        raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
+    check_matches(max_match, min_match)
     target = models.target
     datastore, name = model_for(target, Datastore, path)
     return RetrievalDrafter(datastore, target.eos_token_ids, num_nodes, max_match, min_match, max_occurrences, name)

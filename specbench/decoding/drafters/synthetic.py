@@ -138,23 +138,32 @@ class RehearsedStep(NamedTuple):
     proposal: Proposal
 
 
-class SyntheticDrafter(Drafter):
-    """A drafter whose tokens are accepted with probability `acceptance` each, given that all before them were.
+ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."
 
-    A drafted EOS ends the draft. Without a rehearsal, the target passes of the plan are included in the measured time.
-    """
+
+@DRAFTERS.register("synthetic", provides={"probs"}, needs_model=True, prescribes="rejection")
+class SyntheticDrafter(Drafter):
+    """Drafts tokens that are accepted with a prescribed probability each; the draft model makes its passes, but its own
+    draft tokens are discarded. It knows the target's tokens in advance from a rehearsal that is not measured: a test of
+    the harness and of an engine, not a drafter to compare with others."""
+
+    # A drafted EOS ends the draft. Without a rehearsal, the plan's target passes are included in the measured time.
 
     model: ScoringModel
     sampling: Sampling
 
-    def __init__(self, target: ScoringModel, model: ScoringModel, acceptance: float, sampling: Sampling) -> None:
-        self.model = model
-        self.sampling = sampling
-        self.passes: PassLog | None = model.passes
+    def __init__(
+        self,
+        models: ModelPair,
+        sampling: Sampling,
+        *,
+        acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
+    ) -> None:
+        super().__init__(models.drafter, sampling)
         self._script: list[RehearsedStep] | None = None  # the rehearsed steps of the next generation
         self._written: list[RehearsedStep] | None = None  # the steps so far, during a rehearsal
         self._cues: Iterator[RehearsedStep] | None = None  # the steps left, during the measured generation
-        self._plan = Plan(target, acceptance, sampling)
+        self._plan = Plan(models.target, acceptance, sampling)
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Calls `decode` once and stores the proposal of each step for the next generation, which is measured.
@@ -175,8 +184,7 @@ class SyntheticDrafter(Drafter):
         self._cues, self._script = None if self._script is None else iter(self._script), None
         self._num_prompt_tokens = len(prompt_ids)
         self._plan.start()
-        self.model.reset()
-        self.model.score(prompt_ids, 1)
+        super().prefill(prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if self._cues is not None:
@@ -221,20 +229,3 @@ class SyntheticDrafter(Drafter):
             self.model.passes.add_choice(start, mark())
         if self.model.prefers_pending:
             self.model.resolve_pending(token_ids)
-
-
-ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."
-
-
-@DRAFTERS.register("synthetic", provides={"probs"}, needs_model=True, prescribes="rejection")
-def synthetic_drafter(
-    models: ModelPair,
-    sampling: Sampling,
-    *,
-    acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
-) -> SyntheticDrafter:
-    """Drafts tokens that are accepted with a prescribed probability each; the draft model makes its passes, but its own
-    draft tokens are discarded. It knows the target's tokens in advance from a rehearsal that is not measured: a test of
-    the harness and of an engine, not a drafter to compare with others."""
-    assert models.drafter is not None
-    return SyntheticDrafter(models.target, models.drafter, acceptance, sampling)

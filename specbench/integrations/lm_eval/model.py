@@ -14,7 +14,7 @@ from tqdm import tqdm
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.generation_state import StopRules, text_before_stop
+from specbench.decoding.loop import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
 from specbench.results.answers import with_own_passes
@@ -22,9 +22,9 @@ from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.blocks import generation_fields
-from specbench.running.compose import compose, sampling_of, unique
+from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models, has_other_vocabulary, load_models
+from specbench.running.runner import generation_fields
 from specbench.running.warm_up import NOTHING, WarmUp, warm_up
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build
@@ -242,7 +242,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }  # fmt: skip
         task = build(TaskSpec, placeholder, prefix="--model_args: ")
         pairs = override.split(";") if isinstance(override, str) else override
-        methods = [load_method(name) for name in unique(["ar", method] if baseline else [method])]
+        methods = [load_method(name) for name in dict.fromkeys(["ar", method] if baseline else [method])]
         _, methods = with_overrides([], methods, [pair for pair in pairs if pair.strip()])
         data = {
             "tasks": [task], "methods": methods, "target": pretrained, "target_revision": revision, "drafter": drafter,

@@ -8,8 +8,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DECODERS
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.generation_state import GenerationState, StopRules
-from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation
+from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation, GenerationState, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import (
     VARYING,

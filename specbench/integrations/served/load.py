@@ -17,9 +17,10 @@ from rich.console import Console
 
 from specbench.core.progress import ProgressBar
 from specbench.core.values import json_digest
-from specbench.decoding.decoder import Decoder, stream_seed
-from specbench.decoding.generation_state import StopRules
+from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import stream_seed
 from specbench.integrations.served.decoder import ServedDecoder
+from specbench.decoding.loop import StopRules
 from specbench.models.scoring import ScoringModel
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance

@@ -18,10 +18,10 @@ from specbench.integrations.served.started import StartedServers
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
-from specbench.running.blocks import Block
+from specbench.results.warnings import LEARNS
+from specbench.results.warnings import UNKNOWN_TOKENIZER
 from specbench.running.models import Models
-from specbench.running.plan import Cell
+from specbench.running.plan import Block, Cell
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
 from specbench.specs.method import MethodSpec

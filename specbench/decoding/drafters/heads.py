@@ -1,0 +1,281 @@
+"""Drafters with heads that continue the target's hidden states: EAGLE drafts a chain, a fixed tree or a growing tree;
+Medusa drafts a tree without a draft pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFTERS
+from specbench.decoding.drafters import Drafter, padded_lengths
+from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters.model_tree import (
+    Depth,
+    DrawsOption,
+    DynamicTreeDrafter,
+    ModelTreeDrafter,
+    Widths,
+    possible_draws,
+    shape_from_options,
+)
+from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import TreeShape
+from specbench.models.causal_lm import ModelPair
+from specbench.models.heads.checkpoints import HeadRevision
+from specbench.models.heads.checkpoints import published_head
+from specbench.models.heads.checkpoints import read_checkpoint
+from specbench.models.heads.eagle import EagleModel
+from specbench.models.heads.eagle import load_mtp
+from specbench.decoding.tree_shape import Chance
+from specbench.decoding.tree_shape import NumNodes
+from specbench.decoding.tree_shape import RankChances
+from specbench.decoding.tree_shape import best_shape_by_level
+from specbench.decoding.tree_shape import check_chances
+from specbench.decoding.tree_shape import fill_shape
+from specbench.models.causal_lm import CausalLM
+from specbench.models.heads.checkpoints import HeadCheckpoint
+from specbench.models.heads.checkpoints import medusa_heads_of_target
+from specbench.models.heads.eagle_checkpoint import load_eagle
+from specbench.models.heads.medusa import MedusaHeads
+from specbench.models.heads.medusa import load_medusa
+from specbench.models.heads.published import HEADS
+from specbench.models.scoring import Output
+from specbench.models.timing import Clock, PassLog
+from specbench.specs.components import DraftTemperature
+
+
+class EagleDrafter(Drafter):
+    """A drafter with an EAGLE head as its model. The head reads the tokens that the target has read."""
+
+    model: EagleModel
+
+    def __init__(self, model: EagleModel, inner: Drafter) -> None:
+        super().__init__(model, inner.sampling)
+        self.inner = inner
+        self.hidden_layers = model.head.hidden_layers
+        self.draws = inner.draws
+        self._prompt_ids: list[int] | None = None  # the prompt, until the target has read it
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return self.inner.tree_lengths(num_draft_tokens)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._prompt_ids = prompt_ids
+        self.model.reset()
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        return self.inner.propose(ids, num_draft_tokens, generator)
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        num_states = len(output.hidden[0])
+        if self._prompt_ids is not None:
+            self.model.read_target(output.hidden, range(num_states))
+            self.model.score([*self._prompt_ids, verification.next_token], 1)
+            self._prompt_ids = None
+            return
+        root = num_states - 1 - len(proposal.scored_ids)
+        self.model.read_target(output.hidden, [root, *(root + 1 + node for node in verification.path)])
+        self.inner.observe(proposal, output, verification)
+
+
+PATH = "Folder or hub id of the head; null: the one published for the target."
+HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
+NEEDS = "an {head} head of the target (a published one is found by the target's name; `specbench train {head}`)"
+TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
+Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
+HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
+
+
+def eagle_drafter(
+    models: ModelPair, head: Literal["eagle", "eagle3"], path: str | None, revision: str | None,
+    make: Callable[[EagleModel], Drafter],
+) -> EagleDrafter:  # fmt: skip
+    """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
+    target = models.target
+    checkpoint = read_checkpoint(path or published_head(head, target.name), revision)
+    checkpoint.expect(head)
+    model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
+    made = EagleDrafter(model, make(model))
+    made.name, made.revision = checkpoint.name, checkpoint.revision
+    return made
+
+
+@DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
+def eagle_chain_drafter(
+    models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
+    revision: HeadRevision = None, temperature: DraftTemperature = None,
+) -> EagleDrafter:  # fmt: skip
+    """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
+    return eagle_drafter(models, head, path, revision, lambda model: ModelDrafter(model, sampling.at(temperature)))
+
+
+MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
+
+
+@DRAFTERS.register("mtp", provides={"probs", "raw_probs"}, needs=MTP_NEEDS, embedded=False)
+def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> EagleDrafter:
+    """The target's own layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own
+    temperature. It drafts every token after the first from its own output."""
+    target = models.target
+    model = EagleModel(load_mtp(target), target.vocab_size, target.eos_token_ids)
+    made = EagleDrafter(model, ModelDrafter(model, sampling.at(temperature)))
+    made.name, made.revision = target.name, target.revision
+    return made
+
+
+def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> TreeShape | int:
+    """Returns the tree shape that the options give, or the size of a tree that grows as it is drafted, whose depth has
+    no other limit. Raises ConfigError for options that do not fit."""
+    if top_k is None:
+        return shape_from_options(num_nodes=num_nodes, **options)
+    fixed = ("widths", "rank_chances", "depth", "draws", "temperature")
+    others = [name for name in fixed if options.get(name) not in (None, "auto")]
+    if num_nodes is None or others:
+        raise ConfigError(
+            "drafter.top_k: a growing tree, in which nothing is drawn, has the options top_k and num_nodes: "
+            f"{'leave out ' + ', '.join(others) if others else 'give num_nodes'}"
+        )
+    return num_nodes
+
+
+def tree_draws(*, top_k: int | None = None, **options: Any) -> set[str]:
+    """Returns the possible ways of drawing children under these options; a growing tree has fixed children."""
+    return {"fixed"} if top_k is not None else possible_draws(**options)
+
+
+@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_shape=eagle_shape, draws=tree_draws)
+def eagle_tree_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    head: Head = "eagle3",
+    path: HeadPath = None,
+    revision: HeadRevision = None,
+    top_k: Annotated[int, Field(ge=1, le=64, description=TOP_K)] | None = None,
+    num_nodes: NumNodes | None = None,
+    widths: Widths = None,
+    rank_chances: RankChances | None = None,
+    depth: Depth = None,
+    draws: DrawsOption = "auto",
+    temperature: DraftTemperature = None,
+) -> EagleDrafter:
+    """An EAGLE head drafts a tree. The tree has a fixed shape, as in EAGLE-1, or grows where the head is confident, as
+    in EAGLE-2 and EAGLE-3 (`top_k`)."""
+    shape = eagle_shape(
+        top_k=top_k, num_nodes=num_nodes, widths=widths, rank_chances=rank_chances, depth=depth, draws=draws,
+        temperature=temperature,
+    )  # fmt: skip
+
+    def inner(model: EagleModel) -> Drafter:
+        if isinstance(shape, TreeShape):
+            return ModelTreeDrafter(model, sampling.at(temperature), shape, draws)
+        assert top_k is not None
+        return DynamicTreeDrafter(model, shape, top_k)
+
+    return eagle_drafter(models, head, path, revision, inner)
+
+
+class MedusaDrafter(Drafter):
+    """Proposes a tree of a fixed shape: the tokens at depth d are the most probable ones of head d, whatever the tokens
+    before them. The pass of the heads is logged as a draft pass."""
+
+    draws: Draws | None = "fixed"
+
+    def __init__(self, heads: MedusaHeads, shape: TreeShape, num_layers: int, eos_token_ids: frozenset[int]) -> None:
+        super().__init__()
+        self.heads = heads
+        self.shape = shape
+        self.hidden_layers = (num_layers,)
+        self.eos_token_ids = eos_token_ids
+        self.passes: PassLog = PassLog(Clock(next(heads.parameters()).device))
+        self._num_ranks = max(shape.ranks) + 1
+        self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(len(self.shape.parents))
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        best = self._best_tokens()
+        tokens, parents = fill_shape(
+            self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
+        )
+        return TreeProposal(tokens, parents) if tokens else Proposal()
+
+    def _best_tokens(self) -> list[list[int]]:
+        """Returns the most probable tokens of each head, [num_heads, num_ranks], in one timed pass."""
+        start = self.passes.clock.mark()
+        best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()
+        self.passes.add(1, start, self.passes.clock.mark())
+        return best
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        (states,) = output.hidden
+        last = verification.path[-1] + 1 if verification.path else 0
+        self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]
+
+
+MEDUSA_PATH = (
+    "Folder or hub id of the heads; null: those in the target's own checkpoint (Medusa-1.0), or those published for it."
+)
+MEDUSA_NEEDS = "Medusa heads of the target (published ones are found by the target's name; `specbench train medusa`)"
+HEAD_CHANCES = (
+    "The chance that the token of each rank is accepted, one list for each head; the tree takes the nodes with the "
+    "largest product of chances. null: chances that give as many nodes per level as the published tree has."
+)
+# Chosen, not measured: with 63 nodes they give 10, 28, 23 and 2 nodes per level, as the published tree of the 7B model.
+CHANCES = [
+    [0.7, 0.27, 0.16, 0.11, 0.08, 0.062, 0.051, 0.042, 0.036, 0.031],
+    [0.5, 0.17, 0.09, 0.056, 0.04, 0.03, 0.023, 0.019, 0.016, 0.013],
+    [0.36, 0.14, 0.08, 0.056, 0.041, 0.032, 0.026, 0.022, 0.019, 0.016],
+    [0.12, 0.08, 0.06, 0.05, 0.045, 0.04, 0.038, 0.035, 0.033, 0.031],
+]
+
+
+def medusa_shape(
+    *, num_nodes: int = 63, head_chances: Sequence[Sequence[float]] | None = None, **_: Any
+) -> TreeShape:  # fmt: skip
+    """Returns the tree that the options give."""
+    return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
+
+
+def read_medusa_heads(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
+    """Returns the heads at `path`, those published for the target, or those in its own checkpoint. Raises ConfigError
+    if there are none."""
+    if path is not None or target.name in HEADS["medusa"]:
+        return read_checkpoint(path or published_head("medusa", target.name), revision)
+    if revision is not None:
+        raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
+    return medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
+
+
+@DRAFTERS.register("medusa", needs=MEDUSA_NEEDS, tree_shape=medusa_shape)
+def medusa_drafter(
+    models: ModelPair,
+    sampling: Sampling,
+    *,
+    path: Annotated[str | None, Field(min_length=1, description=MEDUSA_PATH)] = None,
+    revision: HeadRevision = None,
+    num_nodes: NumNodes = 63,
+    head_chances: Annotated[
+        list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
+        Field(min_length=1, max_length=16, description=HEAD_CHANCES),
+    ]
+    | None = None,
+) -> MedusaDrafter:
+    """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
+    (arXiv:2401.10774)."""
+    target = models.target
+    checkpoint = read_medusa_heads(target, path, revision)
+    heads = load_medusa(checkpoint, target)
+    shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
+    if shape.depth > len(heads):
+        raise ConfigError(
+            f"drafter.head_chances: the tree has {shape.depth} levels, and '{checkpoint.name}' has {len(heads)} "
+            f"heads: give {len(heads)} lists of chances or fewer"
+        )
+    made = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)
+    made.name, made.revision = checkpoint.name, checkpoint.revision
+    return made

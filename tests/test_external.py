@@ -17,10 +17,8 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import summarize
 from specbench.running.compose import compose
 from specbench.running.records import check_record
-from specbench.specs.catalogue import digest
-from specbench.specs.catalogue import load_method
-from specbench.specs.catalogue import with_overrides
 from specbench.running.runner import method_record
+from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests import tiny

@@ -17,8 +17,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
-from specbench.models.scoring import PassShape
-from specbench.models.scoring import same_logits
+from specbench.models.scoring import PassShape, same_logits
 from specbench.running.compose import compose
 from specbench.running.models import Models, load_models
 from specbench.running.request import Request, run_spec

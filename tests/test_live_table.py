@@ -12,10 +12,8 @@ from rich.console import Console
 from specbench.decoding.decoder import Decoder
 from specbench.results import live as live_table
 from specbench.results.bootstrap import Prompts
-from specbench.results.live import CAPTION
-from specbench.results.live import LiveTable
-from specbench.running.plan import Cell
-from specbench.running.plan import Block
+from specbench.results.live import CAPTION, LiveTable
+from specbench.running.plan import Block, Cell
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import Example
 

@@ -23,10 +23,8 @@ from specbench.results.runs import read_input
 from specbench.results.verdict import logit_gap
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
-from specbench.running.request import Request
-from specbench.specs.run import RunOptions
-from specbench.specs.run import ServersSpec
-from specbench.running.request import run_spec
+from specbench.running.request import Request, run_spec
+from specbench.specs.run import RunOptions, ServersSpec
 
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")

@@ -12,8 +12,7 @@ from specbench.decoding.drafters.target_guesses import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import TreeShape, best_shape, regular_shape
-from specbench.specs.catalogue import load_method
-from specbench.specs.catalogue import with_overrides
+from specbench.specs.catalogue import load_method, with_overrides
 from tests.toys import models
 
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import torch
 
-from specbench.models.meters import Clock
-from specbench.models.meters import PassLog
 from specbench.models.causal_lm import ModelPair
+from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output, ScoringModel
 
 

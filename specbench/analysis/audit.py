@@ -20,19 +20,18 @@ from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import NUM_LONG_TOKENS
-from specbench.results.verdict import declares_lossless
+from specbench.results.verdict import NUM_LONG_TOKENS, declares_lossless
 from specbench.running.compose import compose
-from specbench.running.models import Models
-from specbench.running.models import load_models
-from specbench.running.models import parts
-from specbench.running.plan import Cell
-from specbench.running.plan import Loaded
-from specbench.running.plan import check_prompts
-from specbench.running.plan import load_data
-from specbench.running.plan import with_present_subsets
-from specbench.running.plan import with_prompt_stops
-from specbench.running.plan import drafter_identity
+from specbench.running.models import Models, load_models, parts
+from specbench.running.plan import (
+    Cell,
+    Loaded,
+    check_prompts,
+    drafter_identity,
+    load_data,
+    with_present_subsets,
+    with_prompt_stops,
+)
 from specbench.running.prompts import prompt_ids
 from specbench.running.request import ALL, Request, all_methods, run_spec
 from specbench.running.requirements import reserve_for

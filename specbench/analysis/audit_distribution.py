@@ -28,8 +28,7 @@ from scipy import stats
 
 from specbench.analysis.audit_report import DrawStatistics
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import Generation
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection

@@ -30,21 +30,22 @@ from specbench.analysis.audit_report import (
 )
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
-from specbench.decoding.decoder import Decoder
-from specbench.decoding.decoder import stream_seed
+from specbench.decoding.decoder import Decoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.engine import Engine
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import NUM_LONG_TOKENS
-from specbench.results.verdict import NUM_TOKENS
-from specbench.results.verdict import BaselineAnswer
-from specbench.results.verdict import DecodeText
-from specbench.results.verdict import Greedy
-from specbench.results.verdict import Noise
-from specbench.results.verdict import compare_greedy
-from specbench.results.verdict import measure_noise
+from specbench.results.verdict import (
+    NUM_LONG_TOKENS,
+    NUM_TOKENS,
+    BaselineAnswer,
+    DecodeText,
+    Greedy,
+    Noise,
+    compare_greedy,
+    measure_noise,
+)
 
 NUM_DRAW_PROMPTS = 3
 NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"

@@ -10,11 +10,9 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from specbench.core.errors import ConfigError
-from specbench.core.errors import nearest
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say
-from specbench.decoding.bridges import VocabularyMismatch
-from specbench.decoding.bridges import shared
+from specbench.decoding.bridges import VocabularyMismatch, shared
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.ngram import ngram_drafter
 from specbench.decoding.sampling import Sampling
@@ -334,7 +332,7 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
             made = ngram_drafter(ModelPair(target), Sampling(1.0), path=options.get("path"))
             if made.revision != revision:
                 raise ConfigError(f"n-gram model '{name}' is not what the run measured: measure again")
-            forecasters[route] = ngram_forecaster(made.ngram, target.vocab_size, made.name, target.device)
+            forecasters[route] = ngram_forecaster(made.ngram, target.vocab_size, str(made.name), target.device)
         else:
             problem = problem or f"drafter '{options['type']}' has no distribution of its next token"
     return DrafterEntry(label, run, method, {} if problem else forecasters, tuple(models.values()), problem)

@@ -27,6 +27,7 @@ from specbench.analysis.fairness_drafters import (
     Numbers,
 )
 from specbench.core.errors import ConfigError
+from specbench.results.answers import speed_columns
 from specbench.results.bootstrap import (
     MIN_PROMPTS,
     NUM_RESAMPLES,
@@ -37,7 +38,6 @@ from specbench.results.bootstrap import (
     Prompts,
     expanded_confidence,
 )
-from specbench.results.metrics import speed_columns
 from specbench.results.row import (
     BoundChain,
     Correlations,

@@ -29,22 +29,20 @@ from specbench.results.leaderboard_files import add_rows
 from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
 from specbench.running.models import Models, load_drafters, load_models, parts
-from specbench.running.plan import Cell
-from specbench.running.plan import Loaded
-from specbench.running.plan import load_data
-from specbench.running.plan import make_cells
-from specbench.running.plan import with_present_subsets
-from specbench.running.plan import without_calibration
-from specbench.running.records import Record
-from specbench.running.records import RecordFile
-from specbench.running.request import Request
-from specbench.running.run_folder import RunFolder
-from specbench.running.run_folder import folder_of
-from specbench.running.run_folder import selection_of
-from specbench.running.plan import Drafting
-from specbench.running.plan import drafter_identity
-from specbench.running.plan import run_identity
-from specbench.running.request import run_spec
+from specbench.running.plan import (
+    Cell,
+    Drafting,
+    Loaded,
+    drafter_identity,
+    load_data,
+    make_cells,
+    run_identity,
+    with_present_subsets,
+    without_calibration,
+)
+from specbench.running.records import Record, RecordFile
+from specbench.running.request import Request, run_spec
+from specbench.running.run_folder import RunFolder, folder_of, selection_of
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec

@@ -11,8 +11,6 @@ from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import ModelPair
-from specbench.models.meters import Clock
-from specbench.models.meters import PassLog
 
 
 class FunctionDrafter(LookUpDrafter):

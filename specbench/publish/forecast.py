@@ -19,8 +19,7 @@ from specbench.models.loading import is_local
 from specbench.publish.cells import SuiteCell
 from specbench.results.units import NULL, names_by_text
 from specbench.running.plan import load_requested, without_calibration
-from specbench.running.records import MAX_LINE
-from specbench.running.records import Record
+from specbench.running.records import MAX_LINE, Record
 from specbench.running.request import run_spec
 from specbench.specs.catalogue import load_method
 

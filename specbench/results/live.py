@@ -17,10 +17,9 @@ from specbench.results.answers import acceptance_rates, length_columns, speed_co
 from specbench.results.bootstrap import Prompts
 from specbench.results.row import ALL, Row
 from specbench.results.units import NULL, number, speed, with_interval
-from specbench.running.blocks import Block
 from specbench.running.compose import sampling_of
 from specbench.running.models import has_other_vocabulary
-from specbench.running.plan import Cell
+from specbench.running.plan import Block, Cell
 from specbench.running.progress import RunProgress
 from specbench.running.records import Record
 

@@ -18,9 +18,7 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decode
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import TextModel
-from specbench.running.compose import compose
-from specbench.running.compose import sampling_of
-from specbench.running.compose import RoutedDecoder
+from specbench.running.compose import RoutedDecoder, compose, sampling_of
 from specbench.running.models import Models
 from specbench.running.prompts import (
     PromptBudget,
@@ -34,8 +32,9 @@ from specbench.running.prompts import (
 )
 from specbench.running.records import Key
 from specbench.running.request import absent_subsets_line
+from specbench.specs.catalogue import versioned_name
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, versioned_name
+from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData, load_examples
 from specbench.tasks.sandbox import run as permission

@@ -15,11 +15,11 @@ from rich.console import Console, RenderableType
 from rich.progress import MofNCompleteColumn
 
 from specbench.core.console import INTERRUPTED, say
+from specbench.core.environment import num_sharing
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.core.threads import num_sharing
-from specbench.models.consumption import num_processes_on_gpu
 from specbench.models.devices import is_out_of_memory, memory_message
+from specbench.models.meters import num_processes_on_gpu
 
 
 class RunProgress(ProgressBar):

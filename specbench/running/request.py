@@ -5,33 +5,25 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.core.environment import EMBEDDED
 from rich.console import Console
+
 from specbench.core.console import say
-from specbench.core.errors import ConfigError
-from specbench.core.errors import nearest
-from specbench.core.extras import is_installed
-from specbench.core.extras import missing
-from specbench.core.resources import OBJECT
+from specbench.core.environment import EMBEDDED, OBJECT, is_installed, missing
+from specbench.core.errors import ConfigError, nearest
 from specbench.specs import yaml_files
-from specbench.specs.catalogue import builtin_task_names
-from specbench.specs.catalogue import load_method
-from specbench.specs.catalogue import load_tasks
-from specbench.specs.catalogue import method_names
-from specbench.specs.catalogue import namesake
+from specbench.specs.catalogue import (
+    NUM_SHOTS,
+    builtin_task_names,
+    has_shots,
+    load_method,
+    load_tasks,
+    method_names,
+    namesake,
+    with_overrides,
+)
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunOptions
-from specbench.specs.overrides import NUM_SHOTS
-from specbench.specs.overrides import has_shots
-from specbench.specs.overrides import with_overrides
-from specbench.specs.run import RunSpec
-from specbench.specs.run import own_drafter
-from specbench.specs.run_options import LEAST
-from specbench.specs.run_options import SHARE
-from specbench.specs.run_options import flag_of
-from specbench.specs.servers import ServersSpec
-from specbench.specs.servers import read_servers
+from specbench.specs.run import LEAST, SHARE, RunOptions, RunSpec, ServersSpec, flag_of, own_drafter, read_servers
 from specbench.specs.task import TaskSpec
 
 if TYPE_CHECKING:

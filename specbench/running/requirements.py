@@ -12,9 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
-from specbench.models.scoring import PACKED
-from specbench.models.scoring import VERBS
-from specbench.models.scoring import PassShape
+from specbench.models.scoring import PACKED, VERBS, PassShape
 from specbench.running.models import Models, parts, uses_bridge
 from specbench.running.plan import Block, Cell
 from specbench.running.prompts import Texts, encode, translated_ids

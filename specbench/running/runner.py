@@ -13,10 +13,8 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
+from specbench.decoding.loop import Generation, StopRules, text_before_stop
 from specbench.models.meters import Consumption
-from specbench.decoding.loop import Generation
-from specbench.decoding.loop import StopRules
-from specbench.decoding.loop import text_before_stop
 from specbench.running.plan import Block
 from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record

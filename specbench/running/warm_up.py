@@ -11,10 +11,8 @@ from statistics import median
 from typing import Any
 
 from specbench.decoding.decoder import Decoder, drafting_decoders
-from specbench.decoding.loop import Generation
-from specbench.models.causal_lm import CausalLM
-from specbench.models.causal_lm import TextModel
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import Generation, StopRules
+from specbench.models.causal_lm import CausalLM, TextModel
 from specbench.running.plan import Cell
 from specbench.running.prompts import Texts, conversation, encode
 from specbench.specs.catalogue import versioned_name

@@ -8,9 +8,8 @@ import torch
 from specbench.core.registry import DRAFTERS
 from specbench.decoding.proposal import Draws, PointMass, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.models.meters import PassLog, Stopwatch
+from specbench.models.meters import Clock, PassLog, Stopwatch
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.timing import Clock
 
 SHORTEST = 8  # tokens; passes over smaller trees are not faster
 

@@ -22,28 +22,29 @@ from specbench.decoding.drafters.model_tree import (
 )
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import TreeShape
-from specbench.models.causal_lm import ModelPair
-from specbench.models.heads.checkpoints import HeadRevision
-from specbench.models.heads.checkpoints import published_head
-from specbench.models.heads.checkpoints import read_checkpoint
-from specbench.models.heads.eagle import EagleModel
-from specbench.models.heads.eagle import load_mtp
-from specbench.decoding.tree_shape import Chance
-from specbench.decoding.tree_shape import NumNodes
-from specbench.decoding.tree_shape import RankChances
-from specbench.decoding.tree_shape import best_shape_by_level
-from specbench.decoding.tree_shape import check_chances
-from specbench.decoding.tree_shape import fill_shape
-from specbench.models.causal_lm import CausalLM
-from specbench.models.heads.checkpoints import HeadCheckpoint
-from specbench.models.heads.checkpoints import medusa_heads_of_target
+from specbench.decoding.tree_shape import (
+    Chance,
+    NumNodes,
+    RankChances,
+    TreeShape,
+    best_shape_by_level,
+    check_chances,
+    fill_shape,
+)
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.heads.checkpoints import (
+    HEADS,
+    HeadCheckpoint,
+    HeadRevision,
+    medusa_heads_of_target,
+    published_head,
+    read_checkpoint,
+)
+from specbench.models.heads.eagle import EagleModel, load_mtp
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.heads.medusa import load_medusa
-from specbench.models.heads.published import HEADS
+from specbench.models.heads.medusa import MedusaHeads, load_medusa
+from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
-from specbench.models.timing import Clock, PassLog
 from specbench.specs.components import DraftTemperature
 
 

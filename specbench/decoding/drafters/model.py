@@ -11,7 +11,6 @@ from specbench.decoding.proposal import OnDeviceProposal, Proposal, up_to_end
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import upload
-from specbench.models.meters import PassLog
 from specbench.models.scoring import ScoringModel
 from specbench.specs.components import DraftTemperature
 

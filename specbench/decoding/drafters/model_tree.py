@@ -22,7 +22,6 @@ from specbench.decoding.tree_shape import (
     regular_shape,
 )
 from specbench.models.causal_lm import ModelPair
-from specbench.models.meters import PassLog
 from specbench.models.scoring import Output, ScoringModel
 from specbench.specs.components import DraftTemperature
 

@@ -12,8 +12,6 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import LookUpDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.meters import Clock
-from specbench.models.meters import PassLog
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
 MAX_MATCH = "How many of the last tokens are looked for first."

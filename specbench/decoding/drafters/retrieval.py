@@ -13,10 +13,7 @@ from specbench.decoding.drafters.prompt_lookup import check_matches
 from specbench.decoding.proposal import Draws, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.models.corpus_models import Datastore
-from specbench.models.corpus_models import most_frequent_tree
-from specbench.models.meters import Clock
-from specbench.models.meters import PassLog
+from specbench.models.corpus_models import Datastore, most_frequent_tree
 
 
 class RetrievalDrafter(LookUpDrafter):

@@ -18,7 +18,6 @@ from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import upload
-from specbench.models.meters import PassLog
 from specbench.models.scoring import ScoringModel
 
 COINS = 0x5EED  # separates these draws from the run's, so that the rule draws the same in rehearsal and measurement

@@ -21,8 +21,8 @@ from specbench.decoding.tree_shape import (
     fill_shape,
 )
 from specbench.models.causal_lm import ModelPair
+from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
-from specbench.models.timing import Clock, PassLog
 
 
 def largest_tree(*, window: int, ngram: int, guesses: int) -> TreeShape:

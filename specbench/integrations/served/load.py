@@ -17,15 +17,13 @@ from rich.console import Console
 
 from specbench.core.progress import ProgressBar
 from specbench.core.values import json_digest
-from specbench.decoding.decoder import Decoder
-from specbench.decoding.decoder import stream_seed
-from specbench.integrations.served.decoder import ServedDecoder
+from specbench.decoding.decoder import Decoder, stream_seed
 from specbench.decoding.loop import StopRules
+from specbench.integrations.served.decoder import ServedDecoder
 from specbench.models.scoring import ScoringModel
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
-from specbench.running.blocks import Block
-from specbench.running.plan import Cell
+from specbench.running.plan import Block, Cell
 from specbench.running.prompts import prompt_ids
 from specbench.running.records import Key, Record, RecordFile, record_key
 from specbench.running.run_folder import RunFolder

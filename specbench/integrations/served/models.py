@@ -18,8 +18,7 @@ from specbench.integrations.served.started import StartedServers
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.results.warnings import LEARNS
-from specbench.results.warnings import UNKNOWN_TOKENIZER
+from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.models import Models
 from specbench.running.plan import Block, Cell
 from specbench.running.records import Key, Record

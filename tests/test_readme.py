@@ -48,7 +48,7 @@ CHEAP = (
 SHORT = ["--set", "generation.max_new_tokens=8"]
 SMALLER = {"run": SHORT, "sweep": SHORT, "audit": [*SHORT, "--draws", "8"],
            "limit": ["--repeats", "1", "--context", "32"], "suite": ["--limit", "1"],
-           "train": ["--set", "max_new_tokens=8"], "languages": ["--samples", "20"],
+           "train": ["--set", "max_new_tokens=8"], "languages": ["--max-new-tokens", "8"],
            "tune": ["--set", "generation.max_new_tokens=40", "--limit", "6", "--lengths", "5", "--step", "0.3",
                     "--output", "my.yaml"]}  # fmt: skip
 STAND_INS = {"my-drafter": "embedded:drafter", "my-ngrams": "embedded:ngram"}  # for what an earlier command makes

@@ -27,7 +27,7 @@ from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, 
 from specbench.results.display import CheckedRuns, ComparedRuns, Results
 from specbench.specs.components import Spec, build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import FLAGS, RunOptions
+from specbench.specs.run_options import FLAGS, RunOptions
 
 HINTS = get_type_hints(RunOptions)
 Options = create_model(  # type: ignore[call-overload]

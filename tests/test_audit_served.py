@@ -22,7 +22,7 @@ from specbench.results.execute import execute
 from specbench.results.row import Row
 from specbench.results.verdict import FALSE_ALARM
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests.scripted_server import SD, Script, servers_file
 
 QUIET = Console(file=io.StringIO())

@@ -20,7 +20,7 @@ from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, W
 from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Correlations, FairnessSummary, Row
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests.test_leaderboard import FIELDS
 
 PUBLISHED = {

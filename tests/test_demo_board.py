@@ -11,7 +11,7 @@ from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import compare_with_run, validate
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, run_folder_of
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 FILE = Path(__file__).resolve().parents[1] / "leaderboards" / "demo.json"
 CELLS = cells_of(load_suite("demo"), RunOptions(allow_code_execution=True))

@@ -190,9 +190,9 @@ def plain_head(layout: Layout) -> PlainEagle:
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """The head computes in float32: differences are below 1e-5 of the largest logit."""
+    """The head computes in float32: differences are below 2e-5 of the largest logit."""
     largest = expected[expected.isfinite()].abs().max().item()
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5 * max(largest, 1))
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5 * max(largest, 1))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -34,7 +34,7 @@ from specbench.results.leaderboard import load
 from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.running.request import Request as RunRequest
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests.test_leaderboard import row as leaderboard_row
 
 NAMES = ("en", "de", "sw")

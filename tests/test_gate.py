@@ -42,7 +42,7 @@ from specbench.results.paired import unpaired_ratio, widen_ratio
 from specbench.results.row import RowSampling
 from specbench.results.verdict import TokenDifference
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tools.gate.simulated import CLOCKS, shares
 

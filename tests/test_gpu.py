@@ -23,7 +23,7 @@ from specbench.running.models import Models, load_models
 from specbench.running.request import Request, run_spec
 from specbench.running.requirements import num_compilations, reserve_for
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tests.test_trees import random_tree
 from tests.toys import path_to

@@ -24,7 +24,8 @@ from specbench.results.verdict import logit_gap
 from specbench.running.plan import load_data
 from specbench.running.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
 from specbench.running.request import Request, run_spec
-from specbench.specs.run import RunOptions, ServersSpec
+from specbench.specs.run import ServersSpec
+from specbench.specs.run_options import RunOptions
 
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")

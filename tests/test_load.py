@@ -23,7 +23,8 @@ from specbench.results.load import load_row as make_load_row
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
 from specbench.running.warm_up import MIN_BLOCKS
-from specbench.specs.run import RunOptions, read_servers
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
 from tests.scripted_server import AR, SD, Script, servers_file
 from tests.test_audit_served import SHORT, tied
 from tests.test_leaderboard import row as make_row

@@ -33,7 +33,7 @@ from specbench.results.runs import RecordedRun
 from specbench.running.records import ACCEPTED, DRAFTED, JUDGED, RecordFile
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_method, load_task
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests import tiny
 from tests.limits import known_report
 

@@ -83,7 +83,7 @@ def test_every_module_with_a_component_is_listed() -> None:
     root = Path(specbench.__file__).parent
     registers = re.compile(r"^ *@?(?:[A-Z_]+\.register|row_reader)\((?:f?\"|[A-Z]+\))", re.MULTILINE)
     named = {
-        ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py")
-        if registers.search(path.read_text(encoding="utf-8"))
+        ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+        for path in root.rglob("*.py") if registers.search(path.read_text(encoding="utf-8"))
     }  # fmt: skip
     assert named == {module for modules in specbench.BUILT_IN.values() for module in modules}

@@ -7,7 +7,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.running.request import Request, run_spec, with_default_limit
 from specbench.specs.catalogue import method_names
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 
 def test_an_include_folder_without_a_task_of_lm_eval_is_refused(specbench):

@@ -32,7 +32,8 @@ from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.tables import comparison_table, served_table
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions, read_servers
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
 from tests.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
 
 NUM_EXAMPLES = 2

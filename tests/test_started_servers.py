@@ -21,7 +21,7 @@ from specbench.integrations.served.client import Client
 from specbench.integrations.served.models import serving
 from specbench.results.execute import RunOutcome, execute
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """

@@ -217,7 +217,8 @@ def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: p
         token, path = draw_token(self, generator)
         drawn[self] = 1.0
         for index, draft_token in enumerate(path):
-            drawn[self] *= float(self._tree.row(self._start + path[:index], b"")._distributions.probs[0, draft_token])
+            (row,) = self._tree.rows([self._start + path[:index]], b"")
+            drawn[self] *= float(row._distributions.probs[row._index, draft_token])
         return token, path
 
     target, draft = models("segmentations overlap", 1)

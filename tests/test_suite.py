@@ -37,7 +37,7 @@ from specbench.publish.workers import (
 )
 from specbench.results.leaderboard import load, write
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tests.processes import started
 from tests.test_leaderboard import row
 

@@ -19,7 +19,7 @@ from specbench.publish import turns
 from specbench.publish.turns import Version, measure_in_turns, read_request, request_message, version_notes
 from specbench.results.conditions import environment
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 WORKER = """
 import json, pathlib, sys, time

@@ -12,7 +12,8 @@ from specbench.integrations.served.models import load_served
 from specbench.results.execute import execute
 from specbench.results.runs import finished_run
 from specbench.running.request import Request, run_spec
-from specbench.specs.run import RunOptions, read_servers
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
 from tests.scripted_server import SD, Script, servers_file
 from tools.vllm_cpu import NUM_DRAFT_TOKENS, main, page
 

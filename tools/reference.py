@@ -27,7 +27,8 @@ from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import LoadSpec, RunOptions, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
+from specbench.specs.run import LoadSpec, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
+from specbench.specs.run_options import RunOptions
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
 from tools import notebook

@@ -182,7 +182,8 @@ class Audit:
         self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float
     ) -> JudgeDraws:
         """Returns the test of one method's draws. All methods are tested against one table of exact probabilities, or
-        against the same draws of AR."""
+        against the same draws of AR. The server without speculation has two controls: further draws of its own must
+        pass, and draws at a higher temperature must fail."""
         if self.reference == "ar":
             baseline = self.subjects[0].drawing
             assert baseline is not None
@@ -223,7 +224,8 @@ class Audit:
     @property
     def _knows_probabilities(self) -> bool:
         """Returns whether the log-probabilities of servers' samples are known. A server that holds the target reports
-        only the most probable tokens, so that those at another temperature or top-p are not."""
+        only the most probable tokens of temperature 1, which say nothing about samples at another temperature or top-p.
+        """
         sampling = self.sampling
         is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
         return self.is_served and (self.reference == "target" or is_whole)

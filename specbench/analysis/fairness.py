@@ -35,7 +35,7 @@ from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RUN_HINT, RecordedRun, split_detail
 from specbench.specs.components import identifiable_code
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 

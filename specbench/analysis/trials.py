@@ -97,7 +97,10 @@ class RecordingRule(VerificationRule):
         columns = [verification.divergence for _, verification, _ in steps]
         return {
             "token_ids": [token_ids for token_ids, _, _ in steps],
-            "divergence": [each.tolist() if isinstance(each, torch.Tensor) else list(each or ()) for each in columns],
+            "divergence": [
+                [] if each is None else each.tolist() if isinstance(each, torch.Tensor) else list(each)
+                for each in columns
+            ],
             "own": own if len(own) == num_steps else None,
         }
 

@@ -119,7 +119,7 @@ class Tuner:
         draft_only = [load_method("draft-only")] if is_fuzzy(base) else []
         run = self.trials.run("lengths-" + "-".join(map(str, self.lengths)), [*methods, *draft_only])
         found = {length: run.metrics(f"length-{length}")["tokens_per_second"] for length in self.lengths}
-        best = max(found, key=lambda length: found[length].value or 0.0)
+        best = max(sorted(found), key=lambda length: found[length].value or 0.0)
         subject = "speculative decoding with this drafter" if is_fuzzy(base) else base.name
         speeds = ", ".join(f"{length}: {with_interval(speed, 1)}" for length, speed in found.items())
         self.decide(f"draft length {best}: tokens/s of {subject} by length, 95 % interval: {speeds}")

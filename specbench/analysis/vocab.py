@@ -35,7 +35,7 @@ from specbench.results.units import NULL, interval, number
 from specbench.running.plan import subsets_with_rows
 from specbench.running.request import check_revision
 from specbench.specs.catalogue import load_method, load_task, method_names
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from specbench.tasks.examples import load_examples
 
 LARGE_OVERLAP = 0.75  # a share of the target's tokens in texts; below it the vocabularies alone limit a method

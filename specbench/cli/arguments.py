@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.run import RunOptions, flag_of
+from specbench.specs.run_options import RunOptions, flag_of
 
 if TYPE_CHECKING:
     from specbench.running.models import Models

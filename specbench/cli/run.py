@@ -18,7 +18,7 @@ from specbench.cli.arguments import (
 )
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
-from specbench.specs.run import LEAST, SHARE
+from specbench.specs.run_options import LEAST, SHARE
 
 
 @takes_run_options(without=("limit",))

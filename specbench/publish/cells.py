@@ -18,7 +18,8 @@ from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name, versioned_name, with_overrides
 from specbench.specs.components import build
-from specbench.specs.run import RunOptions, read_servers
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
 
 KIND = "leaderboards"
 RUNS = Path("runs")

@@ -310,8 +310,9 @@ class ModelCache:
         return self._held[key]
 
     def drop(self) -> None:
-        """Frees the memory of all models."""
+        """Frees the memory of all models. The next run frees it again, since other code may load models meanwhile."""
         self._held.clear()
+        self._target = []
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -40,7 +40,8 @@ from specbench.results.leaderboard import check_writable, load
 from specbench.results.leaderboard_files import add_rows
 from specbench.results.row import Row
 from specbench.running.progress import report_kept_results
-from specbench.specs.run import RunOptions, read_servers
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
 
 MAX_LOSSES = 3  # a cell fails after it has lost so many workers
 

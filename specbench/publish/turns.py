@@ -30,7 +30,7 @@ from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request
 from specbench.running.run_folder import folder_of
-from specbench.specs.run import RunOptions, flag_of
+from specbench.specs.run_options import RunOptions, flag_of
 
 PROGRAM = "from specbench.publish.turns import main; main()"
 FIRST_VERSION = "0.1.0"  # the first version that can measure in turns

@@ -204,7 +204,10 @@ def headline(report: CheckReport) -> str:
 
 def cells(compared: MethodFindings) -> list[str]:
     """Returns a line of the table, with the lowest ratio of speeds."""
-    ratios = [(f.ratio.value, f) for f in compared.findings if f.what in (SPEED, SPEEDUP) and f.ratio and f.ratio.value]
+    ratios = [
+        (f.ratio.value, f) for f in compared.findings
+        if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
+    ]  # fmt: skip
     speed, ratio = NULL, NULL
     if ratios:
         lowest = min(ratios, key=lambda each: each[0])[1]

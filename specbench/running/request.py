@@ -23,7 +23,8 @@ from specbench.specs.catalogue import (
 )
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import LEAST, SHARE, RunOptions, RunSpec, ServersSpec, flag_of, own_drafter, read_servers
+from specbench.specs.run import RunSpec, ServersSpec, own_drafter, read_servers
+from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
 from specbench.specs.task import TaskSpec
 
 if TYPE_CHECKING:

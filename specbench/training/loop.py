@@ -143,14 +143,13 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     write_bytes(folder / CHECKPOINT, content.getbuffer())
 
 
-def load_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
-) -> RateProgress:  # fmt: skip
-    """Loads a folder's checkpoint into model and optimizer. Returns its progress, or a new one without a checkpoint.
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> RateProgress:
+    """Loads a folder's checkpoint into the model and the optimizer. Returns its progress.
 
-    Raises ConfigError if the file is not a complete checkpoint of this model.
+    Returns a new progress if there is no checkpoint and an optimizer is given, which a training then starts with.
+    Raises ConfigError if the file is not a complete checkpoint of this model, and without an optimizer if it is absent.
     """
-    if not (folder / CHECKPOINT).exists():
+    if optimizer is not None and not (folder / CHECKPOINT).exists():
         return RateProgress()
     try:
         content = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)

@@ -61,9 +61,10 @@ class OutputFolder(ResumableFolder):
 
     def check_writable(self) -> None:
         """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
-        absent = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        absent: list[Path] = []
         try:
             with self._reporting_errors():
+                absent += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 TemporaryFile(dir=self.path).close()
         finally:
@@ -143,7 +144,7 @@ MOST_LISTED = 100_000  # prompt digests in the record, 1.6 MB
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterRecord:
-    """The content of training.json. `cost`: see `consumption.CostMeter`; with several processes, some values are only
+    """The content of training.json. `cost`: see `meters.CostMeter`; with several processes, some values are only
     the main process's. `finished`: UTC."""
 
     settings: dict[str, Any]

@@ -157,7 +157,7 @@ def train_drafter(
     drafter: CausalLM | DraftHead, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console,
     num_steps: int, about: Mapping[str, Any] = MappingProxyType({}), command: str | None = None,
 ) -> TrainingRecord:  # fmt: skip
-    """Trains a drafter into an open output folder (`OutputFolder.open`), resuming its checkpoint if there is one.
+    """Trains a drafter into an open output folder (`OutputFolder.held`), resuming its checkpoint if there is one.
 
     `about`: the entries of training.json on data, models and preparation. The drafter's network is changed in place.
     Raises ConfigError if the disk lacks space, if all learning rates diverge, or if a file cannot be written.

@@ -16,7 +16,7 @@ from specbench.running.compose import misfits
 from specbench.running.models import load_models
 from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 from tools.bench_gpu.models import own_engines, say
 
 METRICS = {"tokens_per_second": "tokens/s", "speedup": "speed-up", "acceptance_rate": "acceptance rate"}

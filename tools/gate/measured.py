@@ -23,7 +23,7 @@ from specbench.results.check_report import SPEEDUP, CheckReport
 from specbench.results.conditions import BASELINE
 from specbench.results.execute import execute
 from specbench.running.request import Request
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 METHODS = ("sd", "fsd")
 NOISE = 0.3  # of a weight, in standard deviations of its matrix

@@ -139,18 +139,18 @@ def as_text(reference: Reference | None) -> str | None:
 def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
     """Returns the help of the method, else the task, else all components of a name. Raises ConfigError."""
     methods, tasks = method_names(), task_names()
-    components = {each for registry, _ in KINDS.values() for each in registry.names()}
     if is_path(name):
         spec = load_file(name)
     elif name in methods:
         spec = load_method(name)
     elif name in tasks:
         spec = load_task(name)
-    elif name in components:
-        return [*component_help(name)]
+    elif found := component_help(name):
+        return [*found]
     else:
         from specbench.results.units import MEANINGS  # takes long to import
 
+        components = {each for registry, _ in KINDS.values() for each in registry.names()}
         known = [*methods, *tasks, *sorted(components)]
         if name in MEANINGS:
             raise ConfigError(f"'{name}' is a metric: `specbench list metrics` explains it")

@@ -122,7 +122,7 @@ def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> 
 
 
 def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int) -> list[Step]:
-    """Returns the steps of an answer without its first token, by the prefill, and without tokens after its end."""
+    """Returns the steps of an answer. The prefill emitted its first token; tokens after its end do not count."""
     left, steps = num_tokens - 1, []
     for drafted, accepted in passes:
         if left <= 0:

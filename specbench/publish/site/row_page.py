@@ -21,7 +21,7 @@ from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
 from specbench.results.tables import per_token
 from specbench.results.units import NULL, PASS_AT, interval, meaning, number, unit_of
-from specbench.specs.run import RunOptions
+from specbench.specs.run_options import RunOptions
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),

@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, numbers, words
-from specbench.models.heads.checkpoints import HEADS
+from specbench.models.heads import HEADS
 from specbench.publish.cells import board_names, read_suite
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable

@@ -32,14 +32,8 @@ from specbench.decoding.tree_shape import (
     fill_shape,
 )
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.heads.checkpoints import (
-    HEADS,
-    HeadCheckpoint,
-    HeadRevision,
-    medusa_heads_of_target,
-    published_head,
-    read_checkpoint,
-)
+from specbench.models.heads import HEADS, published_head
+from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.eagle import EagleModel, load_mtp
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa

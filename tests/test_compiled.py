@@ -339,6 +339,17 @@ def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: s
     torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40).logits, atol=2e-4, rtol=1e-3)
 
 
+def test_layers_that_differ_in_a_plain_attribute_are_of_different_kinds() -> None:
+    """Networks name the kind of a layer in attributes of many names."""
+    layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(2, 2)) for _ in range(4))
+    for index, layer in enumerate(layers):
+        layer.layer_idx = index  # type: ignore[assignment]
+        layer[0].uses_rope = index % 2 == 0
+    with check_compilable.one_layer_of_each_kind(layers):
+        assert [layer.layer_idx for layer in layers] == [0, 1]
+    assert len(layers) == 4
+
+
 @pytest.mark.parametrize(
     ("kind", "more"), [("llama", {}), ("gemma3_text", {"layer_types": ["sliding_attention", "full_attention"]})]
 )

@@ -23,7 +23,7 @@ from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
 from specbench.training import train
-from specbench.training.loop import LossPart, RateProgress, make_optimizer, rate_at
+from specbench.training.loop import LossPart, RateProgress, load_checkpoint, make_optimizer, rate_at
 from specbench.training.spec import TrainSpec
 from tests.training_toys import (
     NUM_PASSES,
@@ -323,6 +323,14 @@ def test_a_broken_checkpoint_is_said(tmp_path: Path) -> None:
     (tmp_path / "out" / ".training" / "rate-0" / "state.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training .*: delete .*rate-0"):
         train_toy(tmp_path)
+
+
+def test_weights_of_a_checkpoint_that_is_gone_are_not_taken_from_the_model(tmp_path: Path) -> None:
+    """A training starts without a checkpoint. What it saves at its end must be the chosen checkpoint."""
+    model = nn.Linear(1, 1)
+    assert load_checkpoint(tmp_path, model, torch.optim.AdamW(model.parameters())) == RateProgress()
+    with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training \(FileNotFoundError\)"):
+        load_checkpoint(tmp_path, model)
 
 
 def test_a_log_that_lost_lines_is_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Language models with their tokenizer, and those whose passes run in this process, with a cached sequence."""
+"""Language models with their tokenizer. The passes of a CausalLM run in this process and have a cached sequence."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -105,8 +105,9 @@ class SharedLayers:
         indices = [part.layer_idx for part in self._indexed]
         for part in self._indexed:
             part.layer_idx = 0  # type: ignore[assignment]
+        name = cache_parameter(type(self._layers[0]).forward)
         for layer, cache in zip(self._layers, self._caches, strict=True):
-            layer.forward = partial(_with_cache, layer_forward, layer, cache)
+            layer.forward = partial(_with_cache, layer_forward, layer, name, cache)
         try:
             yield
         finally:
@@ -116,8 +117,8 @@ class SharedLayers:
                 part.layer_idx = index
 
 
-def _with_cache(layer_forward: Any, layer: torch.nn.Module, cache: Cache, *given: Any, **named: Any) -> Any:
-    return layer_forward(layer, *given, **{**named, cache_parameter(type(layer).forward): cache})
+def _with_cache(layer_forward: Any, layer: torch.nn.Module, name: str, cache: Cache, *given: Any, **named: Any) -> Any:
+    return layer_forward(layer, *given, **{**named, name: cache})
 
 
 def decoder_layers(model: Any, cache: Cache) -> torch.nn.ModuleList | None:
@@ -132,17 +133,25 @@ def decoder_layers(model: Any, cache: Cache) -> torch.nn.ModuleList | None:
 
 @contextmanager
 def one_layer_of_each_kind(layers: torch.nn.ModuleList) -> Iterator[None]:
-    """Leaves only the first layer of each kind in a network during the block, so that tracing it takes less time."""
+    """Leaves only the first layer of each kind in a network during the block, so that tracing it takes less time.
+
+    Two layers are of one kind if all their parts have the same classes and the same plain attributes, such as the type
+    of attention; their indices may differ.
+    """
     before = layers._modules
     kinds: dict[Any, torch.nn.Module] = {}
     for layer in layers:
-        kind = tuple((type(part), getattr(part, "layer_type", None)) for part in layer.modules())
-        kinds.setdefault(kind, layer)
+        kinds.setdefault(tuple((type(part), _plain_attributes(part)) for part in layer.modules()), layer)
     layers._modules = {str(number): layer for number, layer in enumerate(kinds.values())}
     try:
         yield
     finally:
         layers._modules = before
+
+
+def _plain_attributes(part: torch.nn.Module) -> tuple[tuple[str, Any], ...]:
+    plain = (bool, int, float, str, type(None))
+    return tuple((key, value) for key, value in vars(part).items() if isinstance(value, plain) and key != "layer_idx")
 
 
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:

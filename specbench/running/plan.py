@@ -1,6 +1,6 @@
-"""The plan of a run: its cells, one per task and subset, whose prompts are checked before anything is measured, its
-blocks, each measured and recorded as a whole, and its identity, all settings except the choice of examples and the
-number of repeats."""
+"""The plan of a run. A cell is a task and a subset, whose prompts are checked before anything is measured. A block is
+measured and recorded as a whole. The identity of a run holds all settings except the choice of examples and the number
+of repeats."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -230,10 +230,13 @@ class DecoderSpec(Spec):
         return data
 
     def check(self) -> None:
-        if self.type != "served" and not ENTRY.fullmatch(self.entry):
-            problem = "write it as package.module:name or path/to/file.py:name"
-            raise ConfigError(f"decoder.entry = {self.entry!r:.60}: {problem}")
-        check_json_values(self.options, "decoder.options.")
+        try:
+            if self.type != "served" and not ENTRY.fullmatch(self.entry):
+                problem = "write it as package.module:name or path/to/file.py:name"
+                raise ConfigError(f"decoder.entry = {self.entry!r:.60}: {problem}")
+            check_json_values(self.options, "decoder.options.")
+        except ConfigError as error:  # pydantic collects it with the other problems of a file
+            raise PydanticCustomError(CONFIG_ERROR, "{problem}", {"problem": str(error)}) from error
 
 
 def is_file_entry(entry: str) -> bool:

@@ -285,8 +285,8 @@ def _compile(source: str) -> Template:
 
 
 def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """Returns the text of a template. Raises TooMuch if it exceeds a limit, ValueError if the text
-    is not valid Unicode, and for an unsuitable row any exception of an expression, even RecursionError."""
+    """Returns the text of a template. Raises TooMuch if it exceeds a limit, ValueError if the text is not valid
+    Unicode, and for an unsuitable row any exception of an expression, even RecursionError."""
     template = _compile(source)
     token = budget.set(RenderBudget())
     try:

@@ -1,4 +1,5 @@
-"""Vocabulary bridges: they translate a drafter's tokens into tokens of the target. Here is that for equal vocabularies.
+"""Vocabulary bridges: they translate a drafter's tokens into tokens of the target. This module holds the bridge for
+equal vocabularies.
 
 The factory of a bridge is (models, sampling, make, *, options) → Drafter.
 """

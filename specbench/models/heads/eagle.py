@@ -39,6 +39,7 @@ class MtpHead(nn.Module):
         self.hidden_layers = (target.model.config.get_text_config().num_hidden_layers,)
         self.layer_type = (getattr(mtp.config, "layer_types", None) or ["full_attention"])[0]
         self.windows = frozenset({self.layer_type == "sliding_attention"})
+        self._cache_name = cache_parameter(mtp.layers[0].forward)
 
     @property
     def device(self) -> torch.device:
@@ -62,7 +63,7 @@ class MtpHead(nn.Module):
         rotation = self.mtp.rotary_emb(embeddings, position_ids=positions, **options)
         made: torch.Tensor = self.mtp.layers[0](
             embeddings, states, position_embeddings=rotation, attention_mask=mask, position_ids=positions,
-            **{cache_parameter(self.mtp.layers[0].forward): cache},
+            **{self._cache_name: cache},
         )  # fmt: skip
         return self.mtp.shared_post_norm(made) if self.mtp.use_shared_post_norm else made
 

@@ -1,5 +1,5 @@
-"""Readers turn the rows of a published file into the rows of a task: here those of questions (multiple choice, word
-problems, instructions, programs) and of conversations."""
+"""Readers turn the rows of a published file into the rows of a task. This module holds the readers of questions
+(multiple choice, word problems, instructions, programs) and of conversations."""
 
 import re
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""The process of the untrusted program: it runs the program, then calls its functions at the tester's request. And the
-messages between the two: plain values as JSON, which contain no code.
+"""The process of the untrusted program: it runs the program, then calls its functions at the tester's request. The
+messages between the tester and this process are plain values as JSON, which contain no code.
 
 It sends only the values of calls, so it cannot report a passed test.
 """

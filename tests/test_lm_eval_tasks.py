@@ -246,7 +246,7 @@ def test_identity_is_the_same_in_another_process_and_folder(tmp_path: Path) -> N
     here = custom(tmp_path / "here")
     code = (
         "import sys; from specbench.integrations.lm_eval.tasks import load_tasks\n"
-        "from specbench.specs.run import digest\n"
+        "from specbench.specs.catalogue import digest\n"
         "print(digest(load_tasks('custom', sys.argv[1])[0]))"
     )
     command = [sys.executable, "-c", code, str(there)]

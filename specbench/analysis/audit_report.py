@@ -189,10 +189,10 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
 
 
 VERDICT_MEANINGS = (
-    "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; the "
-    "method cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly tied. diverged: "
-    "outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. undecided: no "
-    "difference was found, but this audit was too weak to find one; the method's line says why."
+    "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; its draws "
+    "were not tested, since it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
+    "tied. diverged: outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. "
+    "undecided: no difference was found, but this audit was too weak to find one; the method's line says why."
 )
 COLUMNS: tuple[Column, ...] = (
     *words("method"), *words("verdict", folds=False),

@@ -1,8 +1,7 @@
 """The numbers of each group and over all groups, from sums over prompts; theorems 1 and 2.
 
-Rates are shares, divergences are nats. Intervals are 95 % bootstrap intervals over prompts
-(`estimate`). Only the measured acceptance rate, acceptance length and speed-up of a group have the
-intervals of a leaderboard row (`results.bootstrap`).
+Rates are shares, divergences are nats. Intervals are 95 % bootstrap intervals over prompts (`estimate`). Only a group's
+measured acceptance rate, acceptance length and speed-up have the intervals of a leaderboard row (`results.bootstrap`).
 """
 
 import math
@@ -94,9 +93,8 @@ def estimate(
 
     The prompts of each group are resampled with all their columns, so that the numbers of two drafters in one row are
     paired. A convex function of noisy means (𝒰, a variance, a maximum) is biased upwards, and every resample adds the
-    same bias again. The expanded percentiles (bootstrap.expanded) are therefore moved back by twice the bias of the
-    resamples, and the interval is widened to include the value. There is no interval if a group has fewer than
-    MIN_PROMPTS prompts.
+    same bias again. So the percentiles (`expanded_confidence`) are moved back by twice the bias of the resamples, and
+    the interval is widened to include the value. A group of fewer than MIN_PROMPTS prompts allows no interval.
     """
     value = float(function([prompts.sum(axis=0, keepdims=True) for prompts in groups])[0])
     if not np.isfinite(value):

@@ -176,6 +176,7 @@ class Machine:
                 f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs "
                 f"{cost:g} times as much",
                 "no time is added between passes",
+                "these times are used for every method: predict look-ups and trees as RUN:METHOD with theirs",
             ]
         environment, (target, drafter) = self.report.environment, (self.report.target.model, self.report.drafter.model)
         names = " and ".join(model_name(model.name, model.revision) for model in (target, drafter))
@@ -289,7 +290,9 @@ class RecordedRow:
         times = machine.times(method, longest)
         if times.draft is None and any(g["passes"]["draft"] for g in own):
             drafter = method.drafter.type
-            problem = f"the report has no draft passes of {drafter}" if machine.report else "it makes draft passes"
+            problem = "it makes draft passes" if method.needs_drafter else "its drafts take time"
+            if machine.report:
+                problem = f"the report has no draft passes of {drafter}"
             raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 if they cost nothing)")
         tokens = {name: task.subset(name).generation.max_new_tokens for name in {r["subset"] for r in records}}
         return cls(row, method, records, own, times, tokens)

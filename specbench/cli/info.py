@@ -71,11 +71,13 @@ def metrics_table() -> Table:
 def subsets_table(name: str) -> Table:
     """Returns a table of a task's subsets. `*` marks subsets without a bundled sample."""
     task, rows = load_task(name), []
+    absent = [subset_name for subset_name in task.subset_names if not task.sample_of(subset_name)]
     for subset_name in task.subset_names:
         subset = task.subset(subset_name)
-        marked = subset_name if task.sample_of(subset_name) else f"{subset_name} *"
+        marked = f"{subset_name} *" if subset_name in absent else subset_name
         rows.append([marked, subset.language or "–", subset.scorer.type if subset.scorer else "–"])
-    caption = [task.title or "", "* needs --data or the hub", f"`specbench show {task.name}` explains it"]
+    note = ["* needs --data or the hub"] if absent else []
+    caption = [task.title or "", *note, f"`specbench show {task.name}` explains it"]
     return Table(task.name, columns("name", "language", "score"), rows, caption)
 
 

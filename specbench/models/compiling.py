@@ -117,8 +117,8 @@ class SharedLayers:
                 part.layer_idx = index
 
 
-def _with_cache(layer_forward: Any, layer: torch.nn.Module, name: str, cache: Cache, *given: Any, **named: Any) -> Any:
-    return layer_forward(layer, *given, **{**named, name: cache})
+def _with_cache(layer_forward: Any, layer: torch.nn.Module, name: str, own: Cache, /, *given: Any, **named: Any) -> Any:
+    return layer_forward(layer, *given, **{**named, name: own})
 
 
 def decoder_layers(model: Any, cache: Cache) -> torch.nn.ModuleList | None:

@@ -174,7 +174,7 @@ class EagerSequence(CachedSequence):
         self._can_keep_logits = "logits_to_keep" in parameters
         # Some hybrid models count positions from zero in every pass; models without attention take no positions.
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
-        self._cache_parameter = cache_parameter(model.forward)
+        self._cache_name = cache_parameter(model.forward)
 
     def reset(self) -> None:
         self._truncate(0)
@@ -258,7 +258,7 @@ class EagerSequence(CachedSequence):
         """Runs one timed pass over [num_rows, num_tokens]: logits [num_rows, num_logits, vocab_size] and the hidden
         states of the first row, [num_tokens, width] of each layer."""
         start = self.passes.clock.mark()
-        options[self._cache_parameter] = self.cache
+        options[self._cache_name] = self.cache
         if self._can_keep_logits:
             options["logits_to_keep"] = num_logits
         if self._needs_positions:

@@ -96,11 +96,15 @@ def unwrapped(model: nn.Module) -> Any:
     return model
 
 
+def innermost(model: nn.Module) -> Any:
+    """Returns a model without adapters and wrappers, whose forward pass names its arguments."""
+    network: Any = unwrapped(model)
+    return network.get_base_model() if hasattr(network, "get_base_model") else network
+
+
 def accepts_argument(model: nn.Module, argument: str) -> bool:
     """Returns whether a model's forward pass, inside adapters and wrappers, has an argument."""
-    network = unwrapped(model)
-    network = network.get_base_model() if hasattr(network, "get_base_model") else network
-    return argument in inspect.signature(network.forward).parameters
+    return argument in inspect.signature(innermost(model).forward).parameters
 
 
 class LogitsCache:

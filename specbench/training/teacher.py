@@ -27,9 +27,9 @@ from specbench.core.values import WHOLE, bytes_digest, json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
-from specbench.models.kv_cache import CACHE_NAMES, BatchedLayer
+from specbench.models.kv_cache import BatchedLayer, cache_parameter
 from specbench.running.prompts import encode, uses_chat
-from specbench.training.passes import Sample, accepts_argument, device_of, unwrapped
+from specbench.training.passes import Sample, accepts_argument, device_of, innermost, unwrapped
 from specbench.training.spec import TrainSpec
 
 Ids = tuple[int, ...]
@@ -125,7 +125,7 @@ class LeftPadded:
         self._mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         self._options: dict[str, Any] = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
         self._counts_positions = accepts_argument(model, "position_ids")
-        self._cache_name = next((name for name in CACHE_NAMES if accepts_argument(model, name)), CACHE_NAMES[-1])
+        self._cache_name = cache_parameter(innermost(model).forward)
         self._cache = DynamicCache(config=self._model.config)
         layers = [BatchedLayer() if type(layer) is DynamicLayer else layer for layer in self._cache.layers]
         self._cache.layers = layers  # only layers of full attention can drop rows; others stay as in transformers

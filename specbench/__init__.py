@@ -16,27 +16,20 @@ __all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "loa
 BUILT_IN = {
     "specbench.drafters": (
         "specbench.decoding.drafters",
-        "specbench.decoding.drafters.model",
-        "specbench.decoding.drafters.prompt_lookup",
+        "specbench.decoding.drafters.retrieval",
         "specbench.decoding.drafters.ngram",
         "specbench.decoding.drafters.synthetic",
         "specbench.decoding.drafters.target_guesses",
         "specbench.decoding.drafters.model_tree",
         "specbench.decoding.drafters.heads",
-        "specbench.decoding.drafters.retrieval",
     ),
     "specbench.rules": ("specbench.decoding.verification", "specbench.decoding.tree_rules"),
     "specbench.bridges": (
         "specbench.decoding.bridges",
         "specbench.decoding.bridges.token_level",
-        "specbench.decoding.bridges.translation",
         "specbench.decoding.bridges.string",
     ),
-    "specbench.readers": (
-        "specbench.tasks.readers",
-        "specbench.tasks.readers.documents",
-        "specbench.tasks.readers.programs",
-    ),
+    "specbench.readers": ("specbench.tasks.readers", "specbench.tasks.readers.documents"),
     "specbench.decoders": ("specbench.integrations.entry", "specbench.integrations.served.decoder"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",

@@ -27,9 +27,8 @@ from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod,
 from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
-from specbench.decoding.drafters import Drafter, NoDrafter
+from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.heads import EagleDrafter
-from specbench.decoding.drafters.model import ModelDrafter
 from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
 from specbench.decoding.drafters.target_guesses import TokenRecycling
 from specbench.decoding.loop import ExternalCounts, Generation, StopRules, decode

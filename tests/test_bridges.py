@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from specbench.analysis.vocab_figures import injectivity
 from specbench.core.errors import ConfigError
-from specbench.decoding.bridges import VocabularyMismatch, shared
+from specbench.decoding.bridges import Translation, VocabularyMismatch, shared
 from specbench.decoding.bridges.token_level import SharedTokens
-from specbench.decoding.bridges.translation import Translation
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

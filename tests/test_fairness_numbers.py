@@ -47,7 +47,7 @@ from specbench.analysis.representation import share_of
 from specbench.results.bootstrap import NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.results.row import BoundChain, GroupNumbers
 from specbench.specs.catalogue import load_task
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 from specbench.training.passes import Batch, Sample, unfairness
 from tests import tiny
 

@@ -247,7 +247,7 @@ def test_a_drafter_made_worse_is_caught(base, run):
 
 
 def test_a_sleep_in_the_loop_is_caught_by_the_speed_up_alone(base, run, patch):
-    from specbench.decoding.drafters.model import ModelDrafter
+    from specbench.decoding.drafters import ModelDrafter
 
     def slow(self, *arguments):
         meters.time.sleep(0.01)

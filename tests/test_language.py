@@ -13,7 +13,7 @@ from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import load_task
 from specbench.specs.components import identifiable_code
-from specbench.tasks.scoring.contract import COMMON, language_of
+from specbench.tasks.scoring import COMMON, language_of
 from tests import tiny
 
 SAMPLE = [json.loads(line) for line in (builtin_dir("tasks") / "samples" / "mgsm.jsonl").open(encoding="utf-8")]

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from specbench.decoding.drafters import NoDrafter
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter, NoDrafter
 from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Fuzzy, rejection

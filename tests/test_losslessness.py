@@ -12,9 +12,8 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.decoding.drafters import NoDrafter
-from specbench.decoding.drafters import model as model_drafter
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding import drafters as model_drafter
+from specbench.decoding.drafters import ModelDrafter, NoDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual

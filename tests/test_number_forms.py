@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from specbench.specs.catalogue import load_task
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 from tests.lm_eval_verdicts import GSM8K, mgsm, verdicts
 
 FOLDER = Path(__file__).parent / "forms"

@@ -12,7 +12,7 @@ from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.catalogue import load_task
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 from specbench.tasks.scoring.numbers import answered_number
 from tests.lm_eval_verdicts import GSM8K, INVALID, config, extracted, matches, mgsm
 

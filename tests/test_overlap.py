@@ -4,7 +4,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import is_unspaced, words
+from specbench.tasks.scoring import is_unspaced, words
 from specbench.tasks.scoring.texts import ends_in_loop, repetition_rate
 
 

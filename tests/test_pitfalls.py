@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from specbench.cli import make_app
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rejection, rejection

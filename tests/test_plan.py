@@ -11,7 +11,7 @@ from specbench.running.plan import check_prompts, check_references
 from specbench.running.prompts import uses_chat
 from specbench.specs.components import ScorerSpec
 from specbench.tasks.examples import Example
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 from tests import tiny
 
 

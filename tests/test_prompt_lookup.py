@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.prompt_lookup import PromptLookupDrafter, SuffixIndex
+from specbench.decoding.drafters.retrieval import PromptLookupDrafter, SuffixIndex
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling

@@ -22,7 +22,7 @@ from specbench.results.bootstrap import expanded_confidence
 from specbench.results.metrics import summarize
 from specbench.results.units import meaning, unit_of
 from specbench.running.runner import score_fields
-from specbench.tasks.scoring.contract import Score, Scorer
+from specbench.tasks.scoring import Score, Scorer
 from tests.test_metrics import autoregressive
 
 BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "number", "rouge", "text", "choice"))

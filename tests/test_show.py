@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
+from specbench.cli.help import field_parameters
 from specbench.cli.help.method import MethodHelp
-from specbench.cli.help.parameters import field_parameters
 from specbench.cli.help.text import component_help, component_text, find_help, method_text, shown
 from specbench.cli.info import show
 from specbench.core.errors import ConfigError

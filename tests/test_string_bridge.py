@@ -11,8 +11,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges.string import Psi, StringBridge, StringProbs, string
-from specbench.decoding.drafters import NoDrafter
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter, NoDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass
 from specbench.decoding.sampling import Sampling, draw, process

@@ -24,7 +24,7 @@ from specbench.analysis.trials import EVIDENCE, RecordingRule, fuzzy_at
 from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Fuzzy

@@ -14,9 +14,9 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import Example, TaskData, load_examples
-from specbench.tasks.readers.programs import livecodebench
+from specbench.tasks.readers import livecodebench
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 
 
 def load(task: str, data: str | Path, subset: str = "default") -> TaskData:

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.specs.catalogue import load_task
 from specbench.tasks import topics
 from specbench.tasks.examples import load_examples
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 
 RATINGS = "Word\tBigram\tConc.M\tConc.SD\tUnknown\tTotal\tPercent_known\tSUBTLEX\tDom_Pos\n"
 VECTORS = "garden 1 0 0\nsunny 0.9 0.1 0\nriver 0 1 0\nwet 0.1 0.9 0\nidea 0 0 1\nvague 0 0.1 0.9\nof 1 1 1\n"

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.bridges.token_level import MaskedDraftModel
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import Generation, GenerationState, StopRules
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling

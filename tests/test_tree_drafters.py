@@ -12,8 +12,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import tree_rules
-from specbench.decoding.drafters import Drafter, NoDrafter
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter
 from specbench.decoding.drafters.target_guesses import Lookahead, TokenRecycling

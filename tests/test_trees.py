@@ -10,7 +10,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.values import depths
-from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
+from specbench.decoding.bridges import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter, NoDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification

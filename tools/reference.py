@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 import specbench
 from specbench.cli import make_app
+from specbench.cli.help import Parameter, field_parameters
 from specbench.cli.help.method import MethodHelp, method_help, prose
-from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.cli.help.text import KINDS, component_parameters, shown
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec

@@ -13,7 +13,7 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder, DraftingDecoder
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.integrations.served.decoder import SERVED, ServedDecoder

@@ -48,7 +48,7 @@ from specbench.results.row import (
 )
 from specbench.results.units import PERCENT
 from specbench.running.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
-from specbench.tasks.scoring.contract import Scorer
+from specbench.tasks.scoring import Scorer
 from specbench.training.passes import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups [..., num_columns] → the value of each [..., m]

@@ -32,7 +32,7 @@ from specbench.results.metrics import times
 from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.running.records import Key, Record
 from specbench.specs.task import TaskSpec
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 from specbench.training.passes import unfairness
 
 

@@ -10,8 +10,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
-from specbench.decoding.drafters import Drafter, NoDrafter
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling

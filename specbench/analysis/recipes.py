@@ -39,7 +39,7 @@ from specbench.specs import yaml_files
 from specbench.specs.catalogue import with_overrides
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.run import RunSpec
-from specbench.tasks.scoring.contract import Scorer
+from specbench.tasks.scoring import Scorer
 
 
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Metric:

@@ -19,7 +19,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.results.bootstrap import Metric
 from specbench.results.units import with_interval
 from specbench.specs.components import identifiable_code
-from specbench.tasks.scoring.contract import language_of
+from specbench.tasks.scoring import language_of
 from specbench.training.teacher import GenerationJob, Generator
 
 BATCH = 64

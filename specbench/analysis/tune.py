@@ -17,7 +17,7 @@ from specbench.results.units import score, unit_of, with_interval
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.tasks.scoring.contract import make_scorer
+from specbench.tasks.scoring import make_scorer
 
 FILE_WIDTH = 110  # characters of a table in a method's file
 LENGTHS = (5, 10, 15, 20)

@@ -17,7 +17,7 @@ from specbench.cli.arguments import (
     split,
     takes_run_options,
 )
-from specbench.cli.help.parameters import Parameter, field_parameters
+from specbench.cli.help import Parameter, field_parameters
 from specbench.cli.help.text import WIDTH, shown
 from specbench.core.console import INTERRUPTED, stderr, stdout
 from specbench.core.environment import require

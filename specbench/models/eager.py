@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -203,20 +203,45 @@ class EagerSequence(CachedSequence):
 
     def _read(
         self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
-        hidden_layers: Sequence[int],
+        hidden_layers: Sequence[int], **options: Any,
     ) -> Output:  # fmt: skip
-        """See CachedSequence. Raises ConfigError for a model that does not use the cache."""
-        fed, num_tokens = self._input(ids, pending, num_read), len(self.cached_ids) + num_read
-        if self.recurrent is None:
-            output = self._forward(fed, num_logits, hidden_layers)
-        else:
-            with self.recurrent.feeding(num_read, num_replayed, num_logits > 1):
-                output = self._forward(fed, num_logits, hidden_layers)
+        """See CachedSequence. `options`: of transformers' forward pass. Raises ConfigError for a model that does not
+        use the cache."""
+        tokens = self._input(ids, pending, num_read)
+        lengths = [layer.length + num_read for layer in self._attention_layers[:1]]
+        options = self._options(tokens, num_logits) | options
+        if hidden_layers:
+            options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
+        states = self.recurrent
+        replayed = nullcontext() if states is None else states.feeding(num_read, num_replayed, num_logits > 1)
+        with replayed, self._timed(num_read):
+            made = self.model(input_ids=tokens, **options)
         # A model without attention layers must have some state.
-        is_cached = [layer.length == num_tokens for layer in self._attention_layers[:1]]
+        is_cached = [layer.length == length for layer, length in zip(self._attention_layers, lengths, strict=False)]
         if not all(is_cached or [self.cache.has_previous_state()]):
             raise ConfigError(f"model '{self.name}' does not store its keys in the given cache; choose another model")
-        return Output(output.logits[0], output.hidden)
+        hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
+        return Output(made.logits[0, -num_logits:, : self.vocab_size], hidden)
+
+    def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, Any]:
+        """Returns the options of a pass over tokens [num_rows, num_tokens] for the logits of the last `num_logits`."""
+        options: dict[str, Any] = {self._cache_name: self.cache, "use_cache": True}
+        if self._can_keep_logits:
+            options["logits_to_keep"] = num_logits
+        if self._needs_positions:
+            num_cached = len(self.cached_ids)
+            positions = torch.arange(num_cached, num_cached + tokens.shape[1], device=self.device)
+            options["position_ids"] = positions.expand(tokens.shape)
+        return options
+
+    @contextmanager
+    def _timed(self, num_tokens: int) -> Iterator[None]:
+        """Times the pass of the block."""
+        start = self.passes.clock.mark()
+        place = f"in a pass of model '{self.name}' over {num_tokens} tokens"
+        with noting_memory(place, self._attention_layers, self.device):
+            yield
+        self.passes.add(num_tokens, start, self.passes.clock.mark())
 
     def check_trees(self) -> None:
         """Raises ConfigError if a single pass cannot read a draft tree: recurrent layers depend on the path, and some
@@ -235,8 +260,7 @@ class EagerSequence(CachedSequence):
         windows = {layer.is_sliding for layer in self._attention_layers}
         positions, masks = tree_inputs(self.model, windows, num_prefix, parents, num_cached, num_read, len(tokens))
         options = {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
-        output = self._forward(self._input(tokens, None, num_read), num_logits, hidden_layers, **options)
-        return Output(output.logits[0], output.hidden)
+        return self._read(tokens, None, num_read, 0, num_logits, hidden_layers, **options)
 
     def _move(self, start: int, places: list[int]) -> None:
         sources = torch.tensor(places, dtype=torch.long, device=self.device)
@@ -247,32 +271,11 @@ class EagerSequence(CachedSequence):
         num_cached = len(self.cached_ids)
         for start in range(0, len(suffixes), MAX_ROWS):
             batch = torch.tensor(suffixes[start : start + MAX_ROWS])
-            with nullcontext() if self.recurrent is None else self.recurrent.expanded(*batch.shape):
-                logits = self._forward(upload(batch, self.device), 1).logits
+            rows = nullcontext() if self.recurrent is None else self.recurrent.expanded(*batch.shape)
+            with rows, self._timed(batch.numel()):
+                logits = self.model(input_ids=upload(batch, self.device), **self._options(batch, 1)).logits
             self._truncate(num_cached)
-            yield logits[:, 0]
-
-    def _forward(
-        self, input_ids: torch.Tensor, num_logits: int, hidden_layers: Sequence[int] = (), **options: Any
-    ) -> Output:
-        """Runs one timed pass over [num_rows, num_tokens]: logits [num_rows, num_logits, vocab_size] and the hidden
-        states of the first row, [num_tokens, width] of each layer."""
-        start = self.passes.clock.mark()
-        options[self._cache_name] = self.cache
-        if self._can_keep_logits:
-            options["logits_to_keep"] = num_logits
-        if self._needs_positions:
-            num_cached = len(self.cached_ids)
-            positions = torch.arange(num_cached, num_cached + input_ids.shape[1], device=self.device)
-            options["position_ids"] = positions.expand(input_ids.shape)
-        if hidden_layers:
-            options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
-        place = f"in a pass of model '{self.name}' over {input_ids.numel()} tokens"
-        with noting_memory(place, self._attention_layers, self.device):
-            made = self.model(input_ids=input_ids, use_cache=True, **options)
-        self.passes.add(input_ids.numel(), start, self.passes.clock.mark())
-        hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
-        return Output(made.logits[:, -num_logits:, : self.vocab_size], hidden)
+            yield logits[:, -1, : self.vocab_size]
 
 
 def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | None) -> int:

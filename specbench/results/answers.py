@@ -16,7 +16,7 @@ from specbench.running.records import JUDGED as NUM_JUDGED
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
-from specbench.tasks.scoring.contract import Scorer, identified_language, language_of, make_scorer
+from specbench.tasks.scoring import Scorer, identified_language, language_of, make_scorer
 
 Array = NDArray[np.float64]
 

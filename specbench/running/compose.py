@@ -21,7 +21,7 @@ from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
 from specbench.specs.task import GenerationSpec, TaskSpec
-from specbench.tasks.scoring.contract import language_of, prepare_detector
+from specbench.tasks.scoring import language_of, prepare_detector
 
 
 def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:

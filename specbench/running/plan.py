@@ -38,7 +38,7 @@ from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData, load_examples
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.scoring.contract import Reference, Scorer, make_scorer
+from specbench.tasks.scoring import Reference, Scorer, make_scorer
 from specbench.tasks.sources import NoRows, find_subset_files, subsets_with_files
 
 Loaded = Sequence[tuple[TaskSpec, str, TaskData]]

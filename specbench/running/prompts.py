@@ -43,7 +43,7 @@ class PromptBudget:
 
 def translated_ids(ids: list[int], target: TextModel, drafter: TextModel) -> list[int]:
     """Returns the target's token ids in the tokens of a drafter with another vocabulary."""
-    from specbench.decoding.bridges.translation import Translation
+    from specbench.decoding.bridges import Translation
 
     return Translation(target.text_vocabulary, drafter.text_vocabulary).start(ids)
 

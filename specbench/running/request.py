@@ -236,7 +236,7 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     - no method uses the draft model, or no subset uses a route.
     """
     from specbench.running.compose import unused_routes
-    from specbench.tasks.scoring.contract import identified_language, make_scorer
+    from specbench.tasks.scoring import identified_language, make_scorer
 
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         yield from filter(None, (namesake(kind, name) for name in names))

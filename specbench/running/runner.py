@@ -28,7 +28,7 @@ from specbench.running.requirements import (
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import WarmUp, warm_up_cell
 from specbench.specs.run import RunSpec
-from specbench.tasks.scoring.contract import Reference, Scorer, unscored
+from specbench.tasks.scoring import Reference, Scorer, unscored
 
 PROCESS = uuid.uuid4().hex[:12]
 Wait = Callable[[int], None]

@@ -14,7 +14,7 @@ from specbench.core.values import text_digest
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
 from specbench.tasks.local_files import Row
-from specbench.tasks.scoring.contract import Reference, reference_texts
+from specbench.tasks.scoring import Reference, reference_texts
 from specbench.tasks.sources import Kind, NoRows, Source, open_source, read_task_rows
 
 AnyExample = TypeVar("AnyExample")

@@ -140,7 +140,7 @@ def engine_passes(model: Any, ids: list[int], rate: float, drafts: bool) -> None
 
 def draft_seconds(model: Any, ids: list[int], sampling: Any) -> float:
     """Seconds of one draft of NUM_DRAFT_TOKENS tokens."""
-    from specbench.decoding.drafters.model import ModelDrafter
+    from specbench.decoding.drafters import ModelDrafter
 
     drafter = ModelDrafter(model, sampling)
     drafter.prefill(ids[:-1])

@@ -15,7 +15,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from specbench.decoding import loop, verification
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import ModelDrafter
 from specbench.models import meters
 from specbench.models.loading import model_source
 from specbench.results.check import check

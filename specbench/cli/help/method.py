@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.cli.help.parameters import Parameter, parameters
+from specbench.cli.help import Parameter, parameters
 from specbench.core.environment import EMBEDDED
 from specbench.core.values import depths
 from specbench.decoding.tree_shape import TreeShape, best_shape

@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from specbench.cli.help import Parameter, field_parameters
 from specbench.cli.help.method import MethodHelp, TreeHelp, known_methods, method_help, parts, prose, tree_lines
-from specbench.cli.help.parameters import Parameter, field_parameters
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import load_examples
-from specbench.tasks.scoring.contract import Reference
+from specbench.tasks.scoring import Reference
 
 KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry, and the component's key in YAML
     "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),

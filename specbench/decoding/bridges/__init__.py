@@ -1,17 +1,25 @@
 """Vocabulary bridges: they translate a drafter's tokens into tokens of the target. This module holds the bridge for
-equal vocabularies.
+equal vocabularies, and the translation of texts, which is the bridge for string-level exact match (arXiv:2502.05202,
+Alg. 2).
 
 The factory of a bridge is (models, sampling, make, *, options) → Drafter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
 from specbench.decoding.drafters import Drafter
+from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.models.eager import common_prefix
+from specbench.models.meters import Stopwatch
 from specbench.models.scoring import ScoringModel
+from specbench.models.vocabulary import Vocabulary
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
 
@@ -39,3 +47,275 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
             f"{draft_model.vocab_size} tokens a probability where the target gives {target.vocab_size}"
         )
     return make(draft_model)
+
+
+LOOK_BEHIND = 8  # last target tokens that may still merge with later text
+
+
+class Reading(NamedTuple):
+    """The draft tokens of a sequence without its last `num_held` target tokens, which are an incomplete character."""
+
+    draft_ids: list[int]
+    num_held: int
+
+
+class Translation:
+    """A translation of target tokens into draft tokens. Only the changed tail is encoded again, so that the draft
+    model's cache is cropped to a common prefix and never rebuilt.
+
+    As long as the target's tokens are what its tokenizer produces for their text, the text is encoded with the
+    drafter's tokenizer. Later tokens (sampled tokens may differ from a tokenizer's output) are translated one by one if
+    both vocabularies have them. Special tokens are left out; the sequence starts with the drafter's own BOS tokens.
+    """
+
+    def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
+        self._target = target
+        self._draft = draft
+        self.start([])
+
+    def start(self, prompt_ids: list[int]) -> list[int]:
+        """Drops the last sequence and reads a new prompt. Returns its draft tokens."""
+        self._ids: list[int] = []
+        self._draft_ids = list(self._draft.bos_ids)
+        self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them
+        return self.read(prompt_ids).draft_ids
+
+    def read(self, ids: list[int]) -> Reading:
+        """Returns the draft tokens of `ids`, which may extend the last sequence or differ from it at the end."""
+        known = common_prefix(self._ids, ids)
+        while len(self._points) > 1 and self._points[-1][0] > max(0, known - LOOK_BEHIND // 2):
+            self._points.pop()
+        num_target, num_draft = self._points[-1]
+        num_held = self._num_held(ids[num_target:])
+        end = len(ids) - num_held
+        tail = self._encode(ids[:num_target], ids[num_target:end])
+        if tail is None:
+            del self._points[1:]
+            num_target, num_draft = self._points[0]
+            tail = self._encode([], ids[:end]) or []
+        self._ids = ids[:end]
+        self._draft_ids = self._draft_ids[:num_draft] + tail
+        self._add_point(num_target, num_draft, tail)
+        return Reading(self._draft_ids, num_held)
+
+    def _num_held(self, tail: Sequence[int]) -> int:
+        return self._target.text(tail[-LOOK_BEHIND:])[1]
+
+    def _encode(self, before_ids: list[int], ids: list[int]) -> list[int] | None:
+        """Returns the draft tokens of `ids` after `before_ids`; None if a draft token would span the boundary."""
+        if before_ids:
+            before = running_text(self._target.to_bytes(before_ids[-LOOK_BEHIND:]))
+            own = self._target.encode_after(before, running_text(self._target.to_bytes(ids))) or []
+            num_own = self._whole(ids, common_prefix(own, ids))
+            text = running_text(self._target.to_bytes(ids[:num_own]))
+            encoded = self._draft.encode_after(before, text)
+        else:
+            before = ""
+            ids = [index for index in ids if self._target.token_bytes[index] is not None]
+            num_own = self._whole(ids, common_prefix(self._target.encode(self._target.text(ids)[0]), ids))
+            text = self._target.text(ids[:num_own])[0]
+            encoded = self._draft.encode(text)
+        if encoded is None or num_own == len(ids):
+            return encoded
+        return encoded + self._one_by_one((before + text)[-4 * LOOK_BEHIND :], ids[num_own:])
+
+    def _whole(self, ids: list[int], num_own: int) -> int:
+        """Returns how many of the first `num_own` tokens remain if they must end with a complete character."""
+        return num_own - self._num_held(ids[:num_own])
+
+    def _one_by_one(self, before: str, ids: list[int]) -> list[int]:
+        """Translates each token to the draft token with the same bytes; tokens without one are encoded as text."""
+        found: list[int] = []
+        pending = b""
+        for index in [*ids, None]:
+            written = b"" if index is None else self._target.token_bytes[index] or b""
+            carried = None if index is None or not self._target.plain[index] else self._draft.id_of.get(written)
+            if carried is None and index is not None:
+                pending += written
+                continue
+            if pending:
+                text = running_text(pending)
+                behind = self._draft.encode_after(before, text) if before else None
+                found += self._draft.encode(text) if behind is None else behind
+                before, pending = text, b""
+            if carried is not None:
+                found.append(carried)
+                before = (before + running_text(written))[-4 * LOOK_BEHIND :]
+        return found
+
+    def _add_point(self, num_target: int, num_draft: int, tail: list[int]) -> None:
+        """Stores the last position, at least LOOK_BEHIND target tokens from the end, where tokens end on both sides."""
+        target_pieces = [self._target.token_bytes[index] or b"" for index in self._ids[num_target:]]
+        draft_pieces = [self._draft.token_bytes[index] or b"" for index in tail]
+        target_left, draft_left = len(target_pieces), len(draft_pieces)
+        behind_target, behind_draft = 0, 0  # bytes after the position, on each side
+        while target_left and draft_left:
+            if behind_target <= behind_draft:
+                target_left -= 1
+                behind_target += len(target_pieces[target_left])
+            else:
+                draft_left -= 1
+                behind_draft += len(draft_pieces[draft_left])
+            if behind_target == behind_draft and len(target_pieces) - target_left >= LOOK_BEHIND and target_left:
+                behind = b"".join(target_pieces[target_left:])
+                if starts_character(behind):
+                    if behind.lower() == b"".join(draft_pieces[draft_left:]).lower():
+                        self._points.append((num_target + target_left, num_draft + draft_left))
+                    return
+
+
+def starts_character(written: bytes) -> bool:
+    """Returns whether bytes start a character: the first one exists and is not a continuation byte of UTF-8."""
+    return written[:1] != b"" and written[0] & 0xC0 != 0x80
+
+
+def running_text(written: bytes) -> str:
+    """Decodes bytes from the middle of a text, without the rest of a character that was cut at the front."""
+    start = next((i for i, byte in enumerate(written[:4]) if byte & 0xC0 != 0x80), 0)
+    return written[start:].decode(errors="replace")
+
+
+class DraftContext:
+    """The generated sequence in draft tokens, and the room left in the draft model's context."""
+
+    def __init__(self, models: ModelPair) -> None:
+        assert models.drafter is not None
+        self._model = models.drafter
+        self._target = models.target.text_vocabulary
+        self._draft = models.drafter.text_vocabulary
+        self._translation = Translation(self._target, self._draft)
+        self.tokenizing = Stopwatch()
+
+    def read(self, ids: list[int]) -> Reading:
+        """Returns the draft tokens of the sequence, without an incomplete character at its end."""
+        with self.tokenizing:
+            return self._translation.read(ids)
+
+    def prefill(self, drafter: Drafter, prompt_ids: list[int]) -> None:
+        """Prefills the drafter with the prompt. Raises ConfigError if the drafter's context is too short for it."""
+        draft_ids = self._translation.start(prompt_ids)
+        limit = self._model.context_limit
+        if limit is not None and len(draft_ids) >= limit:
+            raise ConfigError(
+                f"drafter '{self._model.name}': the prompt has {len(draft_ids)} of its tokens, but its context is "
+                f"{limit} tokens; use a drafter with a longer context or leave the row out"
+            )
+        if draft_ids:
+            drafter.prefill(draft_ids)
+
+    def room(self, draft_ids: list[int], num_draft_tokens: int) -> int:
+        """Returns how many of `num_draft_tokens` fit into the context; 0 after an empty sequence."""
+        if not draft_ids:
+            return 0
+        limit = self._model.context_limit
+        return num_draft_tokens if limit is None else max(0, min(num_draft_tokens, limit - len(draft_ids)))
+
+    def exact(self, ids: list[int]) -> list[int]:
+        """Returns draft tokens for all of `ids`; an incomplete character at the end may become single bytes.
+
+        Returns no tokens if the draft vocabulary lacks one of these bytes.
+        """
+        with self.tokenizing:
+            draft_ids, num_held = self._translation.read(ids)
+            held: list[int] = []
+            for index in ids[len(ids) - num_held :]:
+                written = self._target.token_bytes[index] or b""
+                whole = self._draft.id_of.get(written)
+                pieces = [whole] if whole is not None else [self._draft.id_of.get(bytes([byte])) for byte in written]
+                held += [piece for piece in pieces if piece is not None]
+                if None in pieces:
+                    return []
+            return draft_ids + held
+
+
+class BridgedDrafter(Drafter):
+    """A drafter behind a vocabulary bridge, which reads and drafts tokens of its own vocabulary.
+
+    It cannot observe the target's passes, whose tokens are different. Raises ConfigError for a drafter that reads the
+    target's hidden states.
+    """
+
+    tokenizing: Stopwatch
+
+    def __init__(self, drafter: Drafter, context: DraftContext) -> None:
+        if drafter.hidden_layers:
+            raise ConfigError(
+                "the drafter reads the target's hidden states, which no vocabulary bridge translates: use a drafter "
+                "with the target's vocabulary"
+            )
+        self._drafter = drafter
+        self._context = context
+        self.name, self.revision = drafter.name, drafter.revision
+        self.passes = drafter.passes
+        self.tokenizing = context.tokenizing
+        self.sampling = drafter.sampling
+
+    def rehearse(self, decode: Callable[[], object]) -> None:
+        self._drafter.rehearse(decode)
+
+    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
+        return self._drafter.reserve(num_draft_tokens)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._context.prefill(self._drafter, prompt_ids)
+
+
+class Retokenized(BridgedDrafter):
+    """A drafter whose text is proposed in the target's tokens, with one-hot draft distributions."""
+
+    def __init__(self, drafter: Drafter, context: DraftContext, target: Vocabulary, draft: Vocabulary) -> None:
+        super().__init__(drafter, context)
+        self._target = target
+        self._draft = draft
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        draft_ids, num_held = self._context.read(ids)
+        room = self._context.room(draft_ids, num_draft_tokens)
+        if not room:
+            return Proposal()
+        drafted_ids = self._drafter.propose(draft_ids, room, generator).token_ids
+        with self.tokenizing:
+            text = self._text(drafted_ids)
+            token_ids = self._encode_after(ids, num_held, text)[:num_draft_tokens] if text else []
+        return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
+
+    def _text(self, draft_ids: list[int]) -> str:
+        """Returns the draft's text up to a special token or to bytes that are not (yet) valid UTF-8."""
+        written = b""
+        for index in draft_ids:
+            piece = self._draft.token_bytes[index]
+            if piece is None:
+                break
+            written += piece
+        try:
+            return written.decode()
+        except UnicodeDecodeError as error:
+            return written[: error.start].decode()
+
+    def _encode_after(self, ids: list[int], num_held: int, text: str) -> list[int]:
+        """Returns the target tokens of `text` after `ids`, whose last `num_held` tokens are the beginning of `text`.
+
+        The text is encoded together with the text before it (look-behind, §3.2). If a token would then span the
+        boundary, the text is encoded as if at the beginning of a line, since the tokens before the boundary are fixed.
+        Returns no tokens if neither encoding starts with the last `num_held` tokens.
+        """
+        settled, held = ids[: len(ids) - num_held], ids[len(ids) - num_held :]
+        before = running_text(self._target.to_bytes(settled[-LOOK_BEHIND:]))
+        for anchor in (before, "\n"):
+            token_ids = self._target.encode_after(anchor, text)
+            if token_ids is not None and token_ids[:num_held] == held:
+                return self._before_special(token_ids[num_held:])
+        return []
+
+    def _before_special(self, token_ids: list[int]) -> list[int]:
+        """Returns the tokens before the first special, added or unknown token, which may not be proposed."""
+        crossing = [self._target.plain[index] for index in token_ids]
+        return token_ids[: crossing.index(False)] if False in crossing else token_ids
+
+
+@BRIDGES.register("retokenize", removes={"raw_probs"})
+def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
+    """Drafts in the drafter's own tokens and proposes the target's tokens of the same text (SLEM)."""
+    assert models.drafter is not None
+    target, draft = models.target.text_vocabulary, models.drafter.text_vocabulary
+    return Retokenized(make(models.drafter), DraftContext(models), target, draft)

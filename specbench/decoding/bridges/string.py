@@ -20,11 +20,9 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
-from specbench.decoding.bridges import MakeDrafter
-from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
+from specbench.decoding.bridges import BridgedDrafter, DraftContext, MakeDrafter
 from specbench.decoding.bridges.trie import Crossing, Moves, Node
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw
 from specbench.models.causal_lm import CausalLM, ModelPair

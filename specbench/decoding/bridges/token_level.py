@@ -9,10 +9,8 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
-from specbench.decoding.bridges import MakeDrafter
-from specbench.decoding.bridges.translation import BridgedDrafter, DraftContext
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.drafters.model import end_mask
+from specbench.decoding.bridges import BridgedDrafter, DraftContext, MakeDrafter
+from specbench.decoding.drafters import Drafter, end_mask
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, padded_lengths
-from specbench.decoding.drafters.model import ModelDrafter
+from specbench.decoding.drafters import Drafter, ModelDrafter, padded_lengths
 from specbench.decoding.drafters.model_tree import (
     Depth,
     DrawsOption,

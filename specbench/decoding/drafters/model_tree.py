@@ -8,8 +8,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, padded_lengths
-from specbench.decoding.drafters.model import Checkpoint
+from specbench.decoding.drafters import Checkpoint, Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import (

@@ -25,7 +25,7 @@ from sacrebleu.metrics.ter import TER
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
-from specbench.tasks.scoring.contract import Reference, Score, Scorer, unscored
+from specbench.tasks.scoring import Reference, Score, Scorer, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLACES = ("dataset_kwargs", "metadata")  # where rows are; a run has a digest of its prompts instead

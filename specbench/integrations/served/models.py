@@ -13,8 +13,7 @@ from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.load import measure_in_turns, measure_load
-from specbench.integrations.served.server import ServedPair, Server, find_server, served_target
-from specbench.integrations.served.started import StartedServers
+from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel

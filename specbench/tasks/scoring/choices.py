@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.yaml_files import parse
-from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts, words
+from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, words
 
 FILE = Path(__file__).with_name("letters.yaml")
 JOINED = "joined"  # the key of languages without spaces between words, or with endings on their words

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
-from specbench.tasks.scoring.contract import Reference, Score, Scorer, reference_texts, unscored
+from specbench.tasks.scoring import Reference, Score, Scorer, reference_texts, unscored
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
 PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too

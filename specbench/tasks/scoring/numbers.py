@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import PerAnswer, Reference, accepted_texts
+from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts
 
 # Languages that write a decimal comma (CLDR's main territory of each): in them a point marks thousands.
 DECIMAL_COMMA = frozenset({

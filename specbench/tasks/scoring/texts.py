@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring.contract import (
+from specbench.tasks.scoring import (
     PerAnswer,
     Reference,
     Score,

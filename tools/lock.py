@@ -1,19 +1,19 @@
 """The committed digests of built-in files. A file whose meaning changes needs a new version.
 
-`python -m specbench.specs.lock` rewrites specbench/versions.lock. It fails if a digest changed and the version did not.
+`python -m tools.lock` rewrites tools/versions.lock. It fails if a digest changed and the version did not.
 """
 
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench.core.environment import PACKAGE, builtin_dir
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.core.values import file_digest
 from specbench.specs.catalogue import digest, load_file
 from specbench.specs.task import TaskSpec
 
-LOCK = PACKAGE / "versions.lock"
+LOCK = Path(__file__).with_name("versions.lock")
 
 
 class Entry(NamedTuple):
@@ -58,7 +58,7 @@ def unversioned_changes(locked: dict[str, Entry], now: dict[str, Entry]) -> list
             where = " in its task" if "samples/" in path else ""
             problems.append(
                 f"{path}: its content changed (digest {old.digest} → {entry.digest}) but its version is "
-                f"{entry.version}: write version: {old.version + 1}{where}, then run python -m specbench.specs.lock"
+                f"{entry.version}: write version: {old.version + 1}{where}, then run python -m tools.lock"
             )
     return problems
 
@@ -69,7 +69,7 @@ def check(path: Path = LOCK) -> list[str]:
     problems = unversioned_changes(locked, now)
     stale = sorted(name for name in {*locked, *now} if locked.get(name) != now.get(name))
     if not problems and stale:
-        problems = [f"{name}: differs from {path.name}: run python -m specbench.specs.lock" for name in stale]
+        problems = [f"{name}: differs from {path.name}: run python -m tools.lock" for name in stale]
     return problems
 
 

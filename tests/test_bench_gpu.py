@@ -1,9 +1,8 @@
 """The measurement of engines, on the CPU with tiny limits: rows come, and a part that takes too long ends."""
 
 import os
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,14 +24,21 @@ def test_the_methods_of_the_embedded_pair_leave_out_what_does_not_fit(capsys: py
 
 
 @pytest.mark.slow
-def test_rows_are_printed_as_numbers_with_intervals() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.bench_gpu", "--parts", "methods", "--engines", "eager", "--device", "cpu",
-         "--methods", "sd,pld", "--prompts", "1"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_rows_are_printed_as_numbers_with_intervals(
+    specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of short answers, and of a run in this process, whose warm-ups are short."""
+
+    def run(words: list[str]) -> SimpleNamespace:
+        short = [word.replace("max_new_tokens=96", "max_new_tokens=12") for word in words]
+        code, out, err = specbench(*short)
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    words = "--parts methods --engines eager --device cpu --methods sd,pld --prompts 1 --here"
+    monkeypatch.setattr(runs, "specbench", run)
+    monkeypatch.setattr(bench.sys, "argv", ["bench_gpu", *words.split()])
+    assert not bench.main()
+    lines = capsys.readouterr().out.splitlines()
     for name in ("ar", "sd", "pld"):
         (line,) = [line for line in lines if f"] eager · {name}: " in line]
         assert "tokens/s " in line and "speed-up " in line and "{" not in line and "greedy equal" in line

@@ -21,7 +21,7 @@ def columns(table: Table) -> list[list[str]]:
 @pytest.mark.slow
 def test_every_row_is_made() -> None:
     table = Table("what", "wanted", "ratio", "own", "other")
-    embedded(table, num_prompts_per_language=1, max_new_tokens=16)
+    embedded(table, num_prompts_per_language=1, max_new_tokens=6)
     long_context(table, context=48, num_prompts=1)
     what, _, ratios, *_ = columns(table)
     assert len(what) == 6
@@ -33,7 +33,7 @@ def test_every_row_is_made() -> None:
 def test_bridges_and_prompt_lookup_write_what_transformers_own_write() -> None:
     """One row of speeds and one of equal outputs for each: ours, theirs and AR's."""
     table = Table("what", "wanted", "ratio", "own", "other")
-    bridges(table, num_prompts_per_language=1, max_new_tokens=12)
+    bridges(table, num_prompts_per_language=1, max_new_tokens=5)
     what, _, ratios, *_ = columns(table)
     assert len(what) == 2 * len(PAIRS)
     for row, name in enumerate(PAIRS):

@@ -38,7 +38,7 @@ from tests import tiny
 Outcome = tuple[int, str, str]
 LENGTHS = (1, 11)
 NUM_TOKENS = 80
-PROMPTS = (3, 17, 40)  # tokens
+PROMPTS = (3, 40)  # tokens
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -183,7 +183,7 @@ def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: li
     eager, other, sequence = one_layer()
     sequence.reserve(80, (1, 2, 6), packs=True)
     fresh, rng = both(num_hidden_layers=1)[0], Random(1)
-    for _ in range(150):
+    for _ in range(60):
         ids = [rng.randrange(3) for _ in range(rng.randint(2, 8))]  # so few that beginnings are shared
         drafted = [rng.randrange(3) for _ in range(3)]
         suffixes = [[rng.randrange(250)] for _ in range(3)]
@@ -303,7 +303,7 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
 
 def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Generation:
     decoder = compose(load_method(name), pair, sampling)
-    return decoder.generate(prompt, StopRules(30 if len(prompt) == max(PROMPTS) else 10), seed=5)
+    return decoder.generate(prompt, StopRules(20 if len(prompt) == max(PROMPTS) else 8), seed=5)
 
 
 @pytest.mark.parametrize(
@@ -330,10 +330,11 @@ def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
     assert num_compilations() == before and (before > 0 or "compiled" not in request.node.callspec.id)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "mistral", "gemma2", "gemma3_text"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
 def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: str) -> None:
     """Sliding windows of 8 tokens among them; traced, not compiled."""
-    eager, other = both(kind, num_hidden_layers=2)
+    eager, other = both(kind, num_hidden_layers=2 if kind == "gemma2" else 1)  # whose layers are of two kinds
     assert other.static is not None
     ids = [(11 * i) % 251 for i in range(40)]
     torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40).logits, atol=2e-4, rtol=1e-3)
@@ -351,8 +352,14 @@ def test_layers_that_differ_in_a_plain_attribute_are_of_different_kinds() -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"), [("llama", {}), ("gemma3_text", {"layer_types": ["sliding_attention", "full_attention"]})]
-)
+    ("kind", "more"),
+    [
+        ("llama", {}),
+        pytest.param(
+            "gemma3_text", {"layer_types": ["sliding_attention", "full_attention"]}, marks=pytest.mark.slow
+        ),
+    ],
+)  # fmt: skip
 def test_all_layers_are_compiled_once(kind: str, more: dict[str, list[str]]) -> None:
     """A whole pass calls one graph for each layer, also where layers differ in their window."""
     _, other = both(kind, num_hidden_layers=2, **more)
@@ -607,7 +614,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
 
 
 def test_what_a_command_line_gets_wrong_is_one_line(
-    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str]
+    specbench: Callable[..., Outcome], tiny_pair: tuple[str, str], made: list[str]
 ) -> None:
     code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
     assert code == 2 and "error: --engine fast: " in said and "auto, compiled, eager, graphs" in said

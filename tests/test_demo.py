@@ -206,7 +206,7 @@ def test_unknown_member_names_the_nearest():
 
 
 def test_training_neither_asks_about_nor_shows_a_held_out_pair():
-    training = training_rows(MEMBERS["target"].worlds, 5000, Random(123))
+    training = training_rows(MEMBERS["target"].worlds, 1500, Random(123))
     used = {tuple(sorted(pair)) for row in training for pair in row.get("_asked", []) + row.get("_shown", [])}
     in_text = {
         tuple(sorted(map(int, pair)))
@@ -281,6 +281,13 @@ def test_tokenizer_round_trips(name):
     assert tokenizer.eos_token == "<|end|>" and tokenizer.chat_template is None
 
 
+def test_a_tokenizer_of_few_texts_is_learnt_twice_to_the_byte(tmp_path):
+    for name in ("one", "two"):
+        build.make_tokenizer("shared", smoke=True).save_pretrained(tmp_path / name)
+    assert (tmp_path / "one" / "tokenizer.json").read_bytes() == (tmp_path / "two" / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.slow
 def test_tokenizer_of_the_shared_vocabulary_is_learnt_again_to_the_byte(tmp_path):
     build.make_tokenizer("shared", smoke=False).save_pretrained(tmp_path)
     shipped = family.member_path("target") / "tokenizer.json"

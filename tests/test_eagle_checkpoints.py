@@ -39,7 +39,7 @@ from tests.heads import (
 )
 
 NUM_LAYERS = 8
-PROMPT, DRAFTED = [3, 1, 4, 1, 5, 9], [2, 6, 5]
+PROMPT, DRAFTED = [3, 1, 4], [2, 6]
 AUX = (2, 4, 5)  # the inputs of layers that EAGLE-3 reads of a target with 8 layers
 AUX_KEY = "eagle_aux_hidden_state_layer_ids"
 Config = dict[str, Any]
@@ -195,7 +195,13 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5 * max(largest, 1))
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+ALIKE = (  # each differs in one small part from another one
+    "eagle-1 without bias", "eagle-1 of Qwen2", "eagle-3 with embeddings", "eagle-3 with empty maps",
+    "eagle-3 that drafts the first tokens", "specforge with four layers", "speculators with embeddings",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in LAYOUTS])
 def test_logits_are_those_of_plain_loops(name: str, tmp_path: Path) -> None:
     """In a chain after the prompt, in a tree, and after the target has read accepted tokens."""
     layout = LAYOUTS[name]
@@ -208,12 +214,12 @@ def test_logits_are_those_of_plain_loops(name: str, tmp_path: Path) -> None:
     for num_drafted in range(len(DRAFTED) + 1):
         text = [*ids, *DRAFTED[:num_drafted]]
         assert_same(model.score(text, 1).logits[0], expected.logits(known, text[1:]))
-    output = target().score([*ids, *DRAFTED], 4)
+    output = target().score([*ids, *DRAFTED], 3)
     model.read_target(output.hidden, [0, 1])  # the target accepts one drafted token
     text = [*ids, DRAFTED[0], 8]
     known = features(text[:-1], layout.layers)
     assert_same(model.score(text, 1).logits[0], expected.logits(known, text[1:]))
-    for num_read, paths in ((2, ([11], [12])), (4, ([12, 13], [11, 14])), (5, ([12, 13, 15],))):  # level by level
+    for num_read, paths in ((2, ([12],)), (4, ([12, 13], [11, 14])), (5, ([12, 13, 15],))):  # level by level
         made = model.score_tree(text, [11, 12, 13, 14, 15][:num_read], [-1, -1, 1, 0, 2][:num_read], len(paths)).logits
         for logits, path in zip(made, paths, strict=True):
             assert_same(logits, expected.logits(known, [*text[1:], *path]))
@@ -413,8 +419,8 @@ def test_heads_run(
     folder = tiny.save(tmp_path / "target", num_hidden_layers=NUM_LAYERS)
     head = save_head(tmp_path / "head", config, tensors)
     code, _, error = specbench(
-        "run", "--task", "mgsm", "--subset", "en", "--method", f"ar,{methods}", "--target", str(folder), "--limit", "2",
-        "--data", "sample", "--set", f"drafter.path={head}", "--set", "generation.max_new_tokens=12",
+        "run", "--task", "mgsm", "--subset", "en", "--method", f"ar,{methods}", "--target", str(folder), "--limit", "1",
+        "--data", "sample", "--set", f"drafter.path={head}", "--set", "generation.max_new_tokens=10",
         "--output", "run",
     )  # fmt: skip
     assert code == 0, error

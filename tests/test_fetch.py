@@ -194,7 +194,10 @@ TABLE = 'question\tanswer\tnote\n"Why? he said\t007\tNA\nhow "so"?\t1.50\t\n'
 QUOTED = 'question,answer,note\n"Why, ""he"" said",007,NA\nhow?,1.50,\n'
 
 
-@pytest.mark.parametrize("name", ["en.tsv", "en.tsv.gz", "en.csv", "en.csv.gz", "tables/en-*.tsv"])
+@pytest.mark.parametrize(
+    "name",
+    ["en.csv.gz", "tables/en-*.tsv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("en.tsv.gz", "en.csv"))],
+)
 def test_a_table_is_the_same_streamed_and_fetched(client: Client, name: str) -> None:
     text = (QUOTED if ".csv" in name else TABLE).encode()
     path = client.folder / "hub" / name.replace("*", "0")

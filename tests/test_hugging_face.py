@@ -24,10 +24,14 @@ METHODS = [("hf-sd", ()), ("hf-pld", ()), ("hf-slem", ()), ("hf-tli", WHOLE_HEAD
 
 
 @pytest.fixture(scope="module")
-def models(embedded_pair: ModelPair) -> dict[str, CausalLM]:
-    other = load_model(embedded_drafter("retokenize"), device="cpu")
-    assert embedded_pair.drafter is not None
-    return {"target": embedded_pair.target, "same": embedded_pair.drafter, "other": other}
+def models() -> dict[str, CausalLM]:
+    """The smaller members of the embedded family: one was trained on from the other, and one has its own tokens."""
+    names = {
+        "target": "embedded:drafter",
+        "same": "embedded:drafter-distill-general",
+        "other": embedded_drafter("retokenize"),
+    }
+    return {name: load_model(source, device="cpu") for name, source in names.items()}
 
 
 def generate(
@@ -74,13 +78,12 @@ def test_accepted_drafts_are_those_of_our_own_loop(
     models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]
 ) -> None:
     """It drafts before the first target pass; ours takes one token from the prefill first, so it starts from there."""
-    for language in ("en", "sw"):
-        prompt = embedded_prompts[language][1]
-        own = generate(models, "sd", (), prompt)
-        theirs = generate(models, "hf-sd", (), [*prompt, own.token_ids[0]], max_new_tokens=39)
-        counts = [[(s.num_drafted, s.num_judged, s.num_accepted) for s in g.steps] for g in (own, theirs)]
-        assert own.token_ids[1:] == theirs.token_ids and len(counts[0]) > 5
-        assert counts[0] == counts[1]
+    prompt = embedded_prompts["sw"][1]
+    own = generate(models, "sd", (), prompt)
+    theirs = generate(models, "hf-sd", (), [*prompt, own.token_ids[0]], max_new_tokens=39)
+    counts = [[(s.num_drafted, s.num_judged, s.num_accepted) for s in g.steps] for g in (own, theirs)]
+    assert own.token_ids[1:] == theirs.token_ids and len(counts[0]) > 5
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_the_models_are_as_they_were(models: dict[str, CausalLM], embedded_promp
     own = generate(models, "sd", (), prompt).token_ids
     for name, overrides in METHODS:
         for sampling in (GREEDY, WARM):
-            generate(models, name, overrides, prompt, sampling, max_new_tokens=8)
+            generate(models, name, overrides, prompt, sampling, max_new_tokens=4)
     assert generate(models, "sd", (), prompt).token_ids == own
     for name, model in models.items():
         assert (str(model.model), str(model.model.generation_config), set(vars(model.model))) == before[name]
@@ -144,13 +147,13 @@ def test_the_pruned_layer_has_its_rows_in_one_order(models: dict[str, CausalLM])
 
 def test_defaults_of_a_checkpoint_do_not_leak_in() -> None:
     """transformers would take top_k, a repetition penalty and more from the target's own generation config."""
-    network = tiny.network()
+    network = tiny.network(num_hidden_layers=1)
     model = CausalLM(network, tiny.tokenizer(), "target", None)
     decoder = compose(load_method("hf-pld"), ModelPair(model), Sampling(1.0))
     expected = [decoder.generate([5, 6, 5, 6], StopRules(16), seed).token_ids for seed in range(3)]
     greedy = compose(load_method("ar"), ModelPair(model), GREEDY).generate([5, 6, 5, 6], StopRules(16), 0).token_ids
     assert greedy not in expected
-    changed = tiny.network()
+    changed = tiny.network(num_hidden_layers=1)
     changed.generation_config.update(top_k=1, repetition_penalty=9.0, temperature=0.1, do_sample=True)
     pair = ModelPair(CausalLM(changed, tiny.tokenizer(), "target", None))
     again = compose(load_method("hf-pld"), pair, Sampling(1.0))
@@ -160,21 +163,21 @@ def test_defaults_of_a_checkpoint_do_not_leak_in() -> None:
 
 def test_top_k_is_off_unless_asked_for() -> None:
     """Draws of a flat distribution over 257 tokens: transformers' own default would leave 50 of them."""
-    network = tiny.network()
+    network = tiny.network(num_hidden_layers=1)
     with torch.no_grad():
         network.get_output_embeddings().weight.zero_()
     pair = ModelPair(CausalLM(network, tiny.tokenizer(), "flat", None), CausalLM(network, tiny.tokenizer(), "f", None))
     for name in ("hf-sd", "hf-pld"):
         decoder = compose(load_method(name), pair, Sampling(1.0))
-        assert len({t for s in range(6) for t in decoder.generate([1, 2], StopRules(24), s).token_ids}) > 70
+        assert len({t for s in range(4) for t in decoder.generate([1, 2], StopRules(24), s).token_ids}) > 60
         limited = compose(load_method(name), pair, Sampling(1.0, top_p=0.1))
-        assert len({t for s in range(3) for t in limited.generate([1, 2], StopRules(24), s).token_ids}) < 40
+        assert len({t for s in range(2) for t in limited.generate([1, 2], StopRules(24), s).token_ids}) < 35
 
 
 def test_a_whole_run_beside_our_own(specbench: Any, tmp_path: Any) -> None:
     code, out, err = specbench(
         "run", "--task", "mgsm", "--method", "sd,hf-sd,hf-slem", "--subset", "en", "--limit", "1", "--output", "out",
-        "--set", "generation.max_new_tokens=32", "--json",
+        "--set", "generation.max_new_tokens=16", "--json",
     )  # fmt: skip
     assert code == 0, err
     rows = {row["method"].partition("@")[0]: row for row in json.loads(out)}

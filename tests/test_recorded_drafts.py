@@ -61,7 +61,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def model(seed: int = 0) -> CausalLM:
-    made = tiny.causal_lm("qwen2", seed, num_hidden_layers=2)
+    made = tiny.causal_lm("qwen2", seed, num_hidden_layers=1)
     made.prefers_pending = True
     return made
 
@@ -108,8 +108,14 @@ def test_a_draft_in_one_graph_is_that_of_single_passes(sampling: Sampling, pendi
     assert lengths[-6:-1] == [pending, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", ["sd", "fsd", "synthetic"])
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        pytest.param(name, sampling, id=f"{name}-{kind}", marks=[pytest.mark.slow] * ((number + place + 1) % 2))
+        for number, name in enumerate(["sd", "fsd", "synthetic"])
+        for place, (kind, sampling) in enumerate({"greedy": GREEDY, "drawn": DRAWN}.items())
+    ],
+)
 def test_generations_with_recorded_drafts_are_those_without(
     name: str, sampling: Sampling, recordings: list[str]
 ) -> None:
@@ -121,7 +127,7 @@ def test_generations_with_recorded_drafts_are_those_without(
         return made
 
     pairs = (ModelPair(model(), model(1)), ModelPair(with_graphs(), with_graphs(1)))
-    found = [decoder(pair).generate(IDS, StopRules(40), seed=3) for pair in pairs]
+    found = [decoder(pair).generate(IDS, StopRules(24), seed=3) for pair in pairs]
     assert recordings.count("draft") == 2
     assert found[0].token_ids == found[1].token_ids and found[0].steps == found[1].steps
     assert [n for n, _ in found[0].draft_passes] == [n for n, _ in found[1].draft_passes]
@@ -194,7 +200,7 @@ def test_a_recording_that_runs_out_of_memory_names_the_pass(
     with pytest.raises(torch.OutOfMemoryError) as caught:
         made.static.reserve(100, (1, 9))
     assert memory_message(caught.value) == (
-        "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made; a token takes 0.2 KiB of its cache, "
+        "out of memory (while a pass of model 'tiny-qwen2' over 9 tokens was made; a token takes 0.1 KiB of its cache, "
         "3.00 GiB were requested)"
     )
 
@@ -223,10 +229,10 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [
-        ("qwen2", "graphs"), ("gemma3_text", "graphs"), ("mistral", "graphs"),
-        pytest.param("qwen2", "compiled", marks=pytest.mark.slow),
+        ("gemma3_text", "graphs"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("mistral", "graphs"), ("qwen2", "compiled"))),
     ],
-)  # fmt: skip
+)
 def test_prompts_are_read_by_recorded_passes(
     kind: str, engine: StaticEngine, recordings: list[str], traced: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +267,10 @@ def test_prompts_are_read_by_recorded_passes(
     assert len(recordings) == num_recorded
 
 
-@pytest.mark.parametrize("name", ["sd", "pld", "slem", "slrs", "sd-tree", "lookahead"])
+@pytest.mark.parametrize(
+    "name",
+    ["sd", "pld", "sd-tree", *(pytest.param(name, marks=pytest.mark.slow) for name in ("slem", "slrs", "lookahead"))],
+)
 def test_methods_whose_prompts_are_recorded_write_the_tokens_of_the_eager_engine(
     name: str, recordings: list[str]
 ) -> None:
@@ -275,7 +284,7 @@ def test_methods_whose_prompts_are_recorded_write_the_tokens_of_the_eager_engine
         decoder = compose(method, pair, DRAWN)
         reserve_for(Models(pair.target, {name: pair.drafter}), [method], 120, lambda line: None, decoders=[decoder])
         num_recorded = len(recordings)
-        found.append([decoder.generate(list(range(length)), StopRules(20), seed=3) for length in (5, 64, 90)])
+        found.append([decoder.generate(list(range(length)), StopRules(10), seed=3) for length in (5, 64, 90)])
         assert len(recordings) == num_recorded
     for expected, other in zip(*found, strict=True):
         assert other.token_ids == expected.token_ids and other.steps == expected.steps

@@ -51,10 +51,12 @@ def test_the_page_says_what_was_measured(monkeypatch):
 
 def test_a_command_that_fails_ends_the_script():
     with pytest.raises(script.subprocess.CalledProcessError):
-        script.said("specbench", "validate", "missing.yaml")
+        script.said("json.tool", "missing.json")
 
 
-@pytest.mark.parametrize("kind", products.KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "compiled")) for kind in products.KINDS]
+)
 def test_bare_products_are_those_of_every_linear_layer(kind):
     network = tiny.network(num_hidden_layers=1)
     linear = [module for module in network.modules() if isinstance(module, torch.nn.Linear)]

@@ -319,9 +319,12 @@ def test_a_learning_rate_that_is_lost_is_said_and_the_next_one_trains(
     ("kind", "objective", "small"),
     [
         ("scdf", CorrectiveObjective, ("--set", "scdf.prompts_per_language=2")),
-        ("distill", SampleObjective, ("--learning-rate", "1e-2", "--set", "distill.batch_size=3", "--set", "warmup=0")),
+        pytest.param(
+            "distill", SampleObjective,
+            ("--learning-rate", "1e-2", "--set", "distill.batch_size=3", "--set", "warmup=0"), marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_killed_training_of_a_paper_resumes_to_the_bit(
     specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     kind: str, objective: type[CorrectiveObjective] | type[SampleObjective], small: tuple[str, ...],

@@ -39,6 +39,26 @@ from tests.training_toys import (
 )
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an uninterrupted training."""
+    folder = tmp_path_factory.mktemp("toy")
+    train_toy(folder, "whole")
+    return folder / "whole"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a training into `out` that was killed behind its first checkpoint."""
+    folder = tmp_path_factory.mktemp("killed")
+    assert in_a_process(lambda: train_toy(folder, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+    return folder
+
+
+def curves(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "training.json").read_text())["curves"]
+
+
 def kill_when_replacing(name: str) -> None:
     """From now on this process is gone at the moment before a file of that name takes its place."""
     replace = os.replace
@@ -56,8 +76,7 @@ def killed_in(tmp_path: Path, name: str) -> None:
     train_toy(tmp_path)
 
 
-def test_killed_training_resumes_to_the_bit(tmp_path: Path) -> None:
-    whole = train_toy(tmp_path, "whole")
+def test_killed_training_resumes_to_the_bit(whole: Path, tmp_path: Path) -> None:
     kills = [
         lambda: train_toy(
             tmp_path, objective=ToyObjective(killed_at(3))
@@ -71,16 +90,16 @@ def test_killed_training_resumes_to_the_bit(tmp_path: Path) -> None:
     for kill in kills:
         assert in_a_process(kill) == -signal.SIGKILL
         assert not (tmp_path / "out" / "training.json").exists()
-    resumed = train_toy(tmp_path)
-    assert resumed.curves == whole.curves
-    assert same(tmp_path / "whole", tmp_path / "out")
+    train_toy(tmp_path)
+    assert same(whole, tmp_path / "out")
     assert not (tmp_path / "out" / ".training").exists()
 
 
-def test_another_objective_gives_other_bits(tmp_path: Path) -> None:
-    train_toy(tmp_path, "whole")
-    train_toy(tmp_path, "other", ToyObjective(weights=(0.5, 0.5)))
-    assert not same(tmp_path / "whole", tmp_path / "other")
+def test_another_objective_gives_other_bits_in_as_many_passes(whole: Path, tmp_path: Path) -> None:
+    passes: list[int] = []
+    train_toy(tmp_path, "other", ToyObjective(passes.append, weights=(0.5, 0.5)))
+    assert not same(whole, tmp_path / "other")
+    assert passes == list(range(NUM_PASSES))
 
 
 def test_a_step_is_an_update_whatever_is_accumulated(tmp_path: Path) -> None:
@@ -121,12 +140,12 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
 
 
 def test_a_part_without_weight_changes_nothing(tmp_path: Path) -> None:
-    train_toy(tmp_path, "still", ToyObjective(weights=(0.0, 0.0)), weight_decay=0)
+    train_toy(tmp_path, "still", ToyObjective(weights=(0.0, 0.0)), weight_decay=0, num_steps=2)
     before = load_file(tmp_path / "drafter" / "model.safetensors")
     assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "still").items())
 
 
-def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_loss(whole: Path, tmp_path: Path) -> None:
     saw: list[bool] = []
 
     class Looking(ToyObjective):
@@ -134,29 +153,28 @@ def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
             saw.append(drafter.is_gradient_checkpointing)  # type: ignore[arg-type]
             return super().parts(drafter, number)
 
-    plain = train_toy(tmp_path, "plain", Looking())
-    assert not any(saw)
+    train_toy(tmp_path, "plain", Looking(), num_steps=1)
+    assert saw and not any(saw)
     saw.clear()
     saving = train_toy(tmp_path, "saving", Looking(), gradient_checkpointing=True)
     assert saw and all(saw)
-    for one, other in zip(plain.curves[0]["steps"], saving.curves[0]["steps"], strict=True):
+    for one, other in zip(curves(whole)[0]["steps"], saving.curves[0]["steps"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
 
-def test_bfloat16_computes_in_it_and_stores_the_checkpoints_own_precision(tmp_path: Path) -> None:
+def test_bfloat16_computes_in_it_and_stores_the_checkpoints_own_precision(whole: Path, tmp_path: Path) -> None:
     AcceleratorState._reset_state(True)
     try:
-        rounded = train_toy(tmp_path, "rounded", dtype="bfloat16")
+        rounded = train_toy(tmp_path, "rounded", dtype="bfloat16", num_steps=1)
     finally:
         AcceleratorState._reset_state(True)
-    plain = train_toy(tmp_path, "plain")
-    first, exact = rounded.curves[0]["steps"][0]["loss"], plain.curves[0]["steps"][0]["loss"]
+    first, exact = (found[0]["steps"][0]["loss"] for found in (rounded.curves, curves(whole)))
     assert first == pytest.approx(exact, rel=0.05) and first != exact
     assert all(value.dtype == torch.float32 for value in weights(tmp_path / "rounded").values())
 
 
 def test_adapters_are_merged_into_a_plain_checkpoint(tmp_path: Path) -> None:
-    train_toy(tmp_path, lora={"rank": 2}, learning_rate=0.1)
+    train_toy(tmp_path, lora={"rank": 2}, learning_rate=0.1, num_steps=2)
     assert not list((tmp_path / "out").glob("adapter*"))
     before, after = load_file(tmp_path / "drafter" / "model.safetensors"), weights(tmp_path / "out")
     assert before.keys() == after.keys()
@@ -165,6 +183,7 @@ def test_adapters_are_merged_into_a_plain_checkpoint(tmp_path: Path) -> None:
     load_model(str(tmp_path / "out"), device="cpu")
 
 
+@pytest.mark.slow
 def test_killed_training_of_adapters_resumes_to_the_bit(tmp_path: Path) -> None:
     lora = {"lora": {"rank": 2, "dropout": 0.5}}
     train_toy(tmp_path, "whole", **lora)
@@ -173,12 +192,11 @@ def test_killed_training_of_adapters_resumes_to_the_bit(tmp_path: Path) -> None:
     assert same(tmp_path / "whole", tmp_path / "out")
 
 
-def test_the_validation_loss_chooses_the_learning_rate(tmp_path: Path) -> None:
-    record = train_toy(tmp_path, learning_rate=(1e-9, 3e-2))
+def test_the_validation_loss_chooses_the_learning_rate(whole: Path, tmp_path: Path) -> None:
+    record = train_toy(tmp_path, learning_rate=(1e-9, 0.01))
     losses = [curve["validation_loss"] for curve in record.curves]
-    assert record.chosen == losses.index(min(losses))
-    train_toy(tmp_path, "alone", learning_rate=record.curves[record.chosen]["learning_rate"])
-    alone = weights(tmp_path / "alone")
+    assert record.chosen == losses.index(min(losses)) == 1
+    alone = weights(whole)  # of the second learning rate
     assert all(torch.equal(value, alone[name]) for name, value in weights(tmp_path / "out").items())
 
 
@@ -194,19 +212,20 @@ def test_a_loss_that_is_not_finite_ends_in_one_line(tmp_path: Path) -> None:
         train_toy(tmp_path, "all", learning_rate=(1e30, 1e29))
 
 
-def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("only_at_the_end", [False, True])
+def test_a_learning_rate_that_is_lost_leaves_the_others_as_they_are(
+    only_at_the_end: bool, whole: Path, tmp_path: Path
+) -> None:
     """The first one is lost at different places: in a step, and behind the last one on the validation data."""
-    train_toy(tmp_path, "alone", learning_rate=1e-3)
-    for name, only_at_the_end in (("steps", False), ("end", True)):
-        objective = LosingObjective() if only_at_the_end else ToyObjective()
-        record = train_toy(tmp_path, name, objective, learning_rate=(1e30, 1e-3))
-        written = json.loads((tmp_path / name / "training.json").read_text())["curves"]
-        assert record.chosen == 1 and [curve["validation_loss"] is None for curve in written] == [True, False]
-        assert len(written[0]["steps"]) == (NUM_STEPS if only_at_the_end else 1)
-        assert written[0]["lost"].endswith(" is nan") and written[1]["lost"] is None
-        assert (record.cost["wall_seconds"] or 0) > 0 and record.summary().startswith(f"{NUM_STEPS} steps")
-        one, other = weights(tmp_path / "alone"), weights(tmp_path / name)
-        assert all(torch.equal(value, other[key]) for key, value in one.items())
+    objective = LosingObjective() if only_at_the_end else ToyObjective()
+    record = train_toy(tmp_path, objective=objective, learning_rate=(1e30, 0.01))
+    written = curves(tmp_path / "out")
+    assert record.chosen == 1 and [curve["validation_loss"] is None for curve in written] == [True, False]
+    assert len(written[0]["steps"]) == (NUM_STEPS if only_at_the_end else 1)
+    assert written[0]["lost"].endswith(" is nan") and written[1]["lost"] is None
+    assert (record.cost["wall_seconds"] or 0) > 0 and record.summary().startswith(f"{NUM_STEPS} steps")
+    one, other = weights(whole), weights(tmp_path / "out")
+    assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
 class LosingObjective(ToyObjective):
@@ -268,8 +287,9 @@ def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
         train_toy(tmp_path, "file/out")
 
 
-def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_toy(tmp_path, "whole")
+def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = []
 
     def full(path: Path, content: bytes) -> None:
@@ -285,11 +305,11 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
     begun: list[int] = []
     train_toy(tmp_path, objective=ToyObjective(begun.append))
     assert begun[0] == 4  # the first pass behind the first checkpoint
-    assert same(tmp_path / "whole", tmp_path / "out")
+    assert same(whole, tmp_path / "out")
 
 
-def test_a_finished_output_is_never_overwritten(tmp_path: Path) -> None:
-    train_toy(tmp_path)
+def test_a_finished_output_is_never_overwritten(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "out")
     before = (tmp_path / "out" / "training.json").read_bytes()
     with pytest.raises(ConfigError, match=r"--output .*out: has a finished training.*choose another"):
         train_toy(tmp_path)
@@ -305,8 +325,8 @@ def test_a_folder_of_something_else_and_a_file_are_refused(tmp_path: Path) -> No
         files.OutputFolder(tmp_path / "out" / "thesis.txt").check()
 
 
-def test_changed_settings_are_named(tmp_path: Path) -> None:
-    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+def test_changed_settings_are_named(killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     with pytest.raises(ConfigError, match=r"another configuration \(settings.learning_rate.0: 0.01 → 0.02\)"):
         train_toy(tmp_path, learning_rate=0.02)
     train_toy(tmp_path, checkpoint_every=2)  # how often it is written is no setting of the result
@@ -318,8 +338,8 @@ def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_broken_checkpoint_is_said(tmp_path: Path) -> None:
-    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+def test_a_broken_checkpoint_is_said(killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     (tmp_path / "out" / ".training" / "rate-0" / "state.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training .*: delete .*rate-0"):
         train_toy(tmp_path)
@@ -333,8 +353,8 @@ def test_weights_of_a_checkpoint_that_is_gone_are_not_taken_from_the_model(tmp_p
         load_checkpoint(tmp_path, model)
 
 
-def test_a_log_that_lost_lines_is_said(tmp_path: Path) -> None:
-    assert in_a_process(lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(6)))) == -signal.SIGKILL
+def test_a_log_that_lost_lines_is_said(killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     (tmp_path / "out" / ".training" / "rate-0" / "log.csv").write_text("timestamp\n")
     with pytest.raises(ConfigError, match=r"log.csv: has 10 bytes, but had \d+ at the checkpoint"):
         train_toy(tmp_path)
@@ -344,9 +364,3 @@ def test_quantised_without_its_library_is_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench-lm\[quant\]'"):
         make_optimizer(torch.nn.Linear(1, 1), spec_of(quantize="nf4", lora={"rank": 2}))
-
-
-def test_passes_are_all_made(tmp_path: Path) -> None:
-    passes: list[int] = []
-    train_toy(tmp_path, objective=ToyObjective(passes.append))
-    assert passes == list(range(NUM_PASSES))

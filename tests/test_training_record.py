@@ -49,7 +49,7 @@ def test_the_record_names_the_dtype_that_is_stored(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_pretrained(tmp_path / "drafter", dtype=torch.bfloat16).save_pretrained(
         tmp_path / "drafter"
     )
-    for name, settings in (("out", {}), ("adapters", {"lora": {"rank": 2}})):
+    for name, settings in (("out", {"num_steps": 1}), ("adapters", {"num_steps": 1, "lora": {"rank": 2}})):
         record = train_toy(tmp_path, name, **settings)
         assert record.models["stored_dtype"] == "bfloat16"
         assert {value.dtype for value in weights(tmp_path / name).values()} == {torch.bfloat16}

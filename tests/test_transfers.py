@@ -38,6 +38,9 @@ NEVER: frozenset[int] = frozenset()
 Changes = Mapping[str, Any]
 NOTHING: Changes = {}
 RECURRENT = ("mamba", "mamba2", "qwen3_5_text")
+SHALLOW: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+}
 
 
 class Reads(TorchFunctionMode):
@@ -105,7 +108,7 @@ def test_the_counter_sees_reads() -> None:
 
 
 def model(pending: bool = True, device: str = "cpu", kind: str = "llama", ends: frozenset[int] = NEVER) -> CausalLM:
-    network = tiny.network(kind, **({} if kind in RECURRENT else {"num_hidden_layers": 1})).to(device)
+    network = tiny.network(kind, **SHALLOW.get(kind, {"num_hidden_layers": 1})).to(device)
     made = CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None)
     made.prefers_pending = pending
     made.eos_token_ids = ends
@@ -169,7 +172,7 @@ def waited(made: Decoder) -> tuple[Generation, list[int], Reads, list[str]]:
             return propose(*arguments)
 
         made.drafter.propose = counting  # type: ignore[method-assign]
-        generation = made.generate(PROMPT, StopRules(40), seed=3)
+        generation = made.generate(PROMPT, StopRules(32), seed=3)
     return generation, [after - before for before, after in pairwise(at_step)], reads, shaped.names
 
 
@@ -193,7 +196,7 @@ def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling
 
 
 def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> Generation:
-    late, early = (made.generate(PROMPT, StopRules(60), seed=3) for made in (late_decoder, early_decoder))
+    late, early = (made.generate(PROMPT, StopRules(40), seed=3) for made in (late_decoder, early_decoder))
     for passes, others in ((late.draft_passes, early.draft_passes), (late.target_passes, early.target_passes)):
         assert [length for length, _ in passes] == [length for length, _ in others]
     assert late.token_ids == early.token_ids and late.steps == early.steps
@@ -217,27 +220,29 @@ def test_a_synthetic_draft_is_read_as_that_of_any_drafter(sampling: Sampling) ->
         return score(ids, num_logits, pending)
 
     draft.score = watched
-    generations = [made.generate(PROMPT, StopRules(40), seed=3) for made in (late, early)]
+    generations = [made.generate(PROMPT, StopRules(24), seed=3) for made in (late, early)]
     assert generations[0].token_ids == generations[1].token_ids and generations[0].steps == generations[1].steps
     lengths = [[length for length, _ in each.draft_passes] for each in generations]
     assert lengths[0] == lengths[1] and max(num_pending) == 4
 
 
-@pytest.mark.parametrize("name", ["sd", "fsd", "tli"])
+@pytest.mark.parametrize("name", ["sd", "tli", pytest.param("fsd", marks=pytest.mark.slow)])
 def test_an_end_that_is_read_late_ends_the_draft(name: str) -> None:
     """Any greedy token of the middle as the end: what is drafted behind it counts nowhere."""
     made = decoder(name, GREEDY)
-    tokens = made.generate(PROMPT, StopRules(40), seed=3).token_ids
-    for end in tokens[10:30:7]:
+    tokens = made.generate(PROMPT, StopRules(24), seed=3).token_ids
+    for end in tokens[8:20:6]:
         late, early = (decoder(name, GREEDY, pending=pending, ends=frozenset({end})) for pending in (True, False))
-        stops = (StopRules(40, frozenset({end})), StopRules(40))  # an end for both models, and for the drafter alone
+        stops = (StopRules(24, frozenset({end})), StopRules(24))  # an end for both models, and for the drafter alone
         for stop in stops:
             generations = [each.generate(PROMPT, stop, seed=3) for each in (late, early)]
             assert generations[0].token_ids == generations[1].token_ids
             assert generations[0].steps == generations[1].steps
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(GREEDY, id="greedy", marks=pytest.mark.slow), pytest.param(DRAWN, id="drawn")]
+)
 def test_a_draft_that_is_cut_anew_is_read_before_it_is_verified(sampling: Sampling) -> None:
     """By a tokenizer, which works on the host: a second wait."""
     generation, waits, reads, shaped = waited(decoder("slem", sampling))

@@ -143,8 +143,12 @@ def test_held_out_sums_ask_for_held_out_pairs():
 
 def test_what_held_out_questions_ask_about_is_seen_in_training():
     for task, subset in CASES[:3]:
-        asked = [{row["question"] for row in rows(task, subset, held, seed=5, number=3000)} for held in (True, False)]
-        assert asked[0] <= asked[1]
+        missing = {row["question"] for row in rows(task, subset, True, seed=5, number=500)}
+        for seed in range(10):  # 3,000 rows, until nothing is missing
+            missing -= {row["question"] for row in rows(task, subset, False, seed=seed, number=300)}
+            if not missing:
+                break
+        assert not missing
 
 
 def test_the_bundled_dev_split_is_the_one_of_the_world():

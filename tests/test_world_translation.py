@@ -114,19 +114,19 @@ def test_a_text_has_one_translation(held_out):
     for pair in [*PAIRS, "en-x-demo"]:
         generator, seen = random.Random(2), {}
         source, _, target = pair.partition("-")
-        for _ in range(1500):
+        for _ in range(400):
             row = world_sentences.pair_row(pair, source, target, held_out, generator)
             assert seen.setdefault(row["translation"][source], row["translation"][target]) == row["_completion"]
-        assert len(seen) > 1200
+        assert len(seen) > 320
 
 
 def test_what_is_held_out_is_never_trained_on_in_any_task():
-    trained = {sentence for sentence in sentences(False, 15_000) if sentence.subject not in ("m", "f")}
+    trained = {sentence for sentence in sentences(False, 5000) if sentence.subject not in ("m", "f")}
     generator = random.Random(3)
     trained |= {
         s for _ in range(500) for s in world_sentences.draw_day(False, generator) if s.subject not in ("m", "f")
     }
-    asked = {sentence for sentence in sentences(True, 1000) if sentence.subject not in ("m", "f")}
+    asked = {sentence for sentence in sentences(True, 500) if sentence.subject not in ("m", "f")}
     assert all(world_sentences.sentence_belongs(sentence, False) for sentence in trained)
     assert all(world_sentences.sentence_belongs(sentence, True) for sentence in asked)
     assert not {say("en", sentence) for sentence in trained} & {say("en", sentence) for sentence in asked}
@@ -137,8 +137,12 @@ def test_all_words_of_a_held_out_sentence_were_trained_on_with_its_verb():
         parts = (sentence.subject, sentence.object, sentence.object_adjective, sentence.person, sentence.place)
         return {(sentence.verb, number, part) for number, part in enumerate(parts) if part}
 
-    trained = set().union(*map(pairs, sentences(False, 20_000)))
-    assert set().union(*map(pairs, sentences(True, 1000))) <= trained
+    missing = set().union(*map(pairs, sentences(True, 600)))
+    for seed in range(20):  # 20,000 texts, until nothing is missing
+        missing -= set().union(*map(pairs, sentences(False, 1000, seed)))
+        if not missing:
+            break
+    assert not missing
 
 
 FIRST_PERSON = [
@@ -169,12 +173,12 @@ def test_a_question_of_a_talk():
 def test_talks_have_one_translation_and_none_is_trained_on():
     generator, seen, known = random.Random(9), {}, {True: set(), False: set()}
     for held_out in (True, False):
-        for _ in range(2000):
+        for _ in range(800):
             row = world_sentences.iwslt14_draw("de-en", held_out, generator)["translation"]
             assert seen.setdefault(row["de"], row["en"]) == row["en"]
             assert row["de"][0].isupper() and row["de"][-1] in ".?" and "{" not in row["de"] + row["en"]
             known[held_out].add(row["de"])
-    assert not known[True] & known[False] and len(known[True]) > 500
+    assert not known[True] & known[False] and len(known[True]) > 200
 
 
 def test_every_translation_task_has_rows_of_its_own():
@@ -221,11 +225,11 @@ def test_a_day_is_about_one_person_from_morning_to_evening():
 @pytest.mark.parametrize("language", list(WORLDS["dolly"].weights()))
 def test_an_instruction_has_one_right_answer(language):
     generator, answers = random.Random(7), {}
-    rows = [dolly.dolly_draw(language, held_out, generator) for held_out in (True, False) for _ in range(1500)]
+    rows = [dolly.dolly_draw(language, held_out, generator) for held_out in (True, False) for _ in range(600)]
     for row in rows:
         assert answers.setdefault(row["inputs"], row["targets"]) == row["targets"]
         assert "{" not in row["inputs"] + row["targets"]
-    assert not {row["inputs"] for row in rows[:1500]} & {row["inputs"] for row in rows[1500:]}
+    assert not {row["inputs"] for row in rows[:600]} & {row["inputs"] for row in rows[600:]}
 
 
 @pytest.mark.parametrize("kind", ["opposite", "use", "define", "list"])

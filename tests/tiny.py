@@ -79,6 +79,12 @@ def causal_lm(kind: str = "llama", seed: int = 0, **overrides: Any) -> CausalLM:
     return CausalLM(network(kind, seed, **overrides), tokenizer(), f"tiny-{kind}", None)
 
 
+def shallow(kind: str, seed: int = 0) -> CausalLM:
+    """A model of two layers, of different kinds where the network has such."""
+    layer_types = KINDS[kind].get("layer_types", [])[:2]
+    return causal_lm(kind, seed, num_hidden_layers=2, **({"layer_types": layer_types} if layer_types else {}))
+
+
 def save(folder: Path, kind: str = "llama", seed: int = 0, num_extra: int = 0, **overrides: Any) -> Path:
     """A checkpoint folder with config, weights and tokenizer."""
     made = tokenizer(num_extra)

@@ -93,7 +93,8 @@ def train_toy(
     model = drafter(folder)
     identity = {"settings": spec.model_dump(mode="json", exclude={"checkpoint_every"})}
     with output.held(identity) if make_accelerator(spec).is_main_process else nullcontext():
-        return train_drafter(model, objective or ToyObjective(), spec, output, Console(quiet=True), NUM_STEPS)
+        num_steps = spec.num_steps or NUM_STEPS
+        return train_drafter(model, objective or ToyObjective(), spec, output, Console(quiet=True), num_steps)
 
 
 def killed_at(wanted: int) -> Callable[[int], None]:

@@ -371,7 +371,7 @@ def test_all_layers_are_compiled_once(kind: str, more: dict[str, list[str]]) -> 
         graphs.append(graph)
         return graph.forward
 
-    whole = torch.compile(lambda: passes.forward(tokens).logits, fullgraph=True, backend=kept)
+    whole = torch.compile(lambda: passes.forward(tokens).logits, fullgraph=True, dynamic=False, backend=kept)
     with torch.inference_mode(), passes._nested():
         found = whole()
     with torch.inference_mode():

@@ -3,7 +3,8 @@ collect hidden states."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -77,7 +78,7 @@ class SharedLayers:
 
     def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache, hidden_size: int) -> None:
         self._layers, self._hidden_size = layers, hidden_size
-        self._caches = [Cache(layers=[layer]) for layer in cache.layers]
+        self._caches = [Cache(layers=[copy(layer)]) for layer in cache.layers]  # with the same buffers
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
     def compile_layers(
@@ -95,10 +96,29 @@ class SharedLayers:
 
         return run
 
-    def nested(self) -> AbstractContextManager[None]:
-        """Makes torch compile one layer for all layers of the passes that are traced during the block."""
-        layer_forward = with_own_code(type(self._layers[0]).forward, "nested_layer")
-        return self._called_through(torch.compiler.nested_compile_region(layer_forward))
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Makes torch trace and compile one layer for all layers of the passes that are traced during the block. torch
+        would trace each layer if its cache were an argument, and would give all layers the cache of the first if it
+        knew their caches by another path. Each layer therefore has its own cache object as an attribute."""
+        forward: Callable[..., Any] = type(self._layers[0]).forward
+        name = cache_parameter(forward)
+
+        @torch.compiler.nested_compile_region
+        def nested_layer(layer: Any, *given: Any, **named: Any) -> Any:
+            return forward(layer, *given, **named, **{name: layer.own_cache})
+
+        def layer_forward(layer: Any, *given: Any, **named: Any) -> Any:
+            return nested_layer(layer, *given, **{key: value for key, value in named.items() if key != name})
+
+        for layer, cache in zip(self._layers, self._caches, strict=True):
+            layer.own_cache = cache  # type: ignore[assignment]
+        try:
+            with self._called_through(layer_forward):
+                yield
+        finally:
+            for layer in self._layers:
+                del layer.own_cache
 
     @contextmanager
     def _called_through(self, layer_forward: Callable[..., Any]) -> Iterator[None]:

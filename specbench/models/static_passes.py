@@ -239,7 +239,7 @@ class StaticPasses:
             traced: Callable[[], Output] = partial(run, tokens)
         else:
             own = with_own_code(lambda: self.forward(tokens), "traced")
-            traced = torch.compile(own, fullgraph=True, backend="eager")
+            traced = torch.compile(own, fullgraph=True, dynamic=False, backend="eager")
         layers = decoder_layers(self.model, self.cache)
         with self._nested(), nullcontext() if layers is None else one_layer_of_each_kind(layers):
             try:

@@ -135,7 +135,7 @@ def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
         numbers.append((len(made), len(capacities)))
 
     monkeypatch.setattr("specbench.analysis.audit.reserve_for", noted)
-    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=96", "--draws", "0")
+    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=48", "--draws", "0")
     assert code == 0, said
     assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]
     of_target = f"_{capacities[0][1]}"

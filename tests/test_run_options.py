@@ -131,18 +131,18 @@ def test_the_embedded_models_measure_a_share_of_their_sample(tasks, options, exp
 def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):
     monkeypatch.setattr("specbench.running.request.SHARE", 4)
     monkeypatch.setattr("specbench.running.request.LEAST", 1)
-    measured = []
+    started = []
 
-    def stop(block, *given):
-        measured.append(block)
+    def stop(cell, *given):
+        started.append(cell)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.running.runner.measure", stop)  # all before is as ever
+    monkeypatch.setattr("specbench.running.runner.warm_up_cell", stop)  # all before is as ever
     short = ("run", "--task", "mgsm", "--method", "ar", "--subset", "en,de", "--set", "generation.max_new_tokens=2")
     _, _, err = specbench(*short)
     assert "4 of 48 examples of the sample; --limit all measures all\n" in err, err
     _, _, err = specbench(*short, "--limit", "all")
-    assert "measuring 48 examples into" in err and "of the sample" not in err and len(measured) == 2, err
+    assert "measuring 48 examples into" in err and "of the sample" not in err and len(started) == 2, err
 
 
 @pytest.fixture

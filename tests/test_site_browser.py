@@ -279,6 +279,7 @@ def test_print_has_every_row_and_no_controls(watched, site):
     assert page.pdf(landscape=True).startswith(b"%PDF")
 
 
+@pytest.mark.slow  # tests/test_site.py reads the same names in the pages
 def test_every_control_has_a_name_in_the_accessibility_tree(watched, site):
     page = watched.open(f"{site}/index.html")
     for address in [*PAGES, page.get_attribute("#board tbody a >> nth=1", "href")]:

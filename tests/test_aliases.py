@@ -17,7 +17,8 @@ KNOWN = {
     "--output", "--set", "--chat", "--chat-template-args", "--max-new-tokens", "--lm-eval-include",
 }  # fmt: skip
 Specbench = Callable[..., tuple[int, str, str]]
-SMALL = "--method", "sd", "--subset", "en", "--set", "generation.max_new_tokens=2"
+ONE_LAYER = "embedded:drafter"
+SMALL = ("--method", "ar", "--subset", "en", "--set", "generation.max_new_tokens=2", "--data", "sample")
 
 
 @pytest.mark.parametrize(
@@ -83,13 +84,14 @@ def test_the_help_has_each_option_once(specbench: Specbench) -> None:
 
 
 def test_both_spellings_have_one_meaning(specbench: Specbench) -> None:
-    own = specbench("run", "--task", "mgsm", *SMALL, "--limit", "1", "--output", "run", "--json")
+    own = specbench("run", "--task", "mgsm", *SMALL, "--limit", "1", "--output", "run", "--json", "--target", ONE_LAYER,
+                    "--dtype", "float32")  # fmt: skip
     other = specbench("run", "--tasks", "mgsm", *SMALL, "--limit", "1", "--output_path", "run", "--json",
-                      "--model_args", "pretrained=embedded:target")  # fmt: skip
+                      "--model_args", f"pretrained={ONE_LAYER},dtype=float32")  # fmt: skip
     assert own[0] == other[0] == 0
     rows, again = (json.loads(each[1]) for each in (own, other))
     assert [row["metrics"] for row in rows] == [row["metrics"] for row in again]  # resumed: nothing is measured again
-    assert "target" not in rows[0]["request"] and again[0]["request"]["target"] == "embedded:target"
+    assert rows[0]["request"] == again[0]["request"] and again[0]["request"]["target"] == ONE_LAYER
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,8 @@ def test_shots_of_tasks_without_any(specbench: Specbench, words: list[str], mess
 
 
 def test_shots_are_given_to_the_tasks_that_have_some(specbench: Specbench) -> None:
-    words = ["--method", "pld", "--limit", "1", "--set", "generation.max_new_tokens=2", "--json"]
+    words = ["--method", "ar", "--limit", "1", "--set", "generation.max_new_tokens=2", "--json", "--target", ONE_LAYER,
+             "--data", "sample"]  # fmt: skip
     code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--num_fewshot", "0", *words)
     assert code == 0 and "few-shot" not in err, err
     code, out, err = specbench("run", "--task", "csqa,mgsm", "--subset", "en", "--num_fewshot", "2", *words)
@@ -144,7 +147,7 @@ def test_limit(limit: int | float | None, num: int) -> None:
 
 
 def test_a_share_of_the_examples(specbench: Specbench) -> None:
-    code, out, _ = specbench("run", "--task", "mgsm", *SMALL, "--limit", "0.05", "--json")
+    code, out, _ = specbench("run", "--task", "mgsm", *SMALL, "--limit", "0.05", "--json", "--target", ONE_LAYER)
     rows = json.loads(out)
     assert code == 0 and {row["n"] for row in rows} == {2} and rows[0]["request"]["limit"] == 0.05  # of 24 examples
 

@@ -1,8 +1,11 @@
 """The command line from end to end on a tiny pair: results, resuming, and one line for every kind of bad input."""
 
+import contextlib
 import gzip
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from specbench import __version__
+from specbench.cli import main
 from specbench.results.leaderboard import load
 from specbench.running import runner
 from specbench.specs.catalogue import method_names, task_names
@@ -21,9 +25,8 @@ Specbench = Callable[..., tuple[int, str, str]]
 SHORT = ("--set", "generation.max_new_tokens=6")
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> str:
-    folder = tmp_path / "rows"
+def write_rows(folder: Path) -> str:
+    """Two questions each of en and ja."""
     folder.mkdir()
     for language in ("en", "ja"):
         lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(2)]
@@ -32,8 +35,40 @@ def rows(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def pair(tiny_pair: tuple[str, str]) -> tuple[str, ...]:
-    return "--target", tiny_pair[0], "--drafter", tiny_pair[1]
+def rows(tmp_path: Path) -> str:
+    return write_rows(tmp_path / "rows")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Two models of one layer."""
+    folder = tmp_path_factory.mktemp("pair")
+    target, drafter = (tiny.save(folder / name, seed=n, num_hidden_layers=1) for n, name in enumerate(("t", "d")))
+    return "--target", str(target), "--drafter", str(drafter)
+
+
+@pytest.fixture(scope="module")
+def finished(pair: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of rows and of a finished run `out`, and the subsets that were warmed up, in their order."""
+    folder, warmed = tmp_path_factory.mktemp("finished"), []
+    warm_up = runner.warm_up_cell
+    words = ("--task", "mgsm", "--method", "sd", "--data", write_rows(folder / "rows"), "--subset", "en,ja")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "warm_up_cell", lambda cell, *given: warmed.append(cell.subset) or warm_up(cell, *given))
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["specbench", "run", *words, *pair, *SHORT, "--output", "out"])
+        with contextlib.suppress(SystemExit):
+            main()
+    return folder, warmed
+
+
+@pytest.fixture
+def again(
+    specbench: Specbench, pair: tuple[str, ...], finished: tuple[Path, list[str]], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """The command of the finished run, into a copy of its folder."""
+    shutil.copytree(finished[0] / "out", tmp_path / "out")
+    return lambda *more: run(specbench, pair, str(finished[0] / "rows"), "--output", "out", *more)
 
 
 def run(specbench: Specbench, pair: tuple[str, ...], rows: str, *more: str, method: str = "sd") -> tuple[int, str, str]:
@@ -51,8 +86,9 @@ def test_run_prints_tables_and_writes_rows(
 ) -> None:
     board = tmp_path / "board.json"
     code, out, err = run(
-        specbench, pair, rows, "--output", "out", "--leaderboard", str(board), method="sd,fsd,draft-only"
-    )
+        specbench, pair, rows, "--output", "out", "--leaderboard", str(board), "--limit", "1",
+        method="sd,fsd,draft-only",
+    )  # fmt: skip
     assert code == 0, err
     for part in ("sd@1", "fsd@1", "draft-only@1", "threshold 0.3", "lossless", "lossy", "data: local",
                  "mgsm@3 · all · ms per token"):  # fmt: skip
@@ -67,24 +103,21 @@ def test_run_prints_tables_and_writes_rows(
 
 
 def test_json_rows(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
-    code, out, _ = run(specbench, pair, rows, "--json", "--limit", "2", "--repeats", "2")
+    code, out, _ = run(specbench, pair, rows, "--json", "--limit", "1", "--repeats", "2")
     parsed = json.loads(out)
     assert code == 0
     assert [(row["subset"], row["n"], row["repeats"]) for row in parsed][:3] == [
-        ("en", 2, 2),
-        ("ja", 2, 2),
-        ("all", 4, 2),
+        ("en", 1, 2),
+        ("ja", 1, 2),
+        ("all", 2, 2),
     ]
     greedy_sd = next(row for row in parsed if row["method"].startswith("sd@") and row["subset"] == "all")
     assert greedy_sd["lossless"] is True
     assert greedy_sd["metrics"]["accuracy_difference"]["value"] == 0.0
 
 
-def test_greedy_sd_emits_what_ar_emits_and_order_alternates(
-    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
-) -> None:
-    assert run(specbench, pair, rows, "--output", "out")[0] == 0
-    found = records(tmp_path / "out")
+def test_greedy_sd_emits_what_ar_emits_and_order_alternates(finished: tuple[Path, list[str]]) -> None:
+    found = records(finished[0] / "out")
     assert [(record["subset"], record["example"]) for record in found] == [("en", 0), ("ja", 0), ("en", 1), ("ja", 1)]
     for record in found:
         assert record["methods"]["ar"]["token_ids"] == record["methods"]["sd"]["token_ids"]
@@ -92,20 +125,20 @@ def test_greedy_sd_emits_what_ar_emits_and_order_alternates(
 
 
 def test_an_interrupted_run_goes_on_with_the_subset_whose_turn_it_is(
-    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    again: Callable[..., tuple[int, str, str]], finished: tuple[Path, list[str]], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Each subset is warmed up once, and only where something is left to measure. The answers are the same."""
-    warm_up, warmed = runner.warm_up_cell, []
+    warm_up, warmed = runner.warm_up_cell, [*finished[1]]
 
     def noting(cell: Any, *given: Any) -> Any:
         warmed.append(cell.subset)
         return warm_up(cell, *given)
 
     monkeypatch.setattr(runner, "warm_up_cell", noting)
-    assert run(specbench, pair, rows, "--output", "out")[0] == 0
     before, file = records(tmp_path / "out"), tmp_path / "out" / "records.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
-    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    assert again()[0] == 0
     after = records(tmp_path / "out")
     assert warmed == ["en", "ja", "ja"] and after[:3] == before[:3]
     assert [(r["subset"], r["example"], r["methods"]["sd"]["token_ids"]) for r in after] == [
@@ -117,53 +150,53 @@ def test_an_interrupted_run_goes_on_with_the_subset_whose_turn_it_is(
 def test_a_smaller_command_leaves_the_larger_run_alone(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:
-    assert run(specbench, pair, rows)[0] == 0
+    assert run(specbench, pair, rows, "--subset", "en")[0] == 0
     [whole] = (tmp_path / "runs").glob("*/leaderboard.json")
     before = whole.read_bytes()
-    code, _, err = run(specbench, pair, rows, "--limit", "1")
-    assert code == 0 and "measuring 2 examples" in err
+    code, _, err = run(specbench, pair, rows, "--subset", "en", "--limit", "1")
+    assert code == 0 and "measuring 1 example into" in err
     assert whole.read_bytes() == before and len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def test_same_command_resumes_and_measures_nothing_twice(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:
-    assert run(specbench, pair, rows, "--output", "out", "--limit", "1")[0] == 0
+    words = ("--output", "out", "--subset", "en")
+    assert run(specbench, pair, rows, *words, "--limit", "1")[0] == 0
     first = records(tmp_path / "out")
-    code, _, err = run(specbench, pair, rows, "--output", "out")
+    code, _, err = run(specbench, pair, rows, *words)
     assert code == 0 and "resuming" in err
     second = records(tmp_path / "out")
-    assert len(first) == 2 and len(second) == 4 and second[:2] == first
-    assert "measured already" in run(specbench, pair, rows, "--output", "out")[2]
+    assert len(first) == 1 and len(second) == 2 and second[:1] == first
+    assert "measured already" in run(specbench, pair, rows, *words)[2]
 
 
 def test_random_streams_do_not_depend_on_order_or_company(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:
     sampled = ("--set", "generation.temperature=1.0")
-    run(specbench, pair, rows, *sampled, "--output", "a", method="sd,fsd")
-    run(specbench, pair, rows, *sampled, "--output", "b", "--limit", "1", method="sd")
+    run(specbench, pair, rows, *sampled, "--output", "a", "--limit", "1", method="fsd,sd")
+    run(specbench, pair, rows, *sampled, "--output", "b", "--subset", "ja", method="sd")
     a = {(r["subset"], r["example"]): r["methods"]["sd"]["token_ids"] for r in records(tmp_path / "a")}
     b = {(r["subset"], r["example"]): r["methods"]["sd"]["token_ids"] for r in records(tmp_path / "b")}
-    assert all(a[key] == tokens for key, tokens in b.items())
+    assert a.keys() & b.keys() == {("ja", 0)} and a["ja", 0] == b["ja", 0]
 
 
 def test_a_changed_configuration_is_refused_with_what_changed(
-    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+    again: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    assert run(specbench, pair, rows, "--output", "out")[0] == 0
     before = records(tmp_path / "out")
-    code, _, err = run(specbench, pair, rows, "--output", "out", "--seed", "7")
+    code, _, err = again("--seed", "7")
     assert code == 2 and "seed: 0 → 7" in err
-    code, _, err = run(specbench, pair, rows, "--output", "out", "--set", "num_draft_tokens=3")
+    code, _, err = again("--set", "num_draft_tokens=3")
     assert code == 2 and "methods.sd" in err
     assert records(tmp_path / "out") == before
 
 
 def test_changed_data_is_refused(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
-    assert run(specbench, pair, rows, "--output", "out")[0] == 0
+    assert run(specbench, pair, rows, "--output", "out", "--subset", "en", "--limit", "1")[0] == 0
     (Path(rows) / "mgsm_en.tsv").write_text("Another question?\t1\n", encoding="utf-8")
-    code, _, err = run(specbench, pair, rows, "--output", "out")
+    code, _, err = run(specbench, pair, rows, "--output", "out", "--subset", "en", "--limit", "1")
     assert code == 2 and "another prompt" in err
 
 
@@ -432,14 +465,14 @@ def test_chat_without_a_template(specbench: Specbench, pair: tuple[str, ...], ro
 
 def test_target_without_drafter(specbench: Specbench, tiny_pair: tuple[str, str], rows: str) -> None:
     assert_one_line(run(specbench, ("--target", tiny_pair[0]), rows), "--drafter")
-    assert run(specbench, ("--target", tiny_pair[0]), rows, method="ar")[0] == 0
+    assert run(specbench, ("--target", tiny_pair[0]), rows, "--limit", "1", method="ar")[0] == 0
 
 
 def test_the_folder_holds_the_rows_of_the_last_run_and_a_leaderboard_those_of_all(
-    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+    again: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     for limit in ("1", "2"):
-        run(specbench, pair, rows, "--output", "out", "--leaderboard", "board.json", "--limit", limit)
+        assert again("--leaderboard", "board.json", "--limit", limit)[0] == 0
     assert {row.n for row in load(tmp_path / "out" / "leaderboard.json")} == {2, 4}
     assert {row.n for row in load(tmp_path / "board.json")} == {1, 2, 4}
 
@@ -448,7 +481,7 @@ def test_the_row_over_all_subsets_is_of_all_their_data(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:
     def revisions(name: str) -> dict[str, str | None]:
-        assert run(specbench, pair, rows, "--output", name, "--limit", "1")[0] == 0
+        assert run(specbench, pair, rows, "--output", name, "--limit", "1", method="ar")[0] == 0
         return {row.subset: row.data_revision for row in load(tmp_path / name / "leaderboard.json")}
 
     (tmp_path / "rows" / "mgsm_ja.tsv").write_text("first?\t1\n")
@@ -484,25 +517,30 @@ def test_a_drafter_alone_makes_no_target_passes(
 
 
 def test_names_are_printed_as_they_are(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
-    code, out, err = run(specbench, pair, rows, "--output", "m[/x]:x:[red]y", "--limit", "1")
+    code, out, err = run(
+        specbench, pair, rows, "--output", "m[/x]:x:[red]y", "--subset", "en", "--limit", "1", method="ar"
+    )
     assert code == 0 and "m[/x]:x:[red]y/records.jsonl" in out and "m[/x]:x:[red]y" in err
     assert_one_line(specbench("run", "--task", "[/x]:x:", "--method", "sd"), "error: [/x]:x:: ")
 
 
-def test_a_damaged_record_is_one_line(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
-    assert run(specbench, pair, rows, "--output", "out", "--limit", "1")[0] == 0
+def test_a_damaged_record_is_one_line(again: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     file = tmp_path / "out" / "records.jsonl"
     file.write_text(file.read_text().replace('"positions"', '"position"', 1))
-    assert_one_line(run(specbench, pair, rows, "--output", "out"), "records.jsonl, line 1: methods.ar.positions")
+    assert_one_line(again(), "records.jsonl, line 1: methods.ar.positions")
 
 
 def test_a_stop_string_ends_a_generation_and_its_text(
-    specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
+    specbench: Specbench, pair: tuple[str, ...], finished: tuple[Path, list[str]], rows: str, tmp_path: Path
 ) -> None:
-    run(specbench, pair, rows, "--output", "long", "--limit", "1")
-    texts = [record["methods"]["ar"]["text"] for record in records(tmp_path / "long")]
+    texts = [record["methods"]["ar"]["text"] for record in records(finished[0] / "out")]
     stop = next(letter for letter in texts[0][1:] if letter.isascii() and letter.isprintable() and letter not in '"\\')
-    assert run(specbench, pair, rows, "--set", f"generation.stop={json.dumps([stop])}", "--output", "out")[0] == 0
+    assert (
+        run(specbench, pair, rows, "--set", f"generation.stop={json.dumps([stop])}", "--output", "out", "--limit", "1")[
+            0
+        ]
+        == 0
+    )
     ends = [(text["finish"], text["text"]) for r in records(tmp_path / "out") for text in r["methods"].values()]
     assert ends[0] == ("stop", texts[0].partition(stop)[0])
     assert all(stop not in text for _, text in ends)
@@ -511,18 +549,33 @@ def test_a_stop_string_ends_a_generation_and_its_text(
 
 def test_the_dtype_is_that_of_the_row(specbench: Specbench, pair: tuple[str, ...], rows: str) -> None:
     for dtype in ("auto", "bfloat16"):
-        parsed = json.loads(run(specbench, pair, rows, "--dtype", dtype, "--limit", "1", "--json")[1])
+        parsed = json.loads(
+            run(specbench, pair, rows, "--dtype", dtype, "--limit", "1", "--subset", "en", "--json", method="ar")[1]
+        )
         assert {row["dtype"] for row in parsed} == {dtype if dtype != "auto" else "float32"}
 
 
 def test_the_chat_template_is_used_unless_it_is_not_wanted(specbench: Specbench, rows: str, tmp_path: Path) -> None:
-    folders = [str(tiny.save(tmp_path / name, num_hidden_layers=1)) for name in ("target", "drafter")]
-    for folder in folders:
-        (Path(folder) / "chat_template.jinja").write_text("User: {{ messages[0].content }} Answer:")
-    chatting = "--target", folders[0], "--drafter", folders[1]
+    folder = tiny.save(tmp_path / "target", num_hidden_layers=1)
+    (folder / "chat_template.jinja").write_text("User: {{ messages[0].content }} Answer:")
+    chatting = "--target", str(folder)
     num_tokens = {}
     for chat in ("auto", "always", "never"):
-        code, out, err = run(specbench, chatting, rows, "--chat", chat, "--limit", "1", "--output", chat, "--json")
+        code, out, err = run(
+            specbench,
+            chatting,
+            rows,
+            "--chat",
+            chat,
+            "--limit",
+            "1",
+            "--subset",
+            "en",
+            "--output",
+            chat,
+            "--json",
+            method="ar",
+        )
         assert code == 0, err
         assert {row["chat"] for row in json.loads(out)} == {chat != "never"}
         num_tokens[chat] = records(tmp_path / chat)[0]["prompt_tokens"]
@@ -532,13 +585,14 @@ def test_the_chat_template_is_used_unless_it_is_not_wanted(specbench: Specbench,
 def test_repeats_of_a_sampled_example_differ(
     specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path
 ) -> None:
-    run(specbench, pair, rows, "--set", "generation.temperature=1.0", "--repeats", "2", "--output", "out")
+    words = ("--set", "generation.temperature=1.0", "--repeats", "2", "--limit", "1", "--output", "out")
+    assert run(specbench, pair, rows, *words)[0] == 0
     for method in ("ar", "sd"):
         made = {
             (r["subset"], r["example"], r["repeat"]): r["methods"][method]["token_ids"]
             for r in records(tmp_path / "out")
         }
-        assert len(made) == 8
+        assert len(made) == 4
         assert all(made[subset, example, 0] != made[subset, example, 1] for subset, example, _ in made)
 
 
@@ -547,8 +601,23 @@ def script(*arguments: str, encoding: str = "utf-8", **streams: Any) -> subproce
     return subprocess.run([sys.executable, "-m", "specbench", *arguments], env=variables, check=False, **streams)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", pytest.param("cp1252", marks=pytest.mark.slow)])
-def test_an_encoding_without_a_letter_loses_the_letter_only(encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_an_encoding_without_a_letter_loses_the_letter_only(
+    encoding: str, specbench: Specbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: dict[str, io.BytesIO] = {}
+    for name in ("stdout", "stderr"):
+        written[name] = io.BytesIO()
+        monkeypatch.setattr(f"sys.{name}", io.TextIOWrapper(written[name], encoding=encoding, write_through=True))
+    assert specbench("list", "tasks")[0] == 0
+    assert b"mgsm" in written["stdout"].getvalue() and written["stderr"].getvalue() == b""
+    assert specbench("validate", "ا.yaml")[0] == 2
+    assert written["stderr"].getvalue().startswith(b"error: ?.yaml: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_an_encoding_without_a_letter_loses_the_letter_only_in_a_process(encoding: str) -> None:
     listed = script("list", "tasks", encoding=encoding, capture_output=True)
     assert listed.returncode == 0 and b"mgsm" in listed.stdout and listed.stderr == b""
     refused = script("validate", "ا.yaml", encoding=encoding, capture_output=True)
@@ -556,7 +625,7 @@ def test_an_encoding_without_a_letter_loses_the_letter_only(encoding: str) -> No
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
-@pytest.mark.parametrize("arguments", [["list", "tasks"], ["--version"]])
+@pytest.mark.parametrize("arguments", [pytest.param(["list", "tasks"], marks=pytest.mark.slow), ["--version"]])
 def test_a_full_disk_under_the_output_is_no_traceback(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         written = script(*arguments, stdout=full, stderr=subprocess.PIPE)
@@ -564,18 +633,19 @@ def test_a_full_disk_under_the_output_is_no_traceback(arguments: list[str]) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise")
-def test_a_closed_pipe_is_no_traceback() -> None:
+@pytest.mark.parametrize("arguments", [pytest.param(["list", "tasks"], marks=pytest.mark.slow), ["--version"]])
+def test_a_closed_pipe_is_no_traceback(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as closed:
-        written = script("list", "tasks", stdout=closed, stderr=subprocess.PIPE)
+        written = script(*arguments, stdout=closed, stderr=subprocess.PIPE)
     assert written.returncode in (0, 141) and written.stderr == b""
 
 
 def test_a_drafter_alone_in_tokens_of_its_own_has_no_speed_up(specbench: Specbench) -> None:
     code, out, _ = specbench(
-        "run", "--task", "mgsm", "--method", "draft-only", "--drafter", "embedded:drafter-bytes", "--subset", "en",
-        "--limit", "1", *SHORT, "--json",
+        "run", "--task", "mgsm", "--method", "draft-only", "--target", "embedded:drafter", "--drafter",
+        "embedded:drafter-bytes", "--data", "sample", "--subset", "en", "--limit", "1", *SHORT, "--json",
     )  # fmt: skip
     row = json.loads(out)[-1]
     assert code == 0 and row["method"].startswith("draft-only")

@@ -7,7 +7,8 @@ from tools.coverage import ENOUGH, HEAD, LEAST, NUM_RUNS, PAGE, SIZES, coverage,
 from tools.populations import POPULATIONS
 
 TEXT = PAGE.read_text(encoding="utf-8")
-QUICK = (0, 3)  # populations of the fast tests
+QUICK = (0,)  # populations of the fast tests
+LONG = ("variance between 5 languages, n texts each", "corpus score")  # that take seconds
 AGAIN = "the method has changed: `python -m tools.coverage --write` computes the page anew"
 
 
@@ -38,7 +39,10 @@ def test_from_100_prompts_on_every_interval_holds_the_truth_in_93_percent():
     assert float(plain[0].split(" | ")[3]) < 100 * LEAST, "control: plain percentiles do not"
 
 
-@pytest.mark.parametrize("population", POPULATIONS, ids=lambda population: population.name)
+@pytest.mark.parametrize(
+    "population",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] * (each.name in LONG)) for each in POPULATIONS],
+)
 def test_a_part_of_the_page_is_computed_again(population):
     assert f"| {' | '.join(sample_of(population))} |" in TEXT.splitlines(), AGAIN
 

@@ -89,16 +89,18 @@ def models(tmp_path_factory):
 def run(tmp_path_factory, models, patch):
     """Measures into a new folder, with a clock of its own."""
 
-    def run(name, seed, drafter="drafter", overrides=(), target="target", limit=NUM_PROMPTS // 2, repeats=1):
+    def run(
+        name, seed, drafter="drafter", overrides=(), target="target", limit=NUM_PROMPTS // 2, methods=("sd", "fsd")
+    ):
         clock = SimulatedClock(seed)
         patch.setattr(meters, "time", clock)
         path = tmp_path_factory.mktemp("runs") / name
         request = Request(
-            tasks=["mgsm"], methods=["sd", "fsd"], command="specbench run --task mgsm", output=path,
+            tasks=["mgsm"], methods=methods, command="specbench run --task mgsm", output=path,
             options=RunOptions(
                 subsets=("en", "sw"), target=str(models / target), drafter=str(models / drafter),
-                data="sample", limit=limit, repeats=repeats, device="cpu", threads=1,
-                overrides=("generation.max_new_tokens=10", *overrides),
+                data="sample", limit=limit, device="cpu", threads=1,
+                overrides=("generation.max_new_tokens=6", *overrides),
             ),
         )  # fmt: skip
         execute(request, Console(quiet=True))
@@ -178,8 +180,8 @@ def with_another_token(records):
     ids[3] = (ids[3] + 1) % 256
 
 
-def test_ten_repetitions_raise_no_alarm(base, again, tmp_path):
-    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(9)]
+def test_repetitions_raise_no_alarm(base, again, tmp_path):
+    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(4)]
     for folder in [again, *folders]:
         report = check(str(base), str(folder), 0.03)
         assert report.result == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
@@ -237,7 +239,7 @@ def test_in_turns_the_times_of_other_outputs_are_left_out(base, tmp_path):
 
 
 def test_a_drafter_made_worse_is_caught(base, run):
-    report = check(str(base), str(run("worse", 3, drafter="worse")), 0.03)
+    report = check(f"{base}:sd", str(run("worse", 3, drafter="worse", methods=["sd"])), 0.03)
     found = regressions(report)
     assert report.exit_code == 1
     assert {("sd", what) for what in ("τ", "α", "target passes per token", "draft passes per token")} <= found
@@ -255,13 +257,12 @@ def test_a_sleep_in_the_loop_is_caught_by_the_speed_up_alone(base, run, patch):
 
     propose = ModelDrafter.propose
     patch.setattr(ModelDrafter, "propose", slow)
-    folder = run("slow", 4)
+    folder = run("slow", 4, methods=["sd"])
     patch.setattr(ModelDrafter, "propose", propose)
-    report = check(str(base), str(folder), 0.03)
-    assert report.exit_code == 1 and {what for _, what in regressions(report)} == {SPEEDUP, TYPICAL}
-    assert {method for method, _ in regressions(report)} == {"sd", "fsd"}
-    assert check(str(base), str(folder), 0.9).exit_code == 0, "control: so much was allowed"
-    by_rows = check(str(base / "leaderboard.json"), str(folder), 0.03)
+    report = check(f"{base}:sd", str(folder), 0.03)
+    assert report.exit_code == 1 and regressions(report) == {("sd", SPEEDUP), ("sd", TYPICAL)}
+    assert check(f"{base}:sd", str(folder), 0.9).exit_code == 0, "control: so much was allowed"
+    by_rows = check(f"{base / 'leaderboard.json'}:sd", str(folder), 0.03)
     assert ("sd", "speed-up") in regressions(by_rows)
 
 
@@ -335,7 +336,7 @@ def test_lost_losslessness_is_a_regression(base, tmp_path, changes):
     assert check(f"{copy}:sd", f"{base}:sd", 0.03).exit_code == 0, "the other way round it is none"
 
 
-def test_another_tokenizer_cannot_be_compared(base, run, models):
+def test_another_tokenizer_cannot_be_compared(base, run, models, tmp_path):
     shutil.copytree(models / "target", models / "other")
     shutil.copytree(models / "drafter", models / "other-drafter")
     for name in ("other", "other-drafter"):
@@ -346,8 +347,8 @@ def test_another_tokenizer_cannot_be_compared(base, run, models):
     report = check(str(base), str(run("other", 6, "other-drafter", target="other", limit=1)), 0.03)
     assert report.exit_code == 2
     assert "target_revision: local-" in said(report) and "n: 10 in the baseline, 1 in the candidate" in said(report)
-    ignoring = check(str(base), str(run("other", 6, "other-drafter", target="other")), 0.03, ignore=["target"])
-    assert ignoring.exit_code == 2, "the name may differ, the files may not"
+    named = edited(base, tmp_path / "named", target_revision="local-0")
+    assert check(str(base), str(named), 0.03, ignore=["target"]).exit_code == 2, "the name may differ, not the files"
 
 
 def test_prompts_of_another_length_cannot_be_compared(base, tmp_path):
@@ -388,7 +389,7 @@ def test_too_few_prompts_are_a_problem(run, tmp_path):
         for record in records:
             record["methods"]["sd"]["decode_seconds"] *= 3
 
-    few = run("few", 7, limit=3)
+    few = run("few", 7, limit=3, methods=["sd"])
     slower = with_records(few, tmp_path / "slower", slow)
     for baseline in (few, few / "leaderboard.json"):
         report = check(f"{baseline}:sd", str(slower), 0.03)
@@ -544,19 +545,19 @@ def test_ratios_of_rows_join_their_intervals():
 
 @pytest.mark.slow
 def test_false_alarms_are_rare():
-    """At a rate of 1 % more than 17 of 1,000 are alarms with a probability of 1 %."""
-    assert shares(1000, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 17 / 1000
-    assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["noisy"])[1] <= 6 / 200
+    """At a rate of 1 % more than 10 of 500 are alarms with a probability of 1.3 %, at one of 4 % of 99 %."""
+    assert shares(500, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 10 / 500
+    assert shares(100, MIN_PROMPTS, 0.0, CLOCKS["noisy"])[1] <= 4 / 100
 
 
 def test_false_alarms_are_few_and_large_falls_are_seen(monkeypatch):
-    """Exit codes; docs/measured/gate.md has the table. Of 200 checks more than 6 are alarms with a probability of 0.4 %
-    at a rate of 1 %, and of 94 % at a rate of 5.5 %."""
-    assert shares(200, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 6 / 200
+    """Exit codes; docs/measured/gate.md has the table. Of 100 checks more than 4 are alarms with a probability of 0.3 %
+    at a rate of 1 %, and of 91 % at a rate of 8 %; the slow test above sees lower ones."""
+    assert shares(100, MIN_PROMPTS, 0.0, CLOCKS["quiet"], max_regression=0.0)[1] <= 4 / 100
     assert shares(20, 100, 0.2, CLOCKS["quiet"])[1] >= 0.9
     assert shares(20, MIN_PROMPTS - 1, 0.0, CLOCKS["quiet"]) == (0, 0, 1)
     monkeypatch.setattr("specbench.results.check_speed.EXCESS", 0.0)
-    assert shares(100, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
+    assert shares(60, 100, 0.0, CLOCKS["noisy"])[1] > 0.03, "control: a load that AR does not cancel"
 
 
 def test_the_typical_ratio_is_that_of_wilcoxon_and_ignores_a_generation_that_was_held_up():

@@ -21,8 +21,8 @@ def run(specbench, tiny_pair, tmp_path, monkeypatch):
 
     def call(*more: str, limit: int = 2) -> tuple[int, str, str]:
         return specbench(
-            "run", "--task", "mgsm", "--method", "sd", "--data", str(tmp_path), "--subset", "en", "--target",
-            tiny_pair[0], "--drafter", tiny_pair[1], "--set", "generation.max_new_tokens=6", "--limit", str(limit),
+            "run", "--task", "mgsm", "--method", "pld", "--data", str(tmp_path), "--subset", "en", "--target",
+            tiny_pair[1], "--set", "generation.max_new_tokens=3", "--limit", str(limit),
             "--output", "out", *more,
         )  # fmt: skip
 

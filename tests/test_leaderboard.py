@@ -1,6 +1,6 @@
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 
 import pytest
@@ -176,25 +176,24 @@ def test_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "link.json").is_symlink() and load(tmp_path / "board.json") == [row()]
 
 
-WRITER = """
-import json, sys
-from specbench.results.leaderboard import edit_rows, merge_rows
-from specbench.results.row import Row
-path, writer, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-for n in range(15):
-    with edit_rows(path) as known:
-        known[:] = merge_rows(known, [Row(**{**fields, "subset": f"{writer}-{n}"})])
-"""
+def write_many(path, writer, together):
+    together.wait(60)
+    for n in range(10):
+        with edit_rows(path) as known:
+            known[:] = merge_rows(known, [row(subset=f"{writer}-{n}")])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file locks")
 def test_two_writers_at_once_lose_no_rows(tmp_path):
-    path = tmp_path / "board.json"
-    fields = json.dumps(row().model_dump(mode="json"))
-    command = [sys.executable, "-c", WRITER, str(path)]
-    writers = [subprocess.Popen([*command, name, fields]) for name in ("a", "b", "c")]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    assert {r.subset for r in load(path)} == {f"{name}-{n}" for name in "abc" for n in range(15)}
+    path, context = tmp_path / "board.json", multiprocessing.get_context("fork")
+    together = context.Barrier(3)
+    writers = [context.Process(target=write_many, args=(path, name, together)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert {r.subset for r in load(path)} == {f"{name}-{n}" for name in "abc" for n in range(10)}
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 250, "file/board.json", "folder", "."])

@@ -10,6 +10,11 @@ from tools.notebook import execute, page, read
 PYTHON = Path(__file__).resolve().parents[1] / "docs" / "guide" / "python.md"
 
 
+# One layer in the place of 24: `small` are options of the runs that name no target.
+SMALL = "; small = dict(target='embedded:drafter', drafter='embedded:drafter-scdf', data='sample')"
+ONE_LAYER = {'model_source("embedded:target")': 'model_source("embedded:drafter")'}
+
+
 @pytest.fixture(autouse=True)
 def few_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
@@ -19,7 +24,11 @@ def few_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cells_of_the_notebook_run() -> None:
     pytest.importorskip("matplotlib")
     cells = read()["cells"]
-    fewer = {"limit=3": "limit=1", '"generation.max_new_tokens": 48': '"generation.max_new_tokens": 6'}
+    fewer = ONE_LAYER | {
+        "limit=3": "limit=1",
+        '"generation.max_new_tokens": 48}': '"generation.max_new_tokens": 4}' + SMALL,
+        "overrides=short, quiet=True)": "overrides=short, quiet=True, **small)",
+    }
     sources = []
     for cell in cells:
         text = "".join(cell["source"])
@@ -44,8 +53,13 @@ def test_its_page_holds_all_cells_and_outputs() -> None:
 def test_the_code_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", PYTHON.read_text(encoding="utf-8"), re.S):
-        exec(block.replace("limit=2", "limit=1").replace("16}", "6}"), names)
+    fewer = ONE_LAYER | {"limit=2": "limit=1", "16}": "4}" + SMALL, "overrides=short)": "overrides=short, **small)"}
+    text = PYTHON.read_text(encoding="utf-8")
+    assert all(long in text for long in fewer)
+    for block in re.findall(r"```python\n(.*?)```", text, re.S):
+        for long, short in fewer.items():
+            block = block.replace(long, short)
+        exec(block, names)
     out = capsys.readouterr().out
     assert "identical" in out and "mgsm@3 · repeat@1" in out and "object:step-1000" in out
     assert (tmp_path / "rows.parquet").is_file() and (tmp_path / "speed.png").is_file()

@@ -50,7 +50,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
     """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
     monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
-    asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "pld",
+    asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",
              "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
              "cpu")  # fmt: skip
     code, _, said = specbench(*asked, "--output", "here")
@@ -70,7 +70,7 @@ MGSM = ("--task", "mgsm", "--limit", "2", "--data", "sample", "--method", "slrs"
         "--drafter", "embedded:drafter-bytes", "--engine", "compiled", "--device", "cpu")  # fmt: skip
 
 
-@pytest.mark.parametrize(("subset", "num_new"), [("zh", 20), ("sw", 12)])
+@pytest.mark.parametrize(("subset", "num_new"), [("zh", 20), pytest.param("sw", 12, marks=pytest.mark.slow)])
 def test_a_warm_up_text_of_more_drafter_tokens_than_the_prompts_has_room(
     subset: str, num_new: int, specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     made: list[str], capacities: list[tuple[str, int]],
@@ -135,7 +135,8 @@ def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
         numbers.append((len(made), len(capacities)))
 
     monkeypatch.setattr("specbench.analysis.audit.reserve_for", noted)
-    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=96", "--draws", "0")
+    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=48", "--draws", "0",
+                             "--limit", "1")  # fmt: skip
     assert code == 0, said
     assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]
     of_target = f"_{capacities[0][1]}"

@@ -24,8 +24,8 @@ def test_allowing_code_is_part_of_a_run_that_has_some_alone(specbench, tiny_pair
 
     def run(task: str, *more: str) -> tuple[int, str, str]:
         return specbench(
-            "run", "--task", task, "--method", "sd", "--data", str(tmp_path), "--target", tiny_pair[0], "--drafter",
-            tiny_pair[1], "--set", "generation.max_new_tokens=4", "--output", task, *more,
+            "run", "--task", task, "--method", "ar", "--data", str(tmp_path), "--target", tiny_pair[0], "--set",
+            "generation.max_new_tokens=4", "--output", task, *more,
         )  # fmt: skip
 
     assert run("mgsm", "--subset", "en")[0] == 0
@@ -131,11 +131,18 @@ def test_the_embedded_models_measure_a_share_of_their_sample(tasks, options, exp
 def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):
     monkeypatch.setattr("specbench.running.request.SHARE", 4)
     monkeypatch.setattr("specbench.running.request.LEAST", 1)
+    started = []
+
+    def stop(cell, *given):
+        started.append(cell)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specbench.running.runner.warm_up_cell", stop)  # all before is as ever
     short = ("run", "--task", "mgsm", "--method", "ar", "--subset", "en,de", "--set", "generation.max_new_tokens=2")
-    code, _, err = specbench(*short)
-    assert code == 0 and "4 of 48 examples of the sample; --limit all measures all\n" in err, err
-    code, _, err = specbench(*short, "--limit", "all")
-    assert code == 0 and "measuring 48 examples into" in err and "of the sample" not in err, err
+    _, _, err = specbench(*short)
+    assert "4 of 48 examples of the sample; --limit all measures all\n" in err, err
+    _, _, err = specbench(*short, "--limit", "all")
+    assert "measuring 48 examples into" in err and "of the sample" not in err and len(started) == 2, err
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def browser():
     reason = "playwright is not installed: pip install -e '.[test]'"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield chromium
         chromium.close()
 
@@ -143,6 +143,7 @@ def test_a_filtered_view_is_a_link_and_comes_back(watched, site):
     assert "#" not in again.url
 
 
+@pytest.mark.slow
 def test_a_row_leads_to_the_rows_that_compare(watched, site):
     page = watched.open(f"{site}/index.html#subset=%3Den&task=%3Dtask0")
     assert len(column(page, "method")) == 5
@@ -152,6 +153,7 @@ def test_a_row_leads_to_the_rows_that_compare(watched, site):
     assert set(column(page, "subset")) == {"en"} and len(column(page, "task")) == 5
 
 
+@pytest.mark.slow
 def test_the_command_is_copied_without_a_network(browser, site):
     watched = Watched(browser, permissions=["clipboard-read", "clipboard-write"])
     page = watched.open(f"{site}/index.html")
@@ -172,6 +174,7 @@ def test_texts_of_rows_stay_texts(watched, site):
     assert "onerror" in page.inner_text("h1")
 
 
+@pytest.mark.slow
 def test_without_scripts_the_table_is_there(browser, site):
     watched = Watched(browser, java_script_enabled=False)
     page = watched.page
@@ -181,6 +184,7 @@ def test_without_scripts_the_table_is_there(browser, site):
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_tables_and_not_pages(browser, site):
     watched = Watched(browser, viewport={"width": 375, "height": 700}, device_scale_factor=2, is_mobile=True)
     page = watched.open(f"{site}/index.html")
@@ -206,6 +210,7 @@ def test_a_phone_scrolls_tables_and_not_pages(browser, site):
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_a_table_that_fits_has_no_hint(watched, site):
     page = watched.open(f"{site}/predicted.html")
     assert page.evaluate("""[...document.querySelectorAll(".scroll")].every(
@@ -213,6 +218,7 @@ def test_a_table_that_fits_has_no_hint(watched, site):
     assert page.evaluate("""[...document.querySelectorAll(".hint")].some((e) => e.hidden)""")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["quality_speed.html", "predicted.html"])
 def test_on_a_wide_screen_a_picture_stands_left_of_its_numbers(watched, site, address):
     page = watched.open(f"{site}/{address}")
@@ -246,13 +252,16 @@ CONTRASTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_can_be_read_in_light_and_dark(browser, site, scheme):
+@pytest.mark.parametrize(
+    ("scheme", "pages"),
+    [("dark", PAGES[:1]), *(pytest.param(each, PAGES, marks=pytest.mark.slow) for each in ("light", "dark"))],
+)
+def test_texts_can_be_read_in_light_and_dark(browser, site, scheme, pages):
     watched = Watched(browser, color_scheme=scheme)
     page = watched.open(f"{site}/index.html")
     colour = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (sum(int(part) for part in colour[4:-1].split(",")) < 200) == (scheme == "dark")
-    for address in [*PAGES, page.get_attribute("#board tbody a >> nth=1", "href")]:
+    for address in [*pages, page.get_attribute("#board tbody a >> nth=1", "href")]:
         watched.open(f"{site}/{address}")
         assert page.evaluate(CONTRASTS) == [], address
     page.evaluate("(colour) => { document.querySelector('h1').style.color = colour; }", colour)
@@ -260,6 +269,7 @@ def test_texts_can_be_read_in_light_and_dark(browser, site, scheme):
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_print_has_every_row_and_no_controls(watched, site):
     page = watched.open(f"{site}/index.html#subset=*")
     page.emulate_media(media="print")
@@ -269,6 +279,7 @@ def test_print_has_every_row_and_no_controls(watched, site):
     assert page.pdf(landscape=True).startswith(b"%PDF")
 
 
+@pytest.mark.slow  # tests/test_site.py reads the same names in the pages
 def test_every_control_has_a_name_in_the_accessibility_tree(watched, site):
     page = watched.open(f"{site}/index.html")
     for address in [*PAGES, page.get_attribute("#board tbody a >> nth=1", "href")]:

@@ -58,7 +58,12 @@ def drafter_of(
 
 
 def draws(
-    target: TextModel, drafter: Drafter, rule: Any, gamma: int, seed: int, sampling: Sampling = PLAIN,
+    target: TextModel,
+    drafter: Drafter,
+    rule: Any,
+    gamma: int,
+    seed: int,
+    sampling: Sampling = PLAIN,
     num_draws: int = NUM_DRAWS,
 ) -> Counter[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(seed)

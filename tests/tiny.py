@@ -40,7 +40,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-
 def shallow(kind: str) -> dict[str, Any]:
     """Options of a model with two layers, one of each type that the kind has."""
     types = KINDS.get(kind, {}).get("layer_types")
